@@ -1,0 +1,45 @@
+# `make` lists the targets. Each one sets up what it needs in .venv first.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+CODE   := src tests examples benchmarks
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint types format bench clean
+
+help:  ## list the targets
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Slim Scheduler needs Python 3.11 or newer: set PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.ready  ## install everything into .venv
+
+demo: $(VENV)/.ready  ## compare routers on the paper's cluster
+	$(BIN)/slim compare --scenario paper
+
+test: $(VENV)/.ready  ## run the tests
+	$(BIN)/pytest -n auto
+
+check: lint types test  ## format, lint, types, tests
+
+lint: $(VENV)/.ready  ## format and lint, changing nothing
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+
+types: $(VENV)/.ready  ## mypy --strict
+	$(BIN)/mypy
+
+format: $(VENV)/.ready  ## format the code in place
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+bench: $(VENV)/.ready  ## measure the simulator (benchmarks/README.md)
+	$(BIN)/python benchmarks/simulator.py
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache build dist

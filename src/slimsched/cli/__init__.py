@@ -1,0 +1,1 @@
+"""The command `slim`: the only place that assembles parts."""

@@ -1,0 +1,1 @@
+"""Who carries commands out: the simulated cluster now, real servers later."""

@@ -1,0 +1,1 @@
+"""The global decision: which server, which width, how many together. Pure."""

@@ -1,0 +1,1 @@
+"""The local decision: the greedy machine of Algorithm 1. Pure."""

@@ -1,0 +1,1 @@
+"""The networks: sliceable layers, SlimResNet, training, evaluation."""

@@ -1,0 +1,1 @@
+"""What happened, in numbers: the event log and meters as folds over it."""

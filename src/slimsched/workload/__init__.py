@@ -1,0 +1,1 @@
+"""Where demand comes from: arrival processes, request traces, job traces."""
