@@ -4,16 +4,20 @@ import sys
 
 import typer
 
+from slimsched.cli import data, jobs, model
 from slimsched.errors import SlimError
 
 app = typer.Typer(
     name="slim",
-    help="Serve slimmable networks on unequal devices, and place training jobs where the network lets them run.",
+    help="Serve slimmable networks on unequal devices; place training jobs where the network lets them run.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+app.add_typer(model.app, name="model", help="Train, evaluate and look at the slimmable network.")
+app.add_typer(data.app, name="data", help="Fetch and check data sets.")
+app.add_typer(jobs.app, name="jobs", help="Place training jobs on a cluster.")
 
 
 def main() -> None:
