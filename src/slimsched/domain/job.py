@@ -1,0 +1,20 @@
+"""A training job: a gang of GPUs that iterates on a model until its work is done."""
+
+from msgspec import Struct
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """One training job; it runs on all of its GPUs at once or not at all.
+
+    `service_s` is its work: the seconds it would run on its most consolidated placement with the
+    network to itself. Only the simulator and the policies that are told durations read it (a live
+    cluster leaves it at 0). `limit_s` is the time limit the user gave, if any; backfill relies on it.
+    """
+
+    id: str
+    arrival_s: float
+    gpus: int
+    service_s: float = 0.0
+    model: str = ""
+    tenant: str = ""
+    limit_s: float | None = None
