@@ -1,0 +1,19 @@
+"""A batch: what one instance runs at once."""
+
+from msgspec import Struct
+
+from slimsched.domain.block import Block
+from slimsched.domain.key import Key
+
+
+class Batch(Struct, frozen=True, kw_only=True):
+    """Blocks (or parts of them) that run together on an instance, at the width of `key`.
+
+    With upward merge a block's own key may ask for a narrower width than the batch runs at.
+    """
+
+    id: int
+    key: Key
+    instance: int
+    blocks: tuple[Block, ...]
+    size: int

@@ -1,0 +1,118 @@
+"""A profile: what each key costs on a device, by batch size and concurrency."""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+from slimsched.domain.key import KEYS, Key
+from slimsched.errors import DataError
+
+
+class Profile:
+    """Latency, active energy and memory of a device.
+
+    `latency_s[key][i][j]` is the time of a batch of `batches[j]` images while `concurrency[i]` batches run
+    on the device at once (itself included); `energy_j[key][j]` what it draws above idle. Between measured
+    batch sizes latency and energy are interpolated, beyond the last they grow in proportion.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        source: str,
+        batches: Sequence[int],
+        concurrency: Sequence[int],
+        latency_s: Mapping[Key, Sequence[Sequence[float]]],
+        energy_j: Mapping[Key, Sequence[float]],
+        instance_bytes: Mapping[tuple[int, float], int],
+        load_s: Mapping[tuple[int, float], float],
+        idle_w: float,
+        element_bytes: int,
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.batches = tuple(batches)
+        self.concurrency = tuple(concurrency)
+        self.latency_table_s = latency_s
+        self.energy_table_j = energy_j
+        self.instance_bytes = instance_bytes
+        self.load_s = load_s
+        self.idle_w = idle_w
+        self.element_bytes = element_bytes
+        self._check()
+        self._latency: dict[Key, list[list[float]]] = {}
+        self._energy: dict[Key, list[float]] = {}
+        top = max(self.batches)
+        for key in KEYS.values():
+            rows = [_dense(self.batches, row, top) for row in latency_s[key]]
+            self._latency[key] = _dense_rows(self.concurrency, rows)
+            self._energy[key] = _dense(self.batches, energy_j[key], top)
+        self.top_batch = top
+        self.top_concurrency = max(self.concurrency)
+
+    def latency_s(self, key: Key, batch: int, concurrency: int = 1) -> float:
+        """Time of a batch while `concurrency` batches share the device."""
+        rows = self._latency[key]
+        row = rows[concurrency - 1] if concurrency <= len(rows) else rows[-1]
+        over = concurrency / len(rows) if concurrency > len(rows) else 1.0
+        if batch <= self.top_batch:
+            return row[batch - 1] * over
+        return row[-1] * over * batch / self.top_batch
+
+    def energy_j(self, key: Key, batch: int) -> float:
+        """Energy of a batch above idle."""
+        row = self._energy[key]
+        return row[batch - 1] if batch <= self.top_batch else row[-1] * batch / self.top_batch
+
+    def work_s(self, key: Key, batch_limit: int) -> float:
+        """Least device time an image costs: the best throughput over batch size and concurrency."""
+        sizes = range(1, min(batch_limit, self.top_batch) + 1)
+        return min(
+            row[size - 1] / (size * count)
+            for count, row in enumerate(self._latency[key], start=1)
+            for size in sizes
+        )
+
+    def _check(self) -> None:
+        where = f"profile '{self.name}'"
+        if not self.batches or list(self.batches) != sorted(set(self.batches)) or self.batches[0] != 1:
+            raise DataError(f"{where}: batches must rise from 1, got {list(self.batches)}")
+        if (
+            not self.concurrency
+            or list(self.concurrency) != sorted(set(self.concurrency))
+            or self.concurrency[0] != 1
+        ):
+            raise DataError(f"{where}: concurrency must rise from 1, got {list(self.concurrency)}")
+        for key in KEYS.values():
+            if key not in self.latency_table_s or key not in self.energy_table_j:
+                raise DataError(f"{where}: {key} is missing; measure or model all {len(KEYS)} keys")
+            rows = self.latency_table_s[key]
+            if len(rows) != len(self.concurrency) or any(len(row) != len(self.batches) for row in rows):
+                raise DataError(
+                    f"{where}: {key} needs {len(self.concurrency)} × {len(self.batches)} latencies"
+                )
+            if any(value <= 0 for row in rows for value in row):
+                raise DataError(f"{where}: {key} has a latency_s that is not above 0; a batch takes time")
+            if len(self.energy_table_j[key]) != len(self.batches) or min(self.energy_table_j[key]) < 0:
+                raise DataError(f"{where}: {key} needs {len(self.batches)} values of energy_j, none below 0")
+        if self.idle_w < 0:
+            raise DataError(f"{where}: idle_w is {self.idle_w:g}; give the idle power in watts, 0 or above")
+
+
+def _dense(at: Sequence[int], values: Sequence[float], top: int) -> list[float]:
+    """Linear interpolation at 1, 2, …, top."""
+    out = []
+    for x in range(1, top + 1):
+        i = bisect_left(at, x)
+        if i < len(at) and at[i] == x:
+            out.append(float(values[i]))
+        else:
+            share = (x - at[i - 1]) / (at[i] - at[i - 1])
+            out.append(values[i - 1] + share * (values[i] - values[i - 1]))
+    return out
+
+
+def _dense_rows(at: Sequence[int], rows: Sequence[list[float]]) -> list[list[float]]:
+    """The same between measured concurrencies."""
+    columns = [_dense(at, column, max(at)) for column in zip(*rows, strict=True)]
+    return [list(row) for row in zip(*columns, strict=True)]

@@ -1,0 +1,57 @@
+"""A request: one image on its way through the four segments."""
+
+from math import inf
+
+from msgspec import Struct
+
+from slimsched.domain.width import SEGMENTS
+
+
+class Request(Struct, frozen=True, kw_only=True, gc=False):
+    """One image and what its sender asks for; `widths` are those of the segments it has passed."""
+
+    id: int
+    arrival_s: float
+    deadline_s: float = inf
+    min_accuracy: float = 0.0
+    priority: int = 0
+    image: int = -1
+    widths: tuple[float, ...] = ()
+
+    @property
+    def segment(self) -> int:
+        """The segment that comes next; 4 when all are done."""
+        return len(self.widths)
+
+    @property
+    def previous(self) -> float | None:
+        """Width of the segment before, None at the start."""
+        return self.widths[-1] if self.widths else None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the last segment has run."""
+        return len(self.widths) == SEGMENTS
+
+    def after(self, width: float) -> "Request":
+        """The same request once its next segment has run at this width."""
+        return Request(
+            id=self.id,
+            arrival_s=self.arrival_s,
+            deadline_s=self.deadline_s,
+            min_accuracy=self.min_accuracy,
+            priority=self.priority,
+            image=self.image,
+            widths=(*self.widths, width),
+        )
+
+    def restarted(self) -> "Request":
+        """The same request from its image again, its activation being lost."""
+        return Request(
+            id=self.id,
+            arrival_s=self.arrival_s,
+            deadline_s=self.deadline_s,
+            min_accuracy=self.min_accuracy,
+            priority=self.priority,
+            image=self.image,
+        )

@@ -1,0 +1,32 @@
+"""What the gateway wants done."""
+
+from msgspec import Struct
+
+from slimsched.domain.block import Block
+from slimsched.domain.request import Request
+from slimsched.domain.timer import WakeAt
+
+
+class SendBlock(Struct, frozen=True, kw_only=True, tag=True):
+    """Send a block to a server; its inputs lie at `source` (-1: the gateway)."""
+
+    server: int
+    block: Block
+    source: int
+    reason: str
+
+
+class Answer(Struct, frozen=True, kw_only=True, tag=True):
+    """These requests are done; the widths they ran at are in them."""
+
+    requests: tuple[Request, ...]
+
+
+class Drop(Struct, frozen=True, kw_only=True, tag=True):
+    """Give requests up and say why."""
+
+    requests: tuple[Request, ...]
+    reason: str
+
+
+Command = SendBlock | Answer | Drop | WakeAt

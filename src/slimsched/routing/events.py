@@ -1,0 +1,52 @@
+"""What the gateway is told."""
+
+from msgspec import Struct
+
+from slimsched.domain.block import Block
+from slimsched.domain.request import Request
+from slimsched.domain.snapshot import ServerSnapshot
+from slimsched.domain.timer import Wake
+
+
+class RequestsArrived(Struct, frozen=True, kw_only=True, tag=True):
+    """Requests have come in."""
+
+    requests: tuple[Request, ...]
+
+
+class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
+    """A server has run a segment of these blocks (or parts of them) at a width."""
+
+    server: int
+    width: float
+    blocks: tuple[Block, ...]
+
+
+class BlockDropped(Struct, frozen=True, kw_only=True, tag=True):
+    """A server has given a block (or part of it) up."""
+
+    server: int
+    block: Block
+    reason: str
+
+
+class TelemetryReceived(Struct, frozen=True, kw_only=True, tag=True):
+    """A server's snapshot has reached the gateway."""
+
+    server: int
+    snapshot: ServerSnapshot
+
+
+class ServerDown(Struct, frozen=True, kw_only=True, tag=True):
+    """A server was found dead; what it held is lost."""
+
+    server: int
+
+
+class ServerUp(Struct, frozen=True, kw_only=True, tag=True):
+    """A server is ready, for the first time or again."""
+
+    server: int
+
+
+Event = RequestsArrived | SegmentFinished | BlockDropped | TelemetryReceived | ServerDown | ServerUp | Wake

@@ -1,0 +1,242 @@
+"""The gateway: holds the central FIFO, asks the router, knows what is out and brings back what is lost.
+
+At each scheduling step the router is asked for the head of the queue until the queue is empty or it says
+wait. A segment that comes back goes to the end of the queue as a request for its next segment. When a
+server dies, everything it held begins again from the image; what a dead server still sends is recognised
+as stale because its blocks are no longer out.
+"""
+
+from math import exp
+from typing import assert_never
+
+from msgspec import Struct
+
+from slimsched.domain.block import Block, block_of
+from slimsched.domain.cluster import GATEWAY, Cluster
+from slimsched.domain.key import KEYS, Key
+from slimsched.domain.request import Request
+from slimsched.domain.timer import Wake, WakeAt
+from slimsched.errors import SlimError
+from slimsched.routing.commands import Answer, Command, Drop, SendBlock
+from slimsched.routing.events import (
+    BlockDropped,
+    Event,
+    RequestsArrived,
+    SegmentFinished,
+    ServerDown,
+    ServerUp,
+    TelemetryReceived,
+)
+from slimsched.routing.fifo import Fifo
+from slimsched.routing.observation import Observation
+from slimsched.routing.router import Route, Router
+
+
+class GatewayOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often the router is asked, and what is turned away."""
+
+    step_s: float = 0.002  # time between scheduling steps; 0: at each event
+    queue_limit: int = 0  # requests in the system beyond which new ones are turned away; 0: no limit
+    early_drop: bool = False  # give up requests whose deadline has passed
+
+
+class _Sent(Struct):
+    """A block that is out."""
+
+    server: int
+    requests: tuple[Request, ...]
+    work_s: float  # of one request
+
+
+class Gateway:
+    """The global decision maker as a pure state machine around a router."""
+
+    def __init__(self, cluster: Cluster, router: Router, options: GatewayOptions) -> None:
+        self.cluster = cluster
+        self.router = router
+        self.options = options
+        self.seen = Observation(len(cluster))
+        self._lanes: dict[int, Fifo] = {}  # by priority, highest first
+        self._sent: dict[int, _Sent] = {}
+        self._next_block = 0
+        self._in_system = 0
+        self._wake_s: float | None = None
+        self._rate_s = 0.0
+
+    def handle(self, event: Event, *, now_s: float) -> list[Command]:
+        """Take one event into account and return what must now be done."""
+        commands: list[Command] = []
+        match event:
+            case RequestsArrived(requests=requests):
+                commands += self._admit(requests, now_s)
+            case SegmentFinished(server=server, width=width, blocks=blocks):
+                commands += self._advance(server, width, blocks)
+            case BlockDropped(block=block, reason=reason):
+                if gone := self._bring_back(block):
+                    commands += self._drop(gone, reason)
+            case TelemetryReceived():
+                self._note(event)
+            case ServerDown(server=server):
+                self._rescue(server)
+            case ServerUp(server=server):
+                self.seen.set_alive(server, True)
+            case Wake():
+                self._wake_s = None
+                commands += self._step(now_s)
+            case _:
+                assert_never(event)
+        if self._lanes and self._wake_s is None:
+            if self.options.step_s <= 0.0:
+                commands += self._step(now_s)
+            if self._lanes:
+                self._wake_s = now_s + (self.options.step_s or 0.001)
+                commands.append(WakeAt(at_s=self._wake_s))
+        return commands
+
+    @property
+    def in_system(self) -> int:
+        """Requests taken in and neither answered nor dropped."""
+        return self._in_system
+
+    def _step(self, now_s: float) -> list[Command]:
+        """One scheduling step: route the head until nothing waits or the router says wait."""
+        commands: list[Command] = []
+        seen, early_drop = self.seen, self.options.early_drop
+        seen.now_s = now_s
+        seen.arrival_rate_per_s *= exp(-(now_s - self._rate_s))
+        self._rate_s = now_s
+        while self._lanes and seen.alive_ids:
+            lane = self._lanes[max(self._lanes)] if len(self._lanes) > 1 else next(iter(self._lanes.values()))
+            head = lane.head()
+            if head is None:
+                self._lanes = {level: fifo for level, fifo in self._lanes.items() if len(fifo)}
+                continue
+            place, first, count = head
+            if early_drop and first.deadline_s <= now_s:
+                commands += self._drop(lane.take(place, 1), "deadline passed")
+                continue
+            seen.segment, seen.previous, seen.source = place
+            seen.count, seen.widths = count, first.widths
+            seen.arrival_s, seen.deadline_s, seen.min_accuracy = (
+                first.arrival_s,
+                first.deadline_s,
+                first.min_accuracy,
+            )
+            route = self.router.route(seen)
+            if route is None:
+                break
+            key = self._key(route, place[0], place[1])
+            commands.append(self._send(route, key, lane.take(place, route.group), place[2]))
+        return commands
+
+    def _key(self, route: Route, segment: int, previous: float | None) -> Key:
+        """The key a route asks for, after checking the route."""
+        key = KEYS.get((segment, route.width, previous))
+        if key is None or route.group < 1 or not self.seen.alive[route.server]:
+            raise SlimError(
+                f"router {type(self.router).__name__} answered {route}: the server must be alive "
+                f"(alive: {self.seen.alive_ids}), the width one of the network's, the group at least 1"
+            )
+        return key
+
+    def _send(self, route: Route, key: Key, requests: tuple[Request, ...], source: int) -> SendBlock:
+        """Note what goes out and where."""
+        self._next_block += 1
+        server, count = route.server, len(requests)
+        work_s = float(self.cluster.work_s[key][server])
+        self._sent[self._next_block] = _Sent(server, requests, work_s)
+        seen = self.seen
+        seen.outstanding[server] += count
+        seen.backlog_s[server] += work_s * count
+        seen.fifo -= count
+        block = block_of(self._next_block, key, requests)
+        return SendBlock(server=server, block=block, source=source, reason=route.reason)
+
+    def _admit(self, requests: tuple[Request, ...], now_s: float) -> list[Command]:
+        """Take requests in, as many as there is room for."""
+        seen, limit = self.seen, self.options.queue_limit
+        seen.arrival_rate_per_s = seen.arrival_rate_per_s * exp(-(now_s - self._rate_s)) + len(requests)
+        self._rate_s = now_s
+        room = limit - self._in_system if limit else len(requests)
+        taken, refused = requests[: max(0, room)], requests[max(0, room) :]
+        self._in_system += len(taken)
+        self._wait(taken, GATEWAY)
+        return [Drop(requests=refused, reason="queue full")] if refused else []
+
+    def _wait(
+        self, requests: tuple[Request, ...] | list[Request], source: int, *, first: bool = False
+    ) -> None:
+        """Queue requests whose inputs lie at `source`, each behind its own kind."""
+        groups: dict[tuple[int, int, float | None], list[Request]] = {}
+        for request in requests:
+            widths = request.widths
+            groups.setdefault((request.priority, len(widths), widths[-1] if widths else None), []).append(
+                request
+            )
+        for (priority, segment, previous), members in groups.items():
+            lane = self._lanes.get(priority)
+            if lane is None:
+                lane = self._lanes[priority] = Fifo()
+            if first:
+                lane.push_front((segment, previous, source), members)
+            else:
+                lane.push((segment, previous, source), members)
+        self.seen.fifo += len(requests)
+
+    def _advance(self, server: int, width: float, blocks: tuple[Block, ...]) -> list[Command]:
+        """Move requests on to their next segment, or answer them after the last."""
+        commands: list[Command] = []
+        for block in blocks:
+            back = self._bring_back(block)
+            if not back:
+                continue
+            moved = [request.after(width) for request in back]
+            if moved[0].is_done:
+                self._in_system -= len(moved)
+                self.seen.done += len(moved)
+                commands.append(Answer(requests=tuple(moved)))
+            else:
+                self._wait(moved, server)
+        return commands
+
+    def _bring_back(self, block: Block) -> tuple[Request, ...]:
+        """Requests of a block that is out, which now is back; none if it is stale."""
+        sent = self._sent.get(block.id)
+        if sent is None:
+            return ()
+        count = len(block.requests)
+        if count == len(sent.requests):
+            del self._sent[block.id]
+        else:
+            back = {request.id for request in block.requests}
+            sent.requests = tuple(r for r in sent.requests if r.id not in back)
+        seen, server = self.seen, sent.server
+        seen.outstanding[server] -= count
+        seen.backlog_s[server] = max(0.0, seen.backlog_s[server] - sent.work_s * count)
+        return block.requests
+
+    def _drop(self, requests: tuple[Request, ...], reason: str) -> list[Command]:
+        self._in_system -= len(requests)
+        return [Drop(requests=requests, reason=reason)]
+
+    def _rescue(self, server: int) -> None:
+        """Begin again, from the image, everything a dead server held."""
+        seen = self.seen
+        seen.set_alive(server, False)
+        lost = [request for fifo in self._lanes.values() for request in fifo.take_from(server)]
+        seen.fifo -= len(lost)
+        for block_id in [block_id for block_id, sent in self._sent.items() if sent.server == server]:
+            lost.extend(self._sent.pop(block_id).requests)
+        seen.outstanding[server] = seen.backlog_s[server] = 0.0
+        seen.utilization[server] = seen.queued[server] = seen.power_w[server] = 0.0
+        if lost:
+            self._wait([request.restarted() for request in lost], GATEWAY, first=True)
+
+    def _note(self, event: TelemetryReceived) -> None:
+        """Take a snapshot over into the observation."""
+        seen, server, snapshot = self.seen, event.server, event.snapshot
+        seen.utilization[server] = snapshot.utilization
+        seen.power_w[server] = snapshot.power_w
+        seen.queued[server] = sum(snapshot.queued)
+        seen.vram_bytes[server] = snapshot.vram_bytes
+        seen.telemetry_s[server] = snapshot.taken_s

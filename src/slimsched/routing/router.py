@@ -1,0 +1,24 @@
+"""The seam between the gateway and whoever decides where, how wide and how grouped."""
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from slimsched.routing.observation import Observation
+
+
+class Route(Struct, frozen=True):
+    """Send up to `group` requests of the head to `server`, to run at `width`."""
+
+    server: int
+    width: float
+    group: int
+    reason: str = ""
+
+
+class Router(Protocol):
+    """Classical and learned routers are the same kind of thing."""
+
+    def route(self, seen: Observation) -> Route | None:
+        """Decide for the head of the queue; None means wait."""
+        ...
