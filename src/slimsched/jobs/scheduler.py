@@ -1,19 +1,422 @@
-"""The seam between job schedulers and those who drive them."""
+"""The job scheduler: a pure state machine, driven alike by the simulator and by a live controller.
 
-from typing import Protocol
+One event goes in, commands come out. Between two events nothing waits that could start: so an arrival is
+only tried itself, a timer only its own job, and only freed GPUs are offered to everybody, group by group.
+After a restart, feed JobFoundRunning for every running job, then JobSubmitted for every waiting one.
+"""
 
-from slimsched.jobs.commands import Command
-from slimsched.jobs.events import Event
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slimsched.domain.placement import Placement, Tier
+from slimsched.domain.topology import Topology
+from slimsched.errors import SlimError
+from slimsched.jobs.claim import Claim
+from slimsched.jobs.commands import Command, PreemptJob, StartJob, WakeAt
+from slimsched.jobs.delay import DelayTimers
+from slimsched.jobs.events import (
+    Event,
+    JobFinished,
+    JobFoundRunning,
+    JobPreempted,
+    JobSubmitted,
+    NodeDown,
+    NodeUp,
+    StartFailed,
+    Wake,
+)
 from slimsched.jobs.explanation import Explanation
+from slimsched.jobs.free_gpus import FreeGpus
+from slimsched.jobs.job_state import JobState, Phase
+from slimsched.jobs.policy import FOREVER, Policy
+from slimsched.jobs.reasons import explain
+from slimsched.jobs.reservation import reserve
+from slimsched.jobs.sensitivity import Sensitivity
+from slimsched.jobs.victims import find_victims
+from slimsched.jobs.waiting import Waiting
+
+PREEMPTION_TRIES = 8
+"""Waiting jobs for which victims are sought at each quantum."""
 
 
-class JobScheduler(Protocol):
-    """A pure state machine: an event and a time go in, commands come out."""
+class DemandError(SlimError):
+    """A job asks for what this cluster can never give."""
+
+
+class JobScheduler:
+    """Decides which gang runs where and when, by a policy."""
+
+    def __init__(
+        self,
+        *,
+        topology: Topology,
+        policy: Policy,
+        sensitivity: Sensitivity,
+        quotas: Mapping[str, int] | None = None,
+    ) -> None:
+        self.topology = topology
+        self.policy = policy
+        self.free = FreeGpus(topology)
+        self.waiting = Waiting()
+        self.jobs: dict[str, JobState] = {}
+        self.running: dict[str, JobState] = {}
+        self.claims: dict[str, Claim] = {}
+        self.quotas = dict(quotas or {})
+        self.tenant_gpus = dict.fromkeys(self.quotas, 0)
+        self.timers = DelayTimers()
+        self._sensitivity = sensitivity
+        self.down: set[str] = set()
+        self._seq = 0
+        self._armed_s = FOREVER
+        self._quantum_s = FOREVER
+        self._periodic = policy.preempts or policy.migrates or policy.reorders
+        self._commands: list[Command] = []
+        self._handlers: dict[type, Callable[[Any, float], None]] = {
+            JobSubmitted: self._submitted,
+            JobFoundRunning: self._found_running,
+            JobFinished: self._finished,
+            JobPreempted: self._preempted,
+            StartFailed: self._start_failed,
+            NodeDown: self._node_down,
+            NodeUp: self._node_up,
+            Wake: self._woken,
+        }
 
     def handle(self, event: Event, *, now_s: float) -> list[Command]:
         """Take one event into account and return what must now be done."""
-        ...
+        commands: list[Command] = []
+        self._commands = commands
+        self._handlers[type(event)](event, now_s)
+        self._arm(now_s)
+        return commands
 
     def explain(self, job_id: str, *, now_s: float) -> Explanation:
         """Say why a job waits, or where it runs."""
-        ...
+        return explain(self, job_id, now_s)
+
+    # -- events
+
+    def _submitted(self, event: JobSubmitted, now_s: float) -> None:
+        job = self._admit(event.job, now_s)
+        job.served_s = event.served_s
+        self._enqueue(job, now_s)
+        if job.phase == Phase.WAITING and self.policy.preempts:
+            self._make_room(job, now_s)
+
+    def _found_running(self, event: JobFoundRunning, now_s: float) -> None:
+        job = self._admit(event.job, now_s)
+        job.served_s = event.served_s
+        self._occupy(job, event.placement, now_s)
+        self.free.take(event.placement)
+
+    def _finished(self, event: JobFinished, now_s: float) -> None:
+        job = self.jobs.pop(event.job_id, None)
+        if job is None:
+            return
+        phase = job.phase
+        if phase >= Phase.RUNNING:
+            self.policy.finished(job, now_s)
+            self._vacate(job, now_s)
+        elif phase == Phase.WAITING:
+            self.waiting.leave(job)
+        self._dissolve(job)
+        self._offer(now_s)
+
+    def _preempted(self, event: JobPreempted, now_s: float) -> None:
+        job = self.jobs.get(event.job_id)
+        if job is None or job.phase < Phase.RUNNING:
+            return
+        self._vacate(job, now_s)
+        job.served_s = event.served_s
+        job.preemptions += 1
+        claim = self.claims.get(job.id)
+        if claim is None:
+            self._enqueue(job, now_s, place=False)
+        else:
+            job.phase = Phase.CLAIMING
+            self._start_if_clear(claim, now_s)
+        self._offer(now_s)
+
+    def _start_failed(self, event: StartFailed, now_s: float) -> None:
+        job = self.jobs.get(event.job_id)
+        if job is not None and job.phase >= Phase.RUNNING:
+            self._vacate(job, now_s)
+            self._enqueue(job, now_s, place=False)
+            self._offer(now_s)
+
+    def _node_down(self, event: NodeDown, now_s: float) -> None:
+        name = event.machine
+        if name in self.down:
+            return
+        left = self.free.by_machine[self.free.index[name]]
+        self.free.take(((name, left),))
+        self.down.add(name)
+        for claim in list(self.claims.values()):
+            if name in claim.held and claim.job.phase == Phase.CLAIMING:
+                self._dissolve(claim.job)
+                self._enqueue(claim.job, now_s, place=False)
+        for job in list(self.running.values()):
+            if job.phase == Phase.RUNNING and any(machine == name for machine, _ in job.placement):
+                self._stop(job, f"machine {name} is down")
+        self._offer(now_s)
+
+    def _node_up(self, event: NodeUp, now_s: float) -> None:
+        name = event.machine
+        if name not in self.down:
+            return
+        self.down.discard(name)
+        used = sum(g for job in self.running.values() for machine, g in job.placement if machine == name)
+        machine = self.topology.machines[self.free.index[name]]
+        self._give(((name, machine.gpus - used),), now_s)
+        self._offer(now_s)
+
+    def _woken(self, event: Wake, now_s: float) -> None:
+        self._armed_s = FOREVER
+        widened = [job for job in self.timers.due(now_s) if self._widen(job, now_s)]
+        for job in sorted(widened, key=lambda job: (job.key, job.seq)):
+            self._try(job, now_s)
+        if now_s >= self._quantum_s:
+            self._quantum_s = FOREVER
+            self._quantum(now_s)
+
+    # -- the order of things
+
+    def _admit(self, job: Any, now_s: float) -> JobState:
+        if job.gpus < 1 or job.gpus > self.topology.gpus:
+            raise DemandError(
+                f"job '{job.id}' asks for {job.gpus} GPUs, but cluster '{self.topology.name}' has "
+                f"{self.topology.gpus}; drop the job or name a larger cluster"
+            )
+        quota = self.quotas.get(job.tenant)
+        if quota is not None and job.gpus > quota:
+            raise DemandError(
+                f"job '{job.id}' asks for {job.gpus} GPUs, but tenant '{job.tenant}' has a quota of {quota}; "
+                f"raise the quota or shrink the job"
+            )
+        floor = self.topology.floor(job.gpus)
+        state = JobState(job, seq=self._seq, floor=floor, slow=self._sensitivity.slowdowns(job), now_s=now_s)
+        self._seq += 1
+        self.jobs[job.id] = state
+        self.policy.admit(state, now_s)
+        return state
+
+    def _enqueue(self, job: JobState, now_s: float, *, place: bool = True) -> None:
+        """Let a job wait; with `place`, start it if it fits (only when nobody else could start)."""
+        policy = self.policy
+        job.phase = Phase.WAITING
+        job.since_s = now_s
+        job.clock_s = None
+        job.key = policy.key(job, now_s)
+        rack_s, network_s = policy.timers(job, now_s)
+        if job.floor > Tier.MACHINE:
+            rack_s = 0.0
+            if job.floor > Tier.RACK:
+                network_s = 0.0
+        job.timers = (rack_s, network_s)
+        job.allowed = (
+            job.floor if rack_s > 0.0 else Tier.NETWORK if network_s <= 0.0 else max(job.floor, Tier.RACK)
+        )
+        if place and not (policy.blocking and self.waiting.size):
+            placement = self._find(job)
+            if placement is not None:
+                self._start(job, placement, now_s)
+                return
+        self.waiting.join(job, job.job.tenant if job.job.tenant in self.quotas else "")
+        if place and job.allowed < Tier.NETWORK and self.free.total >= job.gpus:
+            self._decline(job, now_s)
+
+    def _find(self, job: JobState) -> Placement | None:
+        """A placement for this job within its allowed tier, its quota and what is free."""
+        if self.quotas and self._over_quota(job.job.tenant, job.gpus):
+            return None
+        return self.free.find(job.gpus, job.allowed)
+
+    def _over_quota(self, tenant: str, gpus: int) -> bool:
+        quota = self.quotas.get(tenant)
+        return quota is not None and self.tenant_gpus[tenant] + gpus > quota
+
+    def _try(self, job: JobState, now_s: float) -> None:
+        """Start a waiting job if it fits."""
+        placement = self._find(job)
+        if placement is not None:
+            self.waiting.leave(job)
+            self._start(job, placement, now_s)
+
+    def _offer(self, now_s: float) -> None:
+        """Offer what is free to the waiting jobs, in order, until nobody takes it."""
+        free, blocking = self.free, self.policy.blocking
+        groups = self.waiting.groups
+        while groups and free.total:
+            room = (free.largest_in_machine, max(free.by_rack), free.total)
+            first: JobState | None = None
+            for group in groups:
+                if (blocking or group.gpus <= room[group.tier]) and not (
+                    group.tenant and self._over_quota(group.tenant, group.gpus)
+                ):
+                    head = group.head()
+                    if first is None or (head.key, head.seq) < (first.key, first.seq):
+                        first = head
+            placement = None if first is None else free.find(first.gpus, first.allowed)
+            if first is None or placement is None:
+                break
+            self.waiting.leave(first)
+            self._start(first, placement, now_s)
+        total = free.total
+        for group in groups:
+            if group.gpus <= total and group.tier < Tier.NETWORK:
+                group.declines += 1
+                if group.fresh:
+                    fresh, group.fresh = group.fresh, []
+                    for job, epoch in fresh:
+                        if job.epoch == epoch:
+                            self._decline(job, now_s)
+
+    def _decline(self, job: JobState, now_s: float) -> None:
+        """Start the clock of a job that could have run, had it accepted any place."""
+        if job.clock_s is None:
+            job.clock_s = now_s
+            self.timers.arm(job)
+
+    def _widen(self, job: JobState, now_s: float) -> bool:
+        """A delay timer ran out: allow the next tier."""
+        assert job.clock_s is not None
+        self.policy.widened(job, job.allowed, now_s - job.clock_s)
+        self.waiting.leave(job)
+        job.allowed = Tier.NETWORK if now_s >= job.clock_s + job.timers[1] else Tier.RACK
+        self.waiting.join(job, job.job.tenant if job.job.tenant in self.quotas else "")
+        if job.allowed < Tier.NETWORK:
+            self.timers.arm(job)
+        return True
+
+    # -- GPUs taken and given back
+
+    def _start(self, job: JobState, placement: Placement, now_s: float) -> None:
+        self.free.take(placement)
+        self._launch(job, placement, now_s)
+
+    def _launch(self, job: JobState, placement: Placement, now_s: float) -> None:
+        """Start a job on GPUs that are already taken for it."""
+        waited_s = now_s - job.since_s
+        job.waited_s += waited_s
+        declined_for_s = 0.0 if job.clock_s is None else now_s - job.clock_s
+        self._occupy(job, placement, now_s)
+        self.policy.launched(job, job.tier, declined_for_s, now_s)
+        self._commands.append(StartJob(job_id=job.id, placement=placement))
+
+    def _occupy(self, job: JobState, placement: Placement, now_s: float) -> None:
+        job.placement = placement
+        job.tier = Tier.MACHINE if len(placement) == 1 else self.topology.tier(placement)
+        job.phase = Phase.RUNNING
+        job.since_s = now_s
+        self.running[job.id] = job
+        if job.job.tenant in self.quotas:
+            self.tenant_gpus[job.job.tenant] += job.gpus
+
+    def _vacate(self, job: JobState, now_s: float) -> None:
+        """Take a job off its GPUs."""
+        del self.running[job.id]
+        if job.job.tenant in self.quotas:
+            self.tenant_gpus[job.job.tenant] -= job.gpus
+        placement, job.placement = job.placement, ()
+        self._give(placement, now_s)
+
+    def _give(self, placement: Placement, now_s: float) -> None:
+        """Give GPUs back: to claims first, then to everybody; those of a lost machine are gone."""
+        if self.down:
+            placement = tuple(part for part in placement if part[0] not in self.down)
+        self.free.give(placement)
+        if self.claims:
+            for claim in list(self.claims.values()):
+                for name, _ in placement:
+                    self._hold(claim, name)
+                self._start_if_clear(claim, now_s)
+
+    def _stop(self, job: JobState, reason: str) -> None:
+        job.phase = Phase.STOPPING
+        self._commands.append(PreemptJob(job_id=job.id, reason=reason))
+
+    # -- claims
+
+    def claim(self, job: JobState, placement: Placement, *, ready_s: float | None = None) -> None:
+        """Set these GPUs aside for a job, the missing ones as they come free."""
+        claim = Claim(job, placement, ready_s=ready_s)
+        self.claims[job.id] = claim
+        for name, _ in placement:
+            self._hold(claim, name)
+        if job.phase == Phase.WAITING:
+            self.waiting.leave(job)
+            job.phase = Phase.CLAIMING
+
+    def _hold(self, claim: Claim, name: str) -> None:
+        gpus = claim.take(name, self.free.by_machine[self.free.index[name]])
+        if gpus:
+            self.free.take(((name, gpus),))
+
+    def _start_if_clear(self, claim: Claim, now_s: float) -> None:
+        if not claim.missing_total and claim.job.phase == Phase.CLAIMING:
+            del self.claims[claim.job.id]
+            self._launch(claim.job, claim.placement, now_s)
+
+    def _dissolve(self, job: JobState) -> None:
+        """Give up a claim and what it holds."""
+        claim = self.claims.pop(job.id, None)
+        if claim is not None:
+            self.free.give(tuple(part for part in claim.holding() if part[0] not in self.down))
+
+    # -- preemption, migration, reservation: once a quantum
+
+    def _quantum(self, now_s: float) -> None:
+        policy = self.policy
+        if policy.reorders:
+            self.waiting.reorder({job: policy.key(job, now_s) for job in self.waiting.jobs()})
+        if policy.preempts:
+            for job in self.waiting.jobs()[:PREEMPTION_TRIES]:
+                self._make_room(job, now_s)
+        if policy.migrates:
+            self._migrate(now_s)
+        if policy.reserve_after_s < FOREVER and not self.claims:
+            reserve(self, now_s)
+
+    def _make_room(self, job: JobState, now_s: float) -> None:
+        """Stop running jobs for a waiting one if it then fits at its allowed tier."""
+        if self.quotas and self._over_quota(job.job.tenant, job.gpus):
+            return
+        policy = self.policy
+        candidates = [
+            other
+            for other in self.running.values()
+            if other.phase == Phase.RUNNING and policy.may_evict(other, job, now_s)
+        ]
+        if not candidates:
+            return
+        candidates.sort(key=lambda other: (-policy.rank(other, now_s), other.seq))
+        job.victims_considered = tuple(other.id for other in candidates[:8])
+        eviction = find_victims(job, candidates, self.free)
+        if eviction is not None:
+            for victim in eviction.victims:
+                self._stop(victim, f"makes room for job {job.id}")
+            self.claim(job, eviction.placement)
+            self._start_if_clear(self.claims[job.id], now_s)
+
+    def _migrate(self, now_s: float) -> None:
+        """Move running jobs closer together where free GPUs allow it."""
+        if self.waiting.size:
+            return
+        for job in list(self.running.values()):
+            if job.phase != Phase.RUNNING or job.tier == job.floor or job.slow[job.tier] < 1.1:
+                continue
+            placement = self.free.find(job.gpus, Tier(job.tier - 1))
+            if placement is not None and self.topology.tier(placement) < job.tier:
+                self._stop(job, "moves to a closer placement")
+                self.claim(job, placement)
+
+    def _arm(self, now_s: float) -> None:
+        """Ask to be woken for the next timer, if nobody has asked for an earlier time yet."""
+        next_s = self.timers.next_s()
+        if self._periodic and (self.waiting.size or (self.policy.migrates and self.running)):
+            if self._quantum_s == FOREVER:
+                self._quantum_s = now_s + self.policy.quantum_s
+            next_s = min(next_s, self._quantum_s)
+        if next_s < self._armed_s:
+            self._armed_s = next_s
+            self._commands.append(WakeAt(at_s=next_s))

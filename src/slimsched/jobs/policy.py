@@ -1,0 +1,58 @@
+"""What makes one scheduler differ from another: order, waiting, preemption, migration.
+
+`Policy` itself is first come, first served without waiting for locality; a rival overrides what it does
+differently, in a file of its own under `policies/`.
+"""
+
+from slimsched.domain.placement import Tier
+from slimsched.jobs.job_state import JobState, Key
+
+FOREVER = float("inf")
+Timers = tuple[float, float]
+"""Seconds after the first declined offer when the rack (Tm) and the network (Tr) become allowed; Tm ≤ Tr."""
+
+
+class Policy:
+    """First come, first served; whoever fits runs; nobody waits for a better place."""
+
+    name = "policy"
+    blocking = False
+    """Whether nobody may pass a job that does not fit."""
+    preempts = False
+    migrates = False
+    quantum_s = 300.0
+    """Seconds between two looks at who should be preempted, migrated or reordered."""
+    reorders = False
+    """Whether keys of waiting jobs change with time and are taken anew each quantum."""
+    reserve_after_s = FOREVER
+    """Wait after which a gang that was allowed everything gets a reservation."""
+    knows_service = False
+    """Whether the policy is told how long jobs take, which a live cluster cannot tell."""
+
+    def admit(self, job: JobState, now_s: float) -> None:
+        """Note a job that is new here."""
+
+    def key(self, job: JobState, now_s: float) -> Key:
+        """Where a waiting job stands in the order."""
+        return (job.job.arrival_s,)
+
+    def timers(self, job: JobState, now_s: float) -> Timers:
+        """How long this job waits for its machine and for its rack."""
+        return (0.0, 0.0)
+
+    def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
+        """Whether a running job may be stopped for a waiting one."""
+        return False
+
+    def rank(self, running: JobState, now_s: float) -> float:
+        """Among those that may be evicted, the highest rank goes first."""
+        return running.service_s(now_s)
+
+    def launched(self, job: JobState, tier: Tier, declined_for_s: float, now_s: float) -> None:
+        """Learn that a job started at a tier after declining offers for so long."""
+
+    def widened(self, job: JobState, tier: Tier, declined_for_s: float) -> None:
+        """Learn that a job stopped holding out for this tier."""
+
+    def finished(self, job: JobState, now_s: float) -> None:
+        """Learn that a job is done."""

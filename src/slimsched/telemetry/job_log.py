@@ -1,0 +1,17 @@
+"""The log of a job scheduler: what it was told and what it asked for, in order."""
+
+import msgspec
+
+from slimsched.jobs.commands import Command
+from slimsched.jobs.events import Event
+
+JobLog = list[tuple[float, Event | Command]]
+
+
+def encode(log: JobLog) -> bytes:
+    """One JSON object a line: its time in seconds, then the event or command."""
+    lines = []
+    for at_s, entry in log:
+        fields = msgspec.to_builtins(entry)
+        lines.append(msgspec.json.encode({"at_s": at_s, **fields}))
+    return b"\n".join(lines) + b"\n"
