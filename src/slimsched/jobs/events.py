@@ -7,18 +7,26 @@ from slimsched.domain.placement import Placement
 
 
 class JobSubmitted(Struct, frozen=True, kw_only=True, tag=True):
-    """A job waits for GPUs; `served_s` is the ideal service it got in an earlier life, if any."""
+    """A job waits for GPUs; `served_s` is the ideal service it got in an earlier life, if any.
+
+    `declined_since_s` is when it first declined an offer, if a restarted controller remembers that.
+    """
 
     job: Job
     served_s: float = 0.0
+    declined_since_s: float | None = None
 
 
 class JobFoundRunning(Struct, frozen=True, kw_only=True, tag=True):
-    """A job already runs here: fed once for each running job when a controller (re)starts."""
+    """A job already runs here: fed once for each running job when a controller (re)starts.
+
+    `since_s` is when this run began (now, if nobody knows) and `served_s` what it had got before.
+    """
 
     job: Job
     placement: Placement
     served_s: float = 0.0
+    since_s: float | None = None
 
 
 class JobFinished(Struct, frozen=True, kw_only=True, tag=True):

@@ -53,7 +53,9 @@ class JobScheduler:
         policy: Policy,
         sensitivity: Sensitivity,
         quotas: Mapping[str, int] | None = None,
+        fill_in_order: bool = False,
     ) -> None:
+        """`fill_in_order` splits a gang over its machines the way Slurm does."""
         self.topology = topology
         self.policy = policy
         self.free = FreeGpus(topology)
@@ -65,6 +67,7 @@ class JobScheduler:
         self.tenant_gpus = dict.fromkeys(self.quotas, 0)
         self.timers = DelayTimers()
         self._sensitivity = sensitivity
+        self._fill_in_order = fill_in_order
         self.down: set[str] = set()
         self._seq = 0
         self._armed_s = FOREVER
@@ -99,14 +102,14 @@ class JobScheduler:
     def _submitted(self, event: JobSubmitted, now_s: float) -> None:
         job = self._admit(event.job, now_s)
         job.served_s = event.served_s
-        self._enqueue(job, now_s)
+        self._enqueue(job, now_s, declined_since_s=event.declined_since_s)
         if job.phase == Phase.WAITING and self.policy.preempts:
             self._make_room(job, now_s)
 
     def _found_running(self, event: JobFoundRunning, now_s: float) -> None:
         job = self._admit(event.job, now_s)
         job.served_s = event.served_s
-        self._occupy(job, event.placement, now_s)
+        self._occupy(job, event.placement, now_s if event.since_s is None else event.since_s)
         self.free.take(event.placement)
 
     def _finished(self, event: JobFinished, now_s: float) -> None:
@@ -200,12 +203,14 @@ class JobScheduler:
         self.policy.admit(state, now_s)
         return state
 
-    def _enqueue(self, job: JobState, now_s: float, *, place: bool = True) -> None:
+    def _enqueue(
+        self, job: JobState, now_s: float, *, place: bool = True, declined_since_s: float | None = None
+    ) -> None:
         """Let a job wait; with `place`, start it if it fits (only when nobody else could start)."""
         policy = self.policy
         job.phase = Phase.WAITING
         job.since_s = now_s
-        job.clock_s = None
+        job.clock_s = declined_since_s
         job.key = policy.key(job, now_s)
         rack_s, network_s = policy.timers(job, now_s)
         if job.floor > Tier.MACHINE:
@@ -222,7 +227,9 @@ class JobScheduler:
                 self._start(job, placement, now_s)
                 return
         self.waiting.join(job, job.job.tenant if job.job.tenant in self.quotas else "")
-        if place and job.allowed < Tier.NETWORK and self.free.total >= job.gpus:
+        if job.clock_s is not None and job.allowed < Tier.NETWORK:
+            self.timers.arm(job)
+        elif place and job.allowed < Tier.NETWORK and self.free.total >= job.gpus:
             self._decline(job, now_s)
 
     def _find(self, job: JobState) -> Placement | None:
@@ -291,6 +298,8 @@ class JobScheduler:
     # -- GPUs taken and given back
 
     def _start(self, job: JobState, placement: Placement, now_s: float) -> None:
+        if self._fill_in_order and len(placement) > 1:
+            placement = self.free.in_order(placement)
         self.free.take(placement)
         self._launch(job, placement, now_s)
 
