@@ -1,13 +1,17 @@
 """What each width tuple is worth: top-1 accuracy by tuple and, when measured, image by image."""
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from slimsched.domain.width import SEGMENTS, WIDTH_TUPLES, WIDTHS, tuple_index
 from slimsched.errors import DataError
+
+Fill = Literal["nearest", "additive"]
+_GRID = np.array(WIDTH_TUPLES)  # (256, 4)
 
 
 class AccuracyTable:
@@ -50,17 +54,21 @@ class AccuracyTable:
         return cls(name=name, accuracy=accuracy, correct=correct, images=images)
 
     @classmethod
-    def from_points(cls, *, name: str, points: Mapping[tuple[float, ...], float]) -> Self:
-        """Build the table from a few measured tuples; every other takes its nearest neighbour's value."""
+    def from_points(
+        cls, *, name: str, points: Mapping[tuple[float, ...], float], fill: Fill = "nearest"
+    ) -> Self:
+        """Build the table from a few measured tuples.
+
+        The others take the value of their nearest neighbour, or, with `fill="additive"`, of a model in which
+        each segment adds to the accuracy and never less when wider, fitted to the points.
+        """
         if not points:
             raise DataError(f"accuracy table '{name}' has no points; give at least one width tuple")
-        known = [(np.array(widths), points[widths]) for widths in sorted(points)]
-        accuracy = np.empty(len(WIDTH_TUPLES))
-        measured = np.zeros(len(WIDTH_TUPLES), dtype=bool)
-        for index, widths in enumerate(WIDTH_TUPLES):
-            distance, value = min((float(np.abs(w - np.array(widths)).sum()), a) for w, a in known)
-            accuracy[index], measured[index] = value, distance == 0.0
-        return cls(name=name, accuracy=accuracy, measured=measured)
+        known = {tuple_index(widths): value for widths, value in points.items()}
+        accuracy = _additive(known) if fill == "additive" else _nearest(known)
+        for index, value in known.items():
+            accuracy[index] = value
+        return cls(name=name, accuracy=accuracy, measured=np.isin(np.arange(len(WIDTH_TUPLES)), list(known)))
 
     def accuracy(self, widths: tuple[float, ...]) -> float:
         """Top-1 accuracy of a full width tuple."""
@@ -80,6 +88,13 @@ class AccuracyTable:
             return None
         return bool(self._correct[tuple_index(widths), image >> 3] >> (7 - (image & 7)) & 1)
 
+    def hits(self, tuples: NDArray[np.int64], images: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Whether each (tuple, image) was classified correctly; None when images were not measured."""
+        if self._correct is None or not ((images >= 0) & (images < self.images)).all():
+            return None
+        bits: NDArray[np.bool_] = (self._correct[tuples, images >> 3] >> (7 - (images & 7)) & 1).astype(bool)
+        return bits
+
 
 def _by_prefix(
     accuracy: NDArray[np.float64],
@@ -95,3 +110,21 @@ def _by_prefix(
                 rest = grid[where[:length]]
                 best[widths[:length]], mean[widths[:length]] = float(rest.max()), float(rest.mean())
     return best, mean
+
+
+def _nearest(known: Mapping[int, float]) -> NDArray[np.float64]:
+    """Each tuple's nearest known neighbour by total difference in width; the better one at equal distance."""
+    rows = sorted(known, key=lambda index: -known[index])
+    distance = np.abs(_GRID[:, None, :] - _GRID[None, rows, :]).sum(axis=2)  # (256, points)
+    return np.array([known[rows[column]] for column in distance.argmin(axis=1)])
+
+
+def _additive(known: Mapping[int, float]) -> NDArray[np.float64]:
+    """acc(w) = a + Σ_s Σ_j d[s, j] · (w_s ≥ W_j), d ≥ 0: least squares with a light pull towards small d."""
+    steps = (_GRID[:, :, None] >= np.array(WIDTHS[1:])).reshape(len(WIDTH_TUPLES), -1).astype(float)
+    rows = np.hstack([np.ones((len(steps), 1)), steps])  # (256, 1 + 4 · 3)
+    pull = 1e-2 * np.eye(rows.shape[1])[1:]
+    left = np.vstack([rows[list(known)], pull])
+    right = np.concatenate([list(known.values()), np.zeros(len(pull))])
+    weights, _ = nnls(left, right)
+    return np.clip(rows @ weights, 0.0, 1.0)

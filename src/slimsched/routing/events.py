@@ -30,6 +30,13 @@ class BlockDropped(Struct, frozen=True, kw_only=True, tag=True):
     reason: str
 
 
+class InputLost(Struct, frozen=True, kw_only=True, tag=True):
+    """A block reached its server, but its inputs did not: the server that held them is gone."""
+
+    server: int
+    block: Block
+
+
 class TelemetryReceived(Struct, frozen=True, kw_only=True, tag=True):
     """A server's snapshot has reached the gateway."""
 
@@ -49,4 +56,13 @@ class ServerUp(Struct, frozen=True, kw_only=True, tag=True):
     server: int
 
 
-Event = RequestsArrived | SegmentFinished | BlockDropped | TelemetryReceived | ServerDown | ServerUp | Wake
+Event = (
+    RequestsArrived
+    | SegmentFinished
+    | BlockDropped
+    | InputLost
+    | TelemetryReceived
+    | ServerDown
+    | ServerUp
+    | Wake
+)

@@ -6,6 +6,7 @@ server dies, everything it held begins again from the image; what a dead server 
 as stale because its blocks are no longer out.
 """
 
+from collections.abc import Sequence
 from math import exp
 from typing import assert_never
 
@@ -21,6 +22,7 @@ from slimsched.routing.commands import Answer, Command, Drop, SendBlock
 from slimsched.routing.events import (
     BlockDropped,
     Event,
+    InputLost,
     RequestsArrived,
     SegmentFinished,
     ServerDown,
@@ -74,6 +76,8 @@ class Gateway:
             case BlockDropped(block=block, reason=reason):
                 if gone := self._bring_back(block):
                     commands += self._drop(gone, reason)
+            case InputLost(block=block):
+                self._restart(self._bring_back(block))
             case TelemetryReceived():
                 self._note(event)
             case ServerDown(server=server):
@@ -92,6 +96,11 @@ class Gateway:
                 self._wake_s = now_s + (self.options.step_s or 0.001)
                 commands.append(WakeAt(at_s=self._wake_s))
         return commands
+
+    @property
+    def awaits_step(self) -> bool:
+        """Whether the next scheduling step has a time already, so that arrivals can wait for it together."""
+        return self._wake_s is not None
 
     @property
     def in_system(self) -> int:
@@ -163,9 +172,7 @@ class Gateway:
         self._wait(taken, GATEWAY)
         return [Drop(requests=refused, reason="queue full")] if refused else []
 
-    def _wait(
-        self, requests: tuple[Request, ...] | list[Request], source: int, *, first: bool = False
-    ) -> None:
+    def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
         """Queue requests whose inputs lie at `source`, each behind its own kind."""
         groups: dict[tuple[int, int, float | None], list[Request]] = {}
         for request in requests:
@@ -229,8 +236,11 @@ class Gateway:
             lost.extend(self._sent.pop(block_id).requests)
         seen.outstanding[server] = seen.backlog_s[server] = 0.0
         seen.utilization[server] = seen.queued[server] = seen.power_w[server] = 0.0
-        if lost:
-            self._wait([request.restarted() for request in lost], GATEWAY, first=True)
+        self._restart(lost)
+
+    def _restart(self, requests: Sequence[Request]) -> None:
+        """Queue requests again from their image, before all others."""
+        self._wait([request.restarted() for request in requests], GATEWAY, first=True)
 
     def _note(self, event: TelemetryReceived) -> None:
         """Take a snapshot over into the observation."""

@@ -1,0 +1,53 @@
+"""A scenario: a cluster, how it is run, and the load on it."""
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slimsched.domain.cluster import Cluster
+from slimsched.domain.fault import Fault
+from slimsched.errors import ConfigError
+from slimsched.execution.simulated_cluster import TelemetryOptions
+from slimsched.routing.gateway import GatewayOptions
+from slimsched.scheduling.options import SchedulerOptions
+from slimsched.workload.load import Load
+
+
+class Scenario(Struct, frozen=True, kw_only=True):
+    """Everything a run needs but the router and the seed."""
+
+    name: str
+    description: str
+    cluster: Cluster
+    schedulers: tuple[SchedulerOptions, ...]
+    gateway: GatewayOptions
+    telemetry: TelemetryOptions
+    load: Load
+    faults: tuple[Fault, ...] = ()
+
+    def with_load(
+        self,
+        *,
+        arrivals: str | None = None,
+        rate_per_s: float | None = None,
+        seconds: float | None = None,
+        deadline_s: float | None = None,
+    ) -> "Scenario":
+        """The same cluster under another load; what is not given stays."""
+        load = replace(
+            self.load,
+            arrivals=self.load.arrivals if arrivals is None else arrivals,
+            shape=self.load.shape if arrivals is None else {},
+            rate_per_s=self.load.rate_per_s if rate_per_s is None else rate_per_s,
+            seconds=self.load.seconds if seconds is None else seconds,
+            deadline_s=self.load.deadline_s if deadline_s is None else deadline_s,
+        )
+        load.check()
+        return replace(self, load=load)
+
+    def with_faults(self, faults: tuple[Fault, ...]) -> "Scenario":
+        """The same with more faults on its timeline."""
+        for fault in faults:
+            if fault.server not in self.cluster.names:
+                known = ", ".join(self.cluster.names[:8])
+                raise ConfigError(f"scenario '{self.name}' has no server '{fault.server}'; it has {known}")
+        return replace(self, faults=self.faults + faults)

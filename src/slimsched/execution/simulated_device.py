@@ -1,0 +1,88 @@
+"""A device that runs batches as its profile says, several at once, each slowed by the others."""
+
+from slimsched.domain.batch import Batch
+from slimsched.domain.profile import Profile
+
+
+class _Work:
+    """A batch on the device and how much of it is left."""
+
+    __slots__ = ("batch", "energy_j", "left", "rate_per_s", "started_s")
+
+    def __init__(self, batch: Batch, energy_j: float, now_s: float) -> None:
+        self.batch = batch
+        self.energy_j = energy_j
+        self.left = 1.0
+        self.rate_per_s = 0.0
+        self.started_s = now_s
+
+
+class SimulatedDevice:
+    """Processor sharing by profile: with c batches running each proceeds at 1 / latency(key, size, c)."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.slowdown = 1.0
+        self.version = 0  # changes whenever the next finish does
+        self._running: list[_Work] = []
+        self._since_s = 0.0
+        self._active_w = 0.0
+        self._sampled_s = 0.0
+        self._busy_s = 0.0
+        self._active_j = 0.0
+
+    def start(self, batch: Batch, now_s: float) -> None:
+        """Begin a batch beside those already running."""
+        self._pass_time(now_s)
+        self._running.append(_Work(batch, self.profile.energy_j(batch.key, batch.size), now_s))
+        self._share()
+
+    def next_finish_s(self) -> float | None:
+        """When the next batch will be done if nothing else starts."""
+        if not self._running:
+            return None
+        return self._since_s + max(0.0, min([work.left / work.rate_per_s for work in self._running]))
+
+    def finish(self, now_s: float) -> tuple[Batch, float, float]:
+        """Take the batch that is done: it, the time it took, the energy it drew above idle."""
+        self._pass_time(now_s)
+        done = min(self._running, key=lambda work: work.left / work.rate_per_s)
+        self._running.remove(done)
+        self._share()
+        return done.batch, now_s - done.started_s, done.energy_j
+
+    def slow(self, factor: float, now_s: float) -> None:
+        """From now on everything takes `factor` times as long as the profile says."""
+        self._pass_time(now_s)
+        self.slowdown = factor
+        self._share()
+
+    def sample(self, now_s: float) -> tuple[float, float]:
+        """Utilization and mean power since the last sample."""
+        self._pass_time(now_s)
+        period_s = now_s - self._sampled_s
+        if period_s <= 0.0:
+            return 0.0, self.profile.idle_w
+        seen = self._busy_s / period_s, self.profile.idle_w + self._active_j / period_s
+        self._sampled_s, self._busy_s, self._active_j = now_s, 0.0, 0.0
+        return seen
+
+    def _pass_time(self, now_s: float) -> None:
+        """Bring what runs up to now."""
+        passed_s = now_s - self._since_s
+        self._since_s = now_s
+        if passed_s > 0.0 and self._running:
+            self._busy_s += passed_s
+            self._active_j += passed_s * self._active_w
+            for work in self._running:
+                work.left -= passed_s * work.rate_per_s
+
+    def _share(self) -> None:
+        """Set everyone's pace for the number that runs now."""
+        self.version += 1
+        count, active_w = len(self._running), 0.0
+        for work in self._running:
+            batch = work.batch
+            work.rate_per_s = 1.0 / (self.slowdown * self.profile.latency_s(batch.key, batch.size, count))
+            active_w += work.energy_j * work.rate_per_s
+        self._active_w = active_w

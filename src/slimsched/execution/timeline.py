@@ -1,0 +1,31 @@
+"""The simulator's clock: things that will happen, in order of time and then of scheduling."""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from math import inf
+from typing import Any
+
+Action = Callable[[Any], None]
+
+
+class Timeline:
+    """A heap of future actions; equal times keep the order they were scheduled in."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._heap: list[tuple[float, int, Action, Any]] = []
+        self._count = 0
+
+    def at(self, at_s: float, action: Action, argument: Any = None) -> None:
+        """Schedule `action(argument)`."""
+        self._count += 1
+        heappush(self._heap, (at_s, self._count, action, argument))
+
+    def next_s(self) -> float:
+        """Time of the next action, infinity when there is none."""
+        return self._heap[0][0] if self._heap else inf
+
+    def advance(self) -> None:
+        """Let the next action happen."""
+        self.now_s, _, action, argument = heappop(self._heap)
+        action(argument)

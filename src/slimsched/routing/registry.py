@@ -1,0 +1,50 @@
+"""The table of routers: a new one is one file and one line here."""
+
+import inspect
+from collections.abc import Callable
+from random import Random
+
+from slimsched.domain.cluster import Cluster
+from slimsched.errors import ConfigError, UnknownNameError
+from slimsched.routing.router import Router
+from slimsched.routing.routers.drift_plus_penalty import DriftPlusPenaltyRouter
+from slimsched.routing.routers.jsq import JsqRouter
+from slimsched.routing.routers.lp import LpRouter
+from slimsched.routing.routers.power_of_two import PowerOfTwoRouter
+from slimsched.routing.routers.random import RandomRouter
+from slimsched.routing.routers.round_robin import RoundRobinRouter
+from slimsched.routing.routers.sed import SedRouter
+from slimsched.routing.routers.slackfit import SlackFitRouter
+from slimsched.routing.routers.speed_jsq import SpeedJsqRouter
+
+ROUTERS: dict[str, Callable[..., Router]] = {
+    "random": RandomRouter,
+    "round-robin": RoundRobinRouter,
+    "jsq": JsqRouter,
+    "power-of-two": PowerOfTwoRouter,
+    "sed": SedRouter,
+    "speed-jsq": SpeedJsqRouter,
+    "drift-plus-penalty": DriftPlusPenaltyRouter,
+    "slackfit": SlackFitRouter,
+    "lp": LpRouter,
+}
+
+
+def make_router(spec: str, cluster: Cluster, seed: int) -> Router:
+    """Make a router from its name and options, as in 'lp' or 'lp:margin=1.2:every_s=0.5'."""
+    name, *options = spec.split(":")
+    if name not in ROUTERS:
+        raise UnknownNameError("router", name, list(ROUTERS))
+    make = ROUTERS[name]
+    known = [p for p in inspect.signature(make).parameters if p not in ("cluster", "rng")]
+    values: dict[str, float] = {}
+    for option in options:
+        key, _, value = option.partition("=")
+        if key not in known:
+            takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            raise ConfigError(f"router '{name}' has no option '{key}'; {takes}")
+        try:
+            values[key] = float(value)
+        except ValueError:
+            raise ConfigError(f"router '{name}', option '{key}': '{value}' is not a number") from None
+    return make(cluster, Random(seed), **values)

@@ -1,0 +1,38 @@
+"""A load: how many requests come, when, and what they ask for."""
+
+from math import inf
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct
+
+from slimsched.workload.arrivals import arrivals, check_load
+from slimsched.workload.request_trace import read_request_trace
+from slimsched.workload.requests import RequestStream
+
+
+class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`arrivals` names a process (poisson, bursty, diurnal, step) or the path of a trace."""
+
+    rate_per_s: float
+    seconds: float
+    arrivals: str = "poisson"
+    shape: dict[str, float] = {}
+    deadline_s: float = inf
+    min_accuracy: float = 0.0
+
+    def check(self) -> None:
+        """Refuse what means nothing before a run begins."""
+        check_load(self.rate_per_s, self.seconds)
+
+    def stream(self, seed: int, images: int) -> RequestStream:
+        """Draw the requests; image numbers are uniform over the test set."""
+        rng = np.random.default_rng(seed)
+        if "/" in self.arrivals or "." in self.arrivals:
+            times_s = read_request_trace(Path(self.arrivals)).rescaled(self.rate_per_s, self.seconds, rng)
+        else:
+            times_s = arrivals(self.arrivals, self.rate_per_s, self.seconds, rng, **self.shape)
+        image = rng.integers(max(1, images), size=len(times_s)) if images else np.full(len(times_s), -1)
+        return RequestStream(
+            times_s, images=image, deadline_s=self.deadline_s, min_accuracy=self.min_accuracy
+        )
