@@ -22,7 +22,7 @@ from slimsched.execution.slurm_error import SlurmError
 from slimsched.execution.slurm_job import Status
 
 _SLURM_CONF = """\
-ClusterName=slim
+ClusterName=slim{port}
 SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={port}
 SlurmUser={user}

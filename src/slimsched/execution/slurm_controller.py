@@ -58,14 +58,14 @@ Entry = Event | Command | Rebuilt
 class Tracked:
     """What the controller thinks of one job between two looks."""
 
-    __slots__ = ("failure", "failures", "memory", "placement", "released_s", "restarts", "stage")
+    __slots__ = ("failure", "failures", "memory", "placement", "released_unix_s", "restarts", "stage")
 
     def __init__(self, stage: Stage, observed: ObservedJob) -> None:
         self.stage = stage
         self.memory = observed.memory
         self.placement = observed.placement
         self.restarts = observed.slurm.restarts
-        self.released_s = 0.0
+        self.released_unix_s = 0.0
         self.failures = 0
         self.failure = ""
 
@@ -99,6 +99,7 @@ class SlurmController:
         self._broken = "the controller starts"
         self.scheduler: JobScheduler | None = None
         self.wake_s = FOREVER
+        self._last_s = 0.0
 
     @property
     def jobs(self) -> int:
@@ -113,11 +114,12 @@ class SlurmController:
             events = self._changes(seen)
             if self._broken:
                 events = self._rebuild(seen)
+            elif seen.now_s >= self.wake_s:  # a timer ran out before anything else was seen
+                due_s, self.wake_s = max(self.wake_s, self._last_s), FOREVER
+                self._feed(Wake(), seen, at_s=due_s)
             for event in events:
-                self._feed(event, seen)
-            if seen.now_s >= self.wake_s:
-                self.wake_s = FOREVER
-                self._feed(Wake(), seen)
+                self._feed(event, seen, at_s=seen.now_s)
+            self._last_s = seen.now_s
             self._note_declines()
         except SlurmUnreachableError:
             self._broken = "Slurm went away while it was told what to do"
@@ -182,8 +184,8 @@ class SlurmController:
                 tracked.failures = 0
                 return None
             case Step.LATE:
-                begun_s = max(tracked.released_s, observed.slurm.eligible_s or 0.0)
-                if seen.now_s - begun_s < self._patience.start_s:
+                begun_s = max(tracked.released_unix_s, observed.slurm.eligible_s or 0.0)
+                if seen.unix_s - begun_s < self._patience.start_s:
                     return None
                 self._hold(job_id)
                 tracked.failure = f"Slurm says {observed.slurm.reason}"
@@ -210,7 +212,7 @@ class SlurmController:
                 job=job,
                 placement=observed.placement,
                 served_s=memory.served_s,
-                since_s=observed.slurm.start_s,
+                since_s=observed.since_s,
             )
         if job.gpus > sum(machine.gpus for machine in seen.machines):
             self._warn_once(f"job {job.id} asks for {job.gpus} GPUs, more than there are now; it waits")
@@ -247,11 +249,11 @@ class SlurmController:
 
     # -- from commands to Slurm
 
-    def _feed(self, event: Event, seen: Observation) -> None:
+    def _feed(self, event: Event, seen: Observation, *, at_s: float) -> None:
         assert self.scheduler is not None
-        self._record(seen.now_s, event)
+        self._record(at_s, event)
         try:
-            commands = self.scheduler.handle(event, now_s=seen.now_s)
+            commands = self.scheduler.handle(event, now_s=at_s)
         except SlimError as error:  # a demand or quota that can never be met concerns one job only
             if not isinstance(event, JobSubmitted):
                 raise
@@ -260,7 +262,7 @@ class SlurmController:
             del self._tracked[event.job.id]
             return
         for command in commands:
-            self._record(seen.now_s, command)
+            self._record(at_s, command)
             self._carry_out(command, seen)
 
     def _carry_out(self, command: Command, seen: Observation) -> None:
@@ -278,7 +280,7 @@ class SlurmController:
         tracked = self._tracked[job_id]
         tracked.stage = Stage.STARTING
         tracked.placement = placement
-        tracked.released_s = seen.now_s
+        tracked.released_unix_s = seen.unix_s
         tracked.restarts = seen.jobs[job_id].slurm.restarts
         tracked.memory = Memory(
             arrival_s=seen.jobs[job_id].job.arrival_s,

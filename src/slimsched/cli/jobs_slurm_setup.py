@@ -1,0 +1,108 @@
+"""Assembles what the commands that drive a Slurm need: client, policy, network, clock."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from slimsched.domain.fabric import fabric_named
+from slimsched.errors import ConfigError, UnknownNameError
+from slimsched.execution import slurm_preflight
+from slimsched.execution.slurm_client import SlurmClient
+from slimsched.execution.slurm_controller import Entry, Patience, SlurmController
+from slimsched.execution.slurm_observation import Clock, Observation, observe
+from slimsched.execution.slurm_preflight import Preflight
+from slimsched.jobs.policies.dally import Dally
+from slimsched.jobs.policies.fifo import Fifo
+from slimsched.jobs.policies.fit_first import FitFirst
+from slimsched.jobs.policy import Policy
+from slimsched.workload.job_models import TRAINING_MODELS
+
+
+class SlurmSetup(Struct, frozen=True, kw_only=True):
+    """One Slurm and how to schedule it."""
+
+    client: SlurmClient
+    preflight: Preflight
+    partition: str | None
+    clock: Clock
+    policy: str
+    network: str
+    quotas: dict[str, int]
+    patience: Patience
+    warn: Callable[[str], None]
+
+    def look(self) -> Observation:
+        """One look at Slurm."""
+        return observe(
+            self.client,
+            racks=self.preflight.racks,
+            partition=self.partition,
+            unix_s=time.time(),
+            clock=self.clock,
+        )
+
+    def make(self, client: SlurmClient, record: Callable[[float, Entry], None]) -> SlurmController:
+        """A controller that knows nothing yet."""
+        return SlurmController(
+            client=client,
+            policy=policy_named(self.policy),
+            fabric=fabric_named(self.network),
+            models=TRAINING_MODELS,
+            quotas=self.quotas,
+            patience=self.patience,
+            record=record,
+            warn=self.warn,
+        )
+
+
+def set_up(
+    *,
+    policy: str,
+    network: str,
+    quota: list[str] | None,
+    conf: Path | None,
+    partition: str | None,
+    speed: float,
+    patience_s: float,
+    warn: Callable[[str], None],
+) -> SlurmSetup:
+    """Check the options and the Slurm they name."""
+    if policy_named(policy).knows_service:
+        raise ConfigError(
+            f"policy '{policy}' must be told how long jobs take, which Slurm cannot; take another"
+        )
+    fabric_named(network)
+    if speed <= 0:
+        raise ConfigError(f"speed {speed:g} is not positive; 1 is real time")
+    client = SlurmClient(conf=conf)
+    preflight = slurm_preflight.check(client, partition=partition)
+    for warning in preflight.warnings:
+        warn(warning)
+    return SlurmSetup(
+        client=client,
+        preflight=preflight,
+        partition=partition,
+        clock=Clock(speed=speed),
+        policy=policy,
+        network=network,
+        quotas=dict(_quota(text) for text in quota or ()),
+        patience=Patience(start_s=patience_s),
+        warn=warn,
+    )
+
+
+def _quota(text: str) -> tuple[str, int]:
+    tenant, _, gpus = text.partition("=")
+    if not tenant or not gpus.isdigit():
+        raise ConfigError(f"quota '{text}' is not TENANT=GPUS, such as vision=32")
+    return tenant, int(gpus)
+
+
+def policy_named(name: str) -> Policy:
+    """Look a policy up."""
+    table: dict[str, type[Policy]] = {"dally": Dally, "fifo": Fifo, "fit-first": FitFirst}
+    if name not in table:
+        raise UnknownNameError("policy", name, tuple(table))
+    return table[name]()
