@@ -143,7 +143,7 @@ class SimulatedJobs:
         neighbours = self._links.leave(gang)
         if neighbours:
             self._settle(neighbours, now_s)
-        self._deliver(now_s, JobFinished(job_id=gang.job.id))
+        self._deliver(now_s, JobFinished(job_id=gang.job.id, served_s=gang.job.service_s))
 
     def _stop(self, job_id: str, now_s: float) -> None:
         """Checkpoint a gang and stop it; on a lost machine it falls back to its last checkpoint."""

@@ -12,10 +12,10 @@ class DelayTimers:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, JobState, int]] = []
 
-    def arm(self, job: JobState) -> None:
+    def arm(self, job: JobState, now_s: float) -> None:
         """Arm the timer of the tier the job now holds out for."""
         assert job.clock_s is not None
-        at_s = job.clock_s + job.timers[0 if job.allowed == Tier.MACHINE else 1]
+        at_s = max(now_s, job.clock_s + job.timers[0 if job.allowed == Tier.MACHINE else 1])
         if at_s < float("inf"):
             heappush(self._heap, (at_s, job.seq, job, job.epoch))
 

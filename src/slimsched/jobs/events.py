@@ -30,9 +30,13 @@ class JobFoundRunning(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class JobFinished(Struct, frozen=True, kw_only=True, tag=True):
-    """A job has left for good (done, failed or cancelled), running or waiting; its GPUs are free."""
+    """A job has left for good (done, failed or cancelled), running or waiting; its GPUs are free.
+
+    `served_s` is the ideal service it had in all, when the driver knows it (iterations done × ideal time).
+    """
 
     job_id: str
+    served_s: float | None = None
 
 
 class JobPreempted(Struct, frozen=True, kw_only=True, tag=True):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from slimsched.domain.job import Job
 from slimsched.domain.placement import Placement, Tier
-from slimsched.jobs.sensitivity import Slowdowns
+from slimsched.jobs.sensitivity import Traits
 
 if TYPE_CHECKING:
     from slimsched.jobs.waiting import Group
@@ -46,9 +46,11 @@ class JobState:
         "id",
         "job",
         "key",
+        "network_duty",
         "phase",
         "placement",
         "preemptions",
+        "ran_s",
         "seq",
         "served_s",
         "since_s",
@@ -60,19 +62,21 @@ class JobState:
         "waited_s",
     )
 
-    def __init__(self, job: Job, *, seq: int, floor: Tier, slow: Slowdowns, now_s: float) -> None:
+    def __init__(self, job: Job, *, seq: int, floor: Tier, traits: Traits, now_s: float) -> None:
         self.job = job
         self.id = job.id
         self.gpus = job.gpus
         self.seq = seq
         self.floor = floor
-        self.slow = slow
+        self.slow = traits.slow
+        self.network_duty = traits.network_duty
         self.phase = Phase.WAITING
         self.submitted_s = now_s
         self.since_s = now_s
         self.served_s = 0.0
         self.estimate_s = 0.0
         self.waited_s = 0.0
+        self.ran_s = 0.0
         self.key: Key = ()
         self.timers = (0.0, 0.0)
         self.allowed = floor
@@ -90,6 +94,14 @@ class JobState:
         if self.phase < Phase.RUNNING:
             return self.served_s
         return self.served_s + (now_s - self.since_s) / self.slow[self.tier]
+
+    def run_s(self, now_s: float) -> float:
+        """Time it has held GPUs by now."""
+        return self.ran_s + now_s - self.since_s if self.phase >= Phase.RUNNING else self.ran_s
+
+    def remaining_s(self, now_s: float) -> float:
+        """Ideal service left, for policies that are told durations."""
+        return max(0.0, self.job.service_s - self.service_s(now_s))
 
     @property
     def sensitivity(self) -> float:

@@ -21,11 +21,13 @@ class Policy:
     preempts = False
     migrates = False
     quantum_s = 300.0
-    """Seconds between two looks at who should be preempted, migrated or reordered."""
+    """Seconds between two looks at who should be preempted or migrated."""
     reorders = False
-    """Whether keys of waiting jobs change with time and are taken anew each quantum."""
+    """Whether the order of waiting jobs changes with time."""
+    reorder_s = 300.0
+    """Seconds between two reorderings, in whole quanta."""
     reserve_after_s = FOREVER
-    """Wait after which a gang that was allowed everything gets a reservation."""
+    """Wait after which a gang gets GPUs set aside for it."""
     knows_service = False
     """Whether the policy is told how long jobs take, which a live cluster cannot tell."""
 
@@ -36,8 +38,8 @@ class Policy:
         """Where a waiting job stands in the order."""
         return (job.job.arrival_s,)
 
-    def timers(self, job: JobState, now_s: float) -> Timers:
-        """How long this job waits for its machine and for its rack."""
+    def timers(self, job: JobState, now_s: float, backlog: float) -> Timers:
+        """How long this job holds out for its machine and for its rack, with so many jobs waiting a GPU."""
         return (0.0, 0.0)
 
     def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
@@ -48,11 +50,18 @@ class Policy:
         """Among those that may be evicted, the highest rank goes first."""
         return running.service_s(now_s)
 
+    def should_move(self, job: JobState, to: Tier, now_s: float) -> bool:
+        """Whether a running job is worth stopping to go on at another tier."""
+        return job.slow[job.tier] >= 1.1 * job.slow[to]
+
     def launched(self, job: JobState, tier: Tier, declined_for_s: float, now_s: float) -> None:
         """Learn that a job started at a tier after declining offers for so long."""
 
     def widened(self, job: JobState, tier: Tier, declined_for_s: float) -> None:
         """Learn that a job stopped holding out for this tier."""
 
-    def finished(self, job: JobState, now_s: float) -> None:
-        """Learn that a job is done."""
+    def left(self, job: JobState, tier: Tier, run_s: float, served_s: float | None) -> None:
+        """Learn that a run at a tier has ended, and the ideal service it brought if that is known."""
+
+    def finished(self, job: JobState, service_s: float) -> None:
+        """Learn that a job is done after so much ideal service."""

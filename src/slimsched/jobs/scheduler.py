@@ -37,6 +37,8 @@ from slimsched.jobs.waiting import Waiting
 
 PREEMPTION_TRIES = 8
 """Waiting jobs for which victims are sought at each quantum."""
+RENEW_AFTER_S = 60.0
+"""A timer that ran out is renewed if the policy would now wait longer by at least this."""
 
 
 class DemandError(SlimError):
@@ -72,6 +74,7 @@ class JobScheduler:
         self._seq = 0
         self._armed_s = FOREVER
         self._quantum_s = FOREVER
+        self._reordered_s = 0.0
         self._periodic = policy.preempts or policy.migrates or policy.reorders
         self._commands: list[Command] = []
         self._handlers: dict[type, Callable[[Any, float], None]] = {
@@ -118,8 +121,9 @@ class JobScheduler:
             return
         phase = job.phase
         if phase >= Phase.RUNNING:
-            self.policy.finished(job, now_s)
-            self._vacate(job, now_s)
+            service_s = job.service_s(now_s) if event.served_s is None else event.served_s
+            self._vacate(job, now_s, event.served_s)
+            self.policy.finished(job, service_s)
         elif phase == Phase.WAITING:
             self.waiting.leave(job)
         self._dissolve(job)
@@ -129,7 +133,7 @@ class JobScheduler:
         job = self.jobs.get(event.job_id)
         if job is None or job.phase < Phase.RUNNING:
             return
-        self._vacate(job, now_s)
+        self._vacate(job, now_s, event.served_s)
         job.served_s = event.served_s
         job.preemptions += 1
         claim = self.claims.get(job.id)
@@ -143,7 +147,7 @@ class JobScheduler:
     def _start_failed(self, event: StartFailed, now_s: float) -> None:
         job = self.jobs.get(event.job_id)
         if job is not None and job.phase >= Phase.RUNNING:
-            self._vacate(job, now_s)
+            self._vacate(job, now_s, None)
             self._enqueue(job, now_s, place=False)
             self._offer(now_s)
 
@@ -197,7 +201,7 @@ class JobScheduler:
                 f"raise the quota or shrink the job"
             )
         floor = self.topology.floor(job.gpus)
-        state = JobState(job, seq=self._seq, floor=floor, slow=self._sensitivity.slowdowns(job), now_s=now_s)
+        state = JobState(job, seq=self._seq, floor=floor, traits=self._sensitivity.traits(job), now_s=now_s)
         self._seq += 1
         self.jobs[job.id] = state
         self.policy.admit(state, now_s)
@@ -212,12 +216,8 @@ class JobScheduler:
         job.since_s = now_s
         job.clock_s = declined_since_s
         job.key = policy.key(job, now_s)
-        rack_s, network_s = policy.timers(job, now_s)
-        if job.floor > Tier.MACHINE:
-            rack_s = 0.0
-            if job.floor > Tier.RACK:
-                network_s = 0.0
-        job.timers = (rack_s, network_s)
+        self._set_timers(job, now_s)
+        rack_s, network_s = job.timers
         job.allowed = (
             job.floor if rack_s > 0.0 else Tier.NETWORK if network_s <= 0.0 else max(job.floor, Tier.RACK)
         )
@@ -228,7 +228,7 @@ class JobScheduler:
                 return
         self.waiting.join(job, job.job.tenant if job.job.tenant in self.quotas else "")
         if job.clock_s is not None and job.allowed < Tier.NETWORK:
-            self.timers.arm(job)
+            self.timers.arm(job, now_s)
         elif place and job.allowed < Tier.NETWORK and self.free.total >= job.gpus:
             self._decline(job, now_s)
 
@@ -282,17 +282,32 @@ class JobScheduler:
         """Start the clock of a job that could have run, had it accepted any place."""
         if job.clock_s is None:
             job.clock_s = now_s
-            self.timers.arm(job)
+            self._set_timers(job, now_s)
+            self.timers.arm(job, now_s)
+
+    def _set_timers(self, job: JobState, now_s: float) -> None:
+        """Ask the policy how long to hold out; a timer for a tier below the job's floor is 0."""
+        rack_s, network_s = self.policy.timers(job, now_s, self.waiting.size / self.topology.gpus)
+        if job.floor > Tier.MACHINE:
+            rack_s = 0.0
+            if job.floor > Tier.RACK:
+                network_s = 0.0
+        job.timers = (rack_s, network_s)
 
     def _widen(self, job: JobState, now_s: float) -> bool:
-        """A delay timer ran out: allow the next tier."""
+        """A delay timer ran out: allow the next tier, unless waiting on has become worth more meanwhile."""
         assert job.clock_s is not None
-        self.policy.widened(job, job.allowed, now_s - job.clock_s)
+        self._set_timers(job, now_s)
+        waited_s = now_s - job.clock_s
+        if job.timers[0 if job.allowed == Tier.MACHINE else 1] > waited_s + RENEW_AFTER_S:
+            self.timers.arm(job, now_s)
+            return False
+        self.policy.widened(job, job.allowed, waited_s)
         self.waiting.leave(job)
-        job.allowed = Tier.NETWORK if now_s >= job.clock_s + job.timers[1] else Tier.RACK
+        job.allowed = Tier.NETWORK if job.allowed == Tier.RACK or waited_s >= job.timers[1] else Tier.RACK
         self.waiting.join(job, job.job.tenant if job.job.tenant in self.quotas else "")
         if job.allowed < Tier.NETWORK:
-            self.timers.arm(job)
+            self.timers.arm(job, now_s)
         return True
 
     # -- GPUs taken and given back
@@ -321,9 +336,12 @@ class JobScheduler:
         if job.job.tenant in self.quotas:
             self.tenant_gpus[job.job.tenant] += job.gpus
 
-    def _vacate(self, job: JobState, now_s: float) -> None:
-        """Take a job off its GPUs."""
+    def _vacate(self, job: JobState, now_s: float, served_s: float | None) -> None:
+        """Take a job off its GPUs; `served_s` is its service in all, if known."""
         del self.running[job.id]
+        run_s = now_s - job.since_s
+        job.ran_s += run_s
+        self.policy.left(job, job.tier, run_s, None if served_s is None else served_s - job.served_s)
         if job.job.tenant in self.quotas:
             self.tenant_gpus[job.job.tenant] -= job.gpus
         placement, job.placement = job.placement, ()
@@ -376,10 +394,11 @@ class JobScheduler:
 
     def _quantum(self, now_s: float) -> None:
         policy = self.policy
-        if policy.reorders:
+        if policy.reorders and now_s >= self._reordered_s + policy.reorder_s:
+            self._reordered_s = now_s
             self.waiting.reorder({job: policy.key(job, now_s) for job in self.waiting.jobs()})
         if policy.preempts:
-            for job in self.waiting.jobs()[:PREEMPTION_TRIES]:
+            for job in self.waiting.heads(PREEMPTION_TRIES):
                 self._make_room(job, now_s)
         if policy.migrates:
             self._migrate(now_s)
@@ -409,13 +428,11 @@ class JobScheduler:
 
     def _migrate(self, now_s: float) -> None:
         """Move running jobs closer together where free GPUs allow it."""
-        if self.waiting.size:
-            return
         for job in list(self.running.values()):
-            if job.phase != Phase.RUNNING or job.tier == job.floor or job.slow[job.tier] < 1.1:
+            if job.phase != Phase.RUNNING or job.tier == job.floor:
                 continue
             placement = self.free.find(job.gpus, Tier(job.tier - 1))
-            if placement is not None and self.topology.tier(placement) < job.tier:
+            if placement is not None and self.policy.should_move(job, self.topology.tier(placement), now_s):
                 self._stop(job, "moves to a closer placement")
                 self.claim(job, placement)
 

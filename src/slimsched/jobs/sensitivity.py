@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cached_property
+from typing import NamedTuple
 
 from slimsched.domain.fabric import Fabric
 from slimsched.domain.job import Job
@@ -10,8 +11,13 @@ from slimsched.domain.topology import Topology
 from slimsched.domain.training_model import NO_NETWORK, TrainingModel
 from slimsched.jobs.collective import CommTimes, Shape, comm_times, shape_of
 
-Slowdowns = tuple[float, float, float]
-"""By tier; 1.0 at the floor and below it."""
+
+class Traits(NamedTuple):
+    """What the network means to a kind of job: its slowdown by tier (1.0 at its floor and below), and the
+    share of its time it would communicate if spread over racks."""
+
+    slow: tuple[float, float, float]
+    network_duty: float
 
 
 class Sensitivity:
@@ -23,7 +29,7 @@ class Sensitivity:
         self.topology = topology
         self.fabric = fabric
         self.models = dict(models or {})
-        self._slowdowns: dict[tuple[str, int], Slowdowns] = {}
+        self._traits: dict[tuple[str, int], Traits] = {}
         self._ideal: dict[tuple[str, int], float] = {}
         self._comm: dict[tuple[str, Shape], CommTimes] = {}
 
@@ -62,15 +68,16 @@ class Sensitivity:
             self._ideal[key] = ideal
         return ideal
 
-    def slowdowns(self, job: Job) -> Slowdowns:
+    def traits(self, job: Job) -> Traits:
         """How much slower this job iterates at each tier than at its floor."""
         key = (job.model, job.gpus)
-        known = self._slowdowns.get(key)
+        known = self._traits.get(key)
         if known is None:
             ideal = self.ideal_iteration_s(job)
             values = [max(1.0, self._iteration_s(job, tier) / ideal) for tier in Tier]
-            known = (values[0], max(values[0], values[1]), max(values))
-            self._slowdowns[key] = known
+            slow = (values[0], max(values[0], values[1]), max(values))
+            spread_s = self._iteration_s(job, Tier.NETWORK)
+            known = self._traits[key] = Traits(slow, 1.0 - self.model(job).compute_s / spread_s)
         return known
 
     def _iteration_s(self, job: Job, tier: Tier) -> float:

@@ -75,6 +75,12 @@ class Waiting:
             group.heap.clear()
             group.fresh.clear()
 
+    def heads(self, count: int) -> list[JobState]:
+        """The first jobs of the groups, in order, at most so many."""
+        heads = [group.head() for group in self.groups]
+        heads.sort(key=lambda job: (job.key, job.seq))
+        return heads[:count]
+
     def jobs(self) -> list[JobState]:
         """All waiting jobs in order."""
         entries = [entry for group in self.groups for entry in group.heap if entry[2].epoch == entry[3]]
