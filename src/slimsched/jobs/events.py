@@ -21,6 +21,7 @@ class JobFoundRunning(Struct, frozen=True, kw_only=True, tag=True):
     """A job already runs here: fed once for each running job when a controller (re)starts.
 
     `since_s` is when this run began (now, if nobody knows) and `served_s` what it had got before.
+    Of a job that was told to start it says that its GPUs are shared out otherwise, and nothing more.
     """
 
     job: Job

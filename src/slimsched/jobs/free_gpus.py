@@ -4,7 +4,7 @@ A machine is a bit. `_with[c]` is the set of machines with exactly c free GPUs, 
 says that this set is not empty: the smallest sufficient count is then one shift and one mask away.
 """
 
-from slimsched.domain.placement import Placement, Tier, gpus_in
+from slimsched.domain.placement import Placement, Tier
 from slimsched.domain.topology import Topology
 
 
@@ -84,17 +84,6 @@ class FreeGpus:
             return None
         order = sorted(range(len(self.by_rack)), key=lambda rack: (-self.by_rack[rack], rack))
         return self._fill(order, gpus)
-
-    def in_order(self, placement: Placement) -> Placement:
-        """The same machines, filled one after the other in the cluster's order, one GPU each at least."""
-        left, machines = gpus_in(placement), len(placement)
-        parts: list[tuple[str, int]] = []
-        for name, _ in sorted(placement, key=lambda part: self.index[part[0]]):
-            machines -= 1
-            gpus = min(self.by_machine[self.index[name]], left - machines)
-            parts.append((name, gpus))
-            left -= gpus
-        return tuple(parts)
 
     def _best_rack(self, gpus: int) -> int | None:
         """The rack where the gang touches the fewest machines; among those, the fullest."""

@@ -41,6 +41,10 @@ RENEW_AFTER_S = 60.0
 """A timer that ran out is renewed if the policy would now wait longer by at least this."""
 
 
+Split = Callable[[str, Placement, FreeGpus], Placement]
+"""Shares of a job's gang on the machines chosen for it, by job id, placement and what is free."""
+
+
 class DemandError(SlimError):
     """A job asks for what this cluster can never give."""
 
@@ -55,9 +59,9 @@ class JobScheduler:
         policy: Policy,
         sensitivity: Sensitivity,
         quotas: Mapping[str, int] | None = None,
-        fill_in_order: bool = False,
+        split: Split | None = None,
     ) -> None:
-        """`fill_in_order` splits a gang over its machines the way Slurm does."""
+        """`split` says how an engine shares a gang out over the machines chosen for it."""
         self.topology = topology
         self.policy = policy
         self.free = FreeGpus(topology)
@@ -69,7 +73,7 @@ class JobScheduler:
         self.tenant_gpus = dict.fromkeys(self.quotas, 0)
         self.timers = DelayTimers()
         self._sensitivity = sensitivity
-        self._fill_in_order = fill_in_order
+        self._split = split
         self.down: set[str] = set()
         self._seq = 0
         self._armed_s = FOREVER
@@ -110,6 +114,10 @@ class JobScheduler:
             self._make_room(job, now_s)
 
     def _found_running(self, event: JobFoundRunning, now_s: float) -> None:
+        known = self.running.get(event.job.id)
+        if known is not None:
+            self._correct(known, event.placement, now_s)
+            return
         job = self._admit(event.job, now_s)
         job.served_s = event.served_s
         self._occupy(job, event.placement, now_s if event.since_s is None else event.since_s)
@@ -313,8 +321,8 @@ class JobScheduler:
     # -- GPUs taken and given back
 
     def _start(self, job: JobState, placement: Placement, now_s: float) -> None:
-        if self._fill_in_order and len(placement) > 1:
-            placement = self.free.in_order(placement)
+        if self._split is not None and len(placement) > 1:
+            placement = self._split(job.id, placement, self.free)
         self.free.take(placement)
         self._launch(job, placement, now_s)
 
@@ -357,6 +365,13 @@ class JobScheduler:
                 for name, _ in placement:
                     self._hold(claim, name)
                 self._start_if_clear(claim, now_s)
+
+    def _correct(self, job: JobState, placement: Placement, now_s: float) -> None:
+        """The engine shared a gang out over its machines otherwise than it was told to."""
+        self.free.give(job.placement)
+        self.free.take(placement)
+        job.placement = placement
+        self._offer(now_s)
 
     def _stop(self, job: JobState, reason: str) -> None:
         job.phase = Phase.STOPPING
