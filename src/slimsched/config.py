@@ -61,33 +61,40 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def load_scenario(name_or_path: str, *, accuracy: str | None = None) -> Scenario:
     """Read a shipped scenario by name, or any by path."""
+    raw, path = read_scenario(name_or_path)
+    return build_scenario(raw, path.name, path.parent, accuracy=accuracy)
+
+
+def read_scenario(name_or_path: str) -> tuple[dict[str, Any], Path]:
+    """A scenario file as it stands, and where it was found."""
     path = _find(name_or_path)
-    file = _section(_toml(path), _File, path.name, "")
-    options = _section(file.scheduler, SchedulerOptions, path.name, "scheduler")
-    link = _section(file.link, Link, path.name, "link")
+    return _toml(path), path
+
+
+def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: str | None = None) -> Scenario:
+    """Check a scenario file section by section and assemble what it describes."""
+    file = _section(raw, _File, name, "")
+    options = _section(file.scheduler, SchedulerOptions, name, "scheduler")
+    link = _section(file.link, Link, name, "link")
     gateway_link = (
-        link if file.gateway_link is None else _section(file.gateway_link, Link, path.name, "gateway_link")
+        link if file.gateway_link is None else _section(file.gateway_link, Link, name, "gateway_link")
     )
     names, profiles, links, schedulers = [], [], [], []
     known: dict[str, Profile] = {}
     for raw in file.server:
-        server = _section(raw, _Server, path.name, "server")
-        own = _section(
-            {**file.scheduler, **server.scheduler}, SchedulerOptions, path.name, "server.scheduler"
-        )
+        server = _section(raw, _Server, name, "server")
+        own = _section({**file.scheduler, **server.scheduler}, SchedulerOptions, name, "server.scheduler")
         if server.count < 1:
-            raise ConfigError(
-                f"{path.name} [server] '{server.name}': count is {server.count}; give 1 or more"
-            )
+            raise ConfigError(f"{name} [server] '{server.name}': count is {server.count}; give 1 or more")
         if server.device not in known:
-            known[server.device] = load_profile(server.device, path.parent)
-        _check_scheduler(own, known[server.device], f"{path.name} [server] '{server.name}'")
+            known[server.device] = load_profile(server.device, beside)
+        _check_scheduler(own, known[server.device], f"{name} [server] '{server.name}'")
         for number in range(server.count):
             names.append(server.name if server.count == 1 else f"{server.name}-{number}")
             profiles.append(known[server.device])
             links.append(server.link or link)
             schedulers.append(own)
-    _check_servers(names, links, path.name)
+    _check_servers(names, links, name)
     cluster = Cluster(
         names=names,
         profiles=profiles,
@@ -97,18 +104,18 @@ def load_scenario(name_or_path: str, *, accuracy: str | None = None) -> Scenario
         gateway_link=gateway_link,
         batch_limit=options.batch_limit,
     )
-    load = _section(file.load, Load, path.name, "load")
+    load = _section(file.load, Load, name, "load")
     load.check()
     scenario = Scenario(
         name=file.name,
         description=file.description,
         cluster=cluster,
         schedulers=tuple(schedulers),
-        gateway=_section(file.gateway, GatewayOptions, path.name, "gateway"),
-        telemetry=_section(file.telemetry, TelemetryOptions, path.name, "telemetry"),
+        gateway=_section(file.gateway, GatewayOptions, name, "gateway"),
+        telemetry=_section(file.telemetry, TelemetryOptions, name, "telemetry"),
         load=load,
     )
-    return scenario.with_faults(tuple(_section(raw, Fault, path.name, "fault") for raw in file.fault))
+    return scenario.with_faults(tuple(_section(raw, Fault, name, "fault") for raw in file.fault))
 
 
 def load_profile(name: str, beside: Path) -> Profile:

@@ -6,7 +6,7 @@ from slimsched.domain.key import Key
 from slimsched.domain.request import Request
 
 
-class Block(Struct, frozen=True, kw_only=True):
+class Block(Struct, frozen=True, kw_only=True, array_like=True):
     """A micro-batch group of one key; a server may split it over batches, the parts keep its id.
 
     `priority` and `deadline_s` are the most urgent of its requests.

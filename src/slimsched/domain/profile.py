@@ -40,24 +40,31 @@ class Profile:
         self.idle_w = idle_w
         self.element_bytes = element_bytes
         self._check()
-        self._latency: dict[Key, list[list[float]]] = {}
+        self._latency: dict[Key, list[list[float]]] = {}  # [batch - 1][concurrency - 1]
         self._energy: dict[Key, list[float]] = {}
         top = max(self.batches)
         for key in KEYS.values():
             rows = [_dense(self.batches, row, top) for row in latency_s[key]]
-            self._latency[key] = _dense_rows(self.concurrency, rows)
+            self._latency[key] = [
+                _dense(self.concurrency, at, max(concurrency)) for at in zip(*rows, strict=True)
+            ]
             self._energy[key] = _dense(self.batches, energy_j[key], top)
         self.top_batch = top
         self.top_concurrency = max(self.concurrency)
 
     def latency_s(self, key: Key, batch: int, concurrency: int = 1) -> float:
         """Time of a batch while `concurrency` batches share the device."""
+        by_concurrency = self.latencies_s(key, batch)
+        if concurrency <= len(by_concurrency):
+            return by_concurrency[concurrency - 1]
+        return by_concurrency[-1] * concurrency / len(by_concurrency)
+
+    def latencies_s(self, key: Key, batch: int) -> list[float]:
+        """Time of a batch while 1, 2, …, `top_concurrency` batches share the device."""
         rows = self._latency[key]
-        row = rows[concurrency - 1] if concurrency <= len(rows) else rows[-1]
-        over = concurrency / len(rows) if concurrency > len(rows) else 1.0
         if batch <= self.top_batch:
-            return row[batch - 1] * over
-        return row[-1] * over * batch / self.top_batch
+            return rows[batch - 1]
+        return [latency_s * batch / self.top_batch for latency_s in rows[-1]]
 
     def energy_j(self, key: Key, batch: int) -> float:
         """Energy of a batch above idle."""
@@ -66,11 +73,10 @@ class Profile:
 
     def work_s(self, key: Key, batch_limit: int) -> float:
         """Least device time an image costs: the best throughput over batch size and concurrency."""
-        sizes = range(1, min(batch_limit, self.top_batch) + 1)
         return min(
-            row[size - 1] / (size * count)
-            for count, row in enumerate(self._latency[key], start=1)
-            for size in sizes
+            latency_s / (size * count)
+            for size, row in enumerate(self._latency[key][:batch_limit], start=1)
+            for count, latency_s in enumerate(row, start=1)
         )
 
     def _check(self) -> None:
@@ -110,9 +116,3 @@ def _dense(at: Sequence[int], values: Sequence[float], top: int) -> list[float]:
             share = (x - at[i - 1]) / (at[i] - at[i - 1])
             out.append(values[i - 1] + share * (values[i] - values[i - 1]))
     return out
-
-
-def _dense_rows(at: Sequence[int], rows: Sequence[list[float]]) -> list[list[float]]:
-    """The same between measured concurrencies."""
-    columns = [_dense(at, column, max(at)) for column in zip(*rows, strict=True)]
-    return [list(row) for row in zip(*columns, strict=True)]

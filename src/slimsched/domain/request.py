@@ -1,18 +1,19 @@
 """A request: one image on its way through the four segments."""
 
-from math import inf
-
 from msgspec import Struct
 
 from slimsched.domain.width import SEGMENTS
 
+NEVER_S = 1e18
+"""A deadline that never comes; finite, so that it survives JSON."""
 
-class Request(Struct, frozen=True, kw_only=True, gc=False):
+
+class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """One image and what its sender asks for; `widths` are those of the segments it has passed."""
 
     id: int
     arrival_s: float
-    deadline_s: float = inf
+    deadline_s: float = NEVER_S
     min_accuracy: float = 0.0
     priority: int = 0
     image: int = -1

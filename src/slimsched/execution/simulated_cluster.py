@@ -36,6 +36,9 @@ from slimsched.scheduling.options import SchedulerOptions
 from slimsched.telemetry.observer import GATEWAY_NAME, Observer
 from slimsched.workload.requests import RequestStream
 
+DRAIN_LIMIT_S = 3600.0
+"""Simulated time after which draining gives up: something, such as the last server, never came back."""
+
 
 class TelemetryOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How often servers report, how late it arrives, how long a death goes unnoticed."""
@@ -76,13 +79,16 @@ class SimulatedCluster:
     def run(self, until_s: float, *, drain: bool = False) -> float:
         """Run to the end of the given time, or with `drain` until every request is answered."""
         timeline, stream = self.timeline, self._stream
+        arrival_s = stream.next_s()
         while True:
-            next_s, arrival_s = timeline.next_s(), stream.next_s()
-            now_s = min(next_s, arrival_s)
-            if now_s > until_s and not (drain and self._gateway.in_system):
+            next_s = timeline.next_s()
+            if min(next_s, arrival_s) > until_s and not (drain and self._gateway.in_system):
+                break
+            if next_s > until_s + DRAIN_LIMIT_S:
                 break
             if arrival_s <= next_s:
                 self._arrive(min(next_s, until_s))
+                arrival_s = stream.next_s()
             else:
                 timeline.advance()
         timeline.now_s = max(timeline.now_s, until_s)

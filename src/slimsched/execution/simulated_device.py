@@ -1,5 +1,7 @@
 """A device that runs batches as its profile says, several at once, each slowed by the others."""
 
+from math import inf
+
 from slimsched.domain.batch import Batch
 from slimsched.domain.profile import Profile
 
@@ -7,11 +9,12 @@ from slimsched.domain.profile import Profile
 class _Work:
     """A batch on the device and how much of it is left."""
 
-    __slots__ = ("batch", "energy_j", "left", "rate_per_s", "started_s")
+    __slots__ = ("batch", "energy_j", "latencies_s", "left", "rate_per_s", "started_s")
 
-    def __init__(self, batch: Batch, energy_j: float, now_s: float) -> None:
+    def __init__(self, batch: Batch, profile: Profile, now_s: float) -> None:
         self.batch = batch
-        self.energy_j = energy_j
+        self.latencies_s = profile.latencies_s(batch.key, batch.size)
+        self.energy_j = profile.energy_j(batch.key, batch.size)
         self.left = 1.0
         self.rate_per_s = 0.0
         self.started_s = now_s
@@ -25,6 +28,8 @@ class SimulatedDevice:
         self.slowdown = 1.0
         self.version = 0  # changes whenever the next finish does
         self._running: list[_Work] = []
+        self._first: _Work | None = None
+        self._first_s = inf
         self._since_s = 0.0
         self._active_w = 0.0
         self._sampled_s = 0.0
@@ -34,19 +39,18 @@ class SimulatedDevice:
     def start(self, batch: Batch, now_s: float) -> None:
         """Begin a batch beside those already running."""
         self._pass_time(now_s)
-        self._running.append(_Work(batch, self.profile.energy_j(batch.key, batch.size), now_s))
+        self._running.append(_Work(batch, self.profile, now_s))
         self._share()
 
     def next_finish_s(self) -> float | None:
         """When the next batch will be done if nothing else starts."""
-        if not self._running:
-            return None
-        return self._since_s + max(0.0, min([work.left / work.rate_per_s for work in self._running]))
+        return None if self._first is None else self._first_s
 
     def finish(self, now_s: float) -> tuple[Batch, float, float]:
         """Take the batch that is done: it, the time it took, the energy it drew above idle."""
+        done = self._first
+        assert done is not None
         self._pass_time(now_s)
-        done = min(self._running, key=lambda work: work.left / work.rate_per_s)
         self._running.remove(done)
         self._share()
         return done.batch, now_s - done.started_s, done.energy_j
@@ -78,11 +82,17 @@ class SimulatedDevice:
                 work.left -= passed_s * work.rate_per_s
 
     def _share(self) -> None:
-        """Set everyone's pace for the number that runs now."""
+        """Set everyone's pace for the number that runs now, and see who will be done first."""
         self.version += 1
-        count, active_w = len(self._running), 0.0
+        self._first, least_s, active_w = None, inf, 0.0
+        count, top = len(self._running), self.profile.top_concurrency
+        pace = 1.0 / self.slowdown if count <= top else top / (count * self.slowdown)
+        column = min(count, top) - 1
         for work in self._running:
-            batch = work.batch
-            work.rate_per_s = 1.0 / (self.slowdown * self.profile.latency_s(batch.key, batch.size, count))
-            active_w += work.energy_j * work.rate_per_s
+            work.rate_per_s = rate = pace / work.latencies_s[column]
+            active_w += work.energy_j * rate
+            left_s = work.left / rate
+            if left_s < least_s:
+                self._first, least_s = work, left_s
+        self._first_s = self._since_s + max(0.0, least_s)
         self._active_w = active_w

@@ -29,9 +29,11 @@ from slimsched.routing.events import (
     ServerUp,
     TelemetryReceived,
 )
-from slimsched.routing.fifo import Fifo
+from slimsched.routing.fifo import Fifo, Place
 from slimsched.routing.observation import Observation
 from slimsched.routing.router import Route, Router
+
+START: Place = (0, None, GATEWAY)
 
 
 class GatewayOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -169,25 +171,21 @@ class Gateway:
         room = limit - self._in_system if limit else len(requests)
         taken, refused = requests[: max(0, room)], requests[max(0, room) :]
         self._in_system += len(taken)
-        self._wait(taken, GATEWAY)
+        self._wait(taken, START)
         return [Drop(requests=refused, reason="queue full")] if refused else []
 
-    def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
-        """Queue requests whose inputs lie at `source`, each behind its own kind."""
-        groups: dict[tuple[int, int, float | None], list[Request]] = {}
-        for request in requests:
-            widths = request.widths
-            groups.setdefault((request.priority, len(widths), widths[-1] if widths else None), []).append(
-                request
-            )
-        for (priority, segment, previous), members in groups.items():
-            lane = self._lanes.get(priority)
+    def _wait(self, requests: Sequence[Request], place: Place, *, first: bool = False) -> None:
+        """Queue requests of one place, each level of priority in its own lane."""
+        levels = {request.priority for request in requests}
+        for level in levels:
+            lane = self._lanes.get(level)
             if lane is None:
-                lane = self._lanes[priority] = Fifo()
+                lane = self._lanes[level] = Fifo()
+            members = requests if len(levels) == 1 else [r for r in requests if r.priority == level]
             if first:
-                lane.push_front((segment, previous, source), members)
+                lane.push_front(place, members)
             else:
-                lane.push((segment, previous, source), members)
+                lane.push(place, members)
         self.seen.fifo += len(requests)
 
     def _advance(self, server: int, width: float, blocks: tuple[Block, ...]) -> list[Command]:
@@ -203,7 +201,7 @@ class Gateway:
                 self.seen.done += len(moved)
                 commands.append(Answer(requests=tuple(moved)))
             else:
-                self._wait(moved, server)
+                self._wait(moved, (block.key.segment + 1, width, server))
         return commands
 
     def _bring_back(self, block: Block) -> tuple[Request, ...]:
@@ -240,7 +238,7 @@ class Gateway:
 
     def _restart(self, requests: Sequence[Request]) -> None:
         """Queue requests again from their image, before all others."""
-        self._wait([request.restarted() for request in requests], GATEWAY, first=True)
+        self._wait([request.restarted() for request in requests], START, first=True)
 
     def _note(self, event: TelemetryReceived) -> None:
         """Take a snapshot over into the observation."""

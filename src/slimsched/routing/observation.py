@@ -5,6 +5,8 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from slimsched.domain.request import NEVER_S
+
 
 class Observation:
     """The head of the queue and the state of the servers, kept up to date in place by the gateway.
@@ -22,7 +24,7 @@ class Observation:
         self.count = 0
         self.widths: tuple[float, ...] = ()  # of the first of them
         self.arrival_s = 0.0
-        self.deadline_s = inf
+        self.deadline_s = NEVER_S
         self.min_accuracy = 0.0
         # the whole
         self.fifo = 0

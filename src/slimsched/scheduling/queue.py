@@ -20,6 +20,7 @@ class KeyQueue:
         self._by_priority = by_priority
         self._heaps: dict[Key, list[tuple[Rank, Block]]] = {}
         self._sizes: dict[Key, int] = {}
+        self._order: list[tuple[Rank, Key]] = []  # heads of keys and what has been served since
         self._arrivals = 0
 
     def __len__(self) -> int:
@@ -41,19 +42,26 @@ class KeyQueue:
             block.deadline_s if self._by_deadline else 0.0,
             self._arrivals,
         )
-        heap = self._heaps.get(block.key)
+        key = block.key
+        heap = self._heaps.get(key)
         if heap is None:
-            self._heaps[block.key] = [(rank, block)]
-            self._sizes[block.key] = len(block.requests)
+            self._heaps[key] = [(rank, block)]
+            self._sizes[key] = len(block.requests)
         else:
             heappush(heap, (rank, block))
-            self._sizes[block.key] += len(block.requests)
+            self._sizes[key] += len(block.requests)
+        heappush(self._order, (rank, key))
 
     def head(self) -> Key | None:
         """The key served next."""
-        if len(self._heaps) <= 1:
-            return next(iter(self._heaps), None)
-        return min(self._heaps, key=self._first_rank)
+        order, heaps = self._order, self._heaps
+        while order:
+            rank, key = order[0]
+            heap = heaps.get(key)
+            if heap is not None and heap[0][0] == rank:
+                return key
+            heappop(order)  # its block was served with an earlier one of its key
+        return None
 
     def in_order(self) -> list[Key]:
         """All waiting keys, the most urgent first."""

@@ -70,11 +70,11 @@ class Meter:
 
     def latencies_s(self) -> NDArray[np.float64]:
         """Latency of every answered request, in the order of answers."""
-        return np.array(self._answered_s) - np.array(self._arrival_s)
+        return np.subtract(self._answered_s, self._arrival_s, dtype=np.float64)
 
-    def answers(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """When each request was answered and with which width tuple."""
-        return np.array(self._answered_s), np.array(self._tuple, dtype=np.int64)
+    def answers(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+        """When each request was answered, how long it took, and with which width tuple."""
+        return np.array(self._answered_s), self.latencies_s(), np.array(self._tuple, dtype=np.int64)
 
     def summary(
         self,

@@ -1,11 +1,11 @@
 """A load: how many requests come, when, and what they ask for."""
 
-from math import inf
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 
+from slimsched.domain.request import NEVER_S
 from slimsched.workload.arrivals import arrivals, check_load
 from slimsched.workload.request_trace import read_request_trace
 from slimsched.workload.requests import RequestStream
@@ -18,7 +18,7 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seconds: float
     arrivals: str = "poisson"
     shape: dict[str, float] = {}
-    deadline_s: float = inf
+    deadline_s: float = NEVER_S
     min_accuracy: float = 0.0
 
     def check(self) -> None:

@@ -5,7 +5,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.domain.request import Request
+from slimsched.domain.request import NEVER_S, Request
 
 
 class RequestStream:
@@ -16,7 +16,7 @@ class RequestStream:
         arrivals_s: NDArray[np.float64],
         *,
         images: NDArray[np.int64],
-        deadline_s: float = inf,
+        deadline_s: float = NEVER_S,
         min_accuracy: float = 0.0,
         priorities: NDArray[np.int64] | None = None,
     ) -> None:

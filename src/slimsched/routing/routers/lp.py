@@ -29,6 +29,8 @@ class LpRouter:
         self._margin = margin
         self._kind_of, self._members, self._cost_s = _kinds(cluster)
         self._planned_s = -np.inf
+        self._planned_rate = 0.0
+        self._planned_for = 0
         self._share: NDArray[np.float64] = np.zeros((len(self._members), len(WIDTH_TUPLES)))
         self._follow: dict[tuple[int, tuple[float, ...]], NDArray[np.float64]] = {}
         self._given: dict[tuple[int, tuple[float, ...]], NDArray[np.float64]] = {}
@@ -36,12 +38,18 @@ class LpRouter:
 
     def route(self, seen: Observation) -> Route:
         """Follow the plan, making a new one when it is old or servers came or went."""
-        if seen.now_s - self._planned_s >= self._every_s:
+        if self._is_stale(seen):
             self._plan(seen)
         group = min(seen.count, self._estimate.group)
         server = self._server(seen, group)
         width = self._width(self._kind_of[server], seen.widths, group)
         return Route(server, width, group, "behind the plan")
+
+    def _is_stale(self, seen: Observation) -> bool:
+        """Whether the plan is old, or made for quite another rate or for servers that are no more."""
+        age_s = seen.now_s - self._planned_s
+        moved = abs(seen.arrival_rate_per_s - self._planned_rate) > 0.1 * self._planned_rate
+        return age_s >= self._every_s or (moved and age_s >= 0.05) or len(seen.alive_ids) != self._planned_for
 
     def _server(self, seen: Observation, group: int) -> int:
         if seen.source != GATEWAY:
@@ -72,7 +80,8 @@ class LpRouter:
 
     def _plan(self, seen: Observation) -> None:
         """Σ_t acc z[d, t] at its largest with Σ_t cost[d, t] z[d, t] ≤ servers of kind d that are alive."""
-        self._planned_s = seen.now_s
+        self._planned_s, self._planned_rate = seen.now_s, seen.arrival_rate_per_s
+        self._planned_for = len(seen.alive_ids)
         waiting = seen.fifo + float(seen.outstanding.sum())
         rate = max(
             1.0, self._margin * seen.arrival_rate_per_s + max(0.0, waiting - 64.0) / self._every_s * 0.5

@@ -1,0 +1,81 @@
+"""`slim compare`: several routers on one scenario, beside the fluid bound."""
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from slimsched.cli import scenario as options
+from slimsched.cli.table import print_summaries
+from slimsched.errors import ConfigError
+from slimsched.execution.comparison import compare
+from slimsched.telemetry.plots import plot_runs
+
+DEFAULT = "random,round-robin,jsq,power-of-two,sed,speed-jsq,drift-plus-penalty,slackfit,lp"
+
+
+def command(
+    scenario: options.ScenarioName = "paper",
+    routers: Annotated[str, typer.Option("--routers", help="Comma-separated names.")] = DEFAULT,
+    config: options.ConfigFile = None,
+    accuracy: options.Accuracy = None,
+    arrivals: options.Arrivals = None,
+    rate: options.Rate = None,
+    seconds: options.Seconds = None,
+    deadline_ms: options.Deadline = None,
+    seed: options.Seed = 0,
+    seeds: Annotated[
+        int, typer.Option("--seeds", help="Runs a router; means and 95 % intervals over them.")
+    ] = 1,
+    workers: Annotated[int, typer.Option("--workers", help="Processes; 0: one a core.")] = 0,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw latency, front and widths to a PNG.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare routers on a scenario.
+
+    Examples:
+
+      slim compare --scenario paper
+
+      slim compare --routers random,sed,lp --seeds 5 --json
+
+      slim compare --arrivals trace.csv.gz --rate 5000 --seconds 30 --plot compare.png
+    """
+    if seeds < 1:
+        raise ConfigError(f"--seeds is {seeds}; give 1 or more")
+    chosen, _, _ = options.choose(scenario, config, accuracy, arrivals, rate, seconds, deadline_ms)
+    names = [name.strip() for name in routers.split(",") if name.strip()]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=as_json, transient=True) as bar:
+        task = bar.add_task(f"simulating {chosen.name}", total=len(names) * seeds)
+        found = compare(
+            chosen,
+            names,
+            seed=seed,
+            seeds=seeds,
+            workers=workers or os.cpu_count() or 1,
+            progress=lambda router: bar.update(task, advance=1, description=f"{router} done"),
+        )
+    if plot is not None:
+        plot_runs([one.trace for one in found], f"{chosen.name}, seed {seed}", plot)
+    if as_json:
+        rows = [{**msgspec.to_builtins(one.summary), "ci95": one.ci95} for one in found]
+        print(json.dumps(rows, indent=1))
+        return
+    load = chosen.load
+    console = Console()
+    print_summaries(console, [one.summary for one in found], f"{chosen.name}: {chosen.description}")
+    console.print(
+        f"{load.arrivals} arrivals, {load.rate_per_s:g} a second for {load.seconds:g} s, "
+        f"deadline {load.deadline_s:g} s; accuracy table '{chosen.cluster.accuracy.name}', "
+        f"fluid bound {100 * found[0].summary.bound_accuracy:.2f} %; energy {found[0].summary.energy_source}"
+    )
+    if plot is not None:
+        console.print(f"written: {plot}")

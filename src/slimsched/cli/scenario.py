@@ -1,0 +1,70 @@
+"""Options that choose a scenario and its load, shared by the simulating commands."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slimsched.config import build_scenario, read_scenario
+from slimsched.domain.fault import Fault
+from slimsched.errors import ConfigError
+from slimsched.execution.scenario import Scenario
+
+ScenarioName = Annotated[
+    str, typer.Option("--scenario", help="A shipped scenario: paper, edge-12, fleet-64.")
+]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="Your own scenario file instead.")]
+Accuracy = Annotated[
+    str | None,
+    typer.Option("--accuracy", help="Accuracy table: measured (our network) or paper (its tables)."),
+]
+Arrivals = Annotated[
+    str | None,
+    typer.Option("--arrivals", help="poisson, bursty, diurnal, step, or the path of a trace file."),
+]
+Rate = Annotated[float | None, typer.Option("--rate", help="Mean arrival rate in requests a second.")]
+Seconds = Annotated[float | None, typer.Option("--seconds", help="Length of the run in simulated seconds.")]
+Deadline = Annotated[
+    float | None, typer.Option("--deadline-ms", help="Deadline of each request in milliseconds.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="Same seed, same run.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
+
+_AT = re.compile(r"^(?P<server>[^@]+)@(?P<at>[0-9.]+)s?(?:x(?P<factor>[0-9.]+))?$")
+
+
+def choose(
+    name: str,
+    config: Path | None,
+    accuracy: str | None,
+    arrivals: str | None,
+    rate: float | None,
+    seconds: float | None,
+    deadline_ms: float | None = None,
+) -> tuple[Scenario, dict[str, Any], Path]:
+    """The scenario asked for, with the file it came from."""
+    raw, path = read_scenario(str(config) if config is not None else name)
+    if accuracy is not None:
+        raw = {**raw, "accuracy": accuracy}
+    scenario = build_scenario(raw, path.name, path.parent)
+    deadline_s = None if deadline_ms is None else deadline_ms / 1000
+    scenario = scenario.with_load(arrivals=arrivals, rate_per_s=rate, seconds=seconds, deadline_s=deadline_s)
+    return scenario, raw, path
+
+
+def faults(kill: list[str], restore: list[str], slow: list[str]) -> tuple[Fault, ...]:
+    """Read 'server-0@10s', and 'server-0@10sx2.5' for a slow-down."""
+    given = [("kill", text) for text in kill] + [("restore", text) for text in restore]
+    given += [("slow", text) for text in slow]
+    found = []
+    for kind, text in given:
+        match = _AT.match(text)
+        if match is None or (kind == "slow") != (match["factor"] is not None):
+            form = "server-0@10sx2" if kind == "slow" else "server-0@10s"
+            raise ConfigError(f"--{kind} '{text}' is not understood; write it as {form}")
+        factor = float(match["factor"] or 1.0)
+        if factor <= 0:
+            raise ConfigError(f"--slow '{text}': the factor must be above 0; 2 means half as fast")
+        found.append(Fault(server=match["server"], at_s=float(match["at"]), kind=kind, slowdown=factor))  # type: ignore[arg-type]
+    return tuple(sorted(found, key=lambda fault: fault.at_s))

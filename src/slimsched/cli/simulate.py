@@ -1,0 +1,84 @@
+"""`slim simulate`: one router on one scenario."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from slimsched import __version__
+from slimsched.cli import scenario as options
+from slimsched.cli.table import print_summaries
+from slimsched.execution.simulation import simulate
+from slimsched.telemetry.log import Header, LogWriter
+from slimsched.telemetry.plots import plot_runs
+
+
+def command(
+    scenario: options.ScenarioName = "paper",
+    router: Annotated[str, typer.Option("--router", help="The router; options follow a colon.")] = "sed",
+    config: options.ConfigFile = None,
+    accuracy: options.Accuracy = None,
+    arrivals: options.Arrivals = None,
+    rate: options.Rate = None,
+    seconds: options.Seconds = None,
+    deadline_ms: options.Deadline = None,
+    seed: options.Seed = 0,
+    kill: Annotated[list[str], typer.Option("--kill", help="Kill a server, as server-0@10s.")] = [],  # noqa: B006
+    restore: Annotated[list[str], typer.Option("--restore", help="Bring it back, as server-0@20s.")] = [],  # noqa: B006
+    slow: Annotated[list[str], typer.Option("--slow", help="Slow it down, as server-0@5sx2.")] = [],  # noqa: B006
+    drain: Annotated[bool, typer.Option("--drain", help="Go on until every request is answered.")] = False,
+    log: Annotated[
+        Path | None, typer.Option("--log", help="Write the event log (.jsonl or .jsonl.gz).")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw latency, front and widths to a PNG.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Simulate one router on a scenario.
+
+    Examples:
+
+      slim simulate --scenario paper --router lp
+
+      slim simulate --router drift-plus-penalty:v=8 --rate 5000 --seconds 10 --plot run.png
+
+      slim simulate --kill server-0@10s --restore server-0@20s --drain --json
+    """
+    chosen, raw, path = options.choose(scenario, config, accuracy, arrivals, rate, seconds, deadline_ms)
+    chosen = chosen.with_faults(options.faults(kill, restore, slow))
+    with ExitStack() as stack:
+        observers = []
+        if log is not None:
+            header = Header(
+                slim=__version__,
+                scenario=raw,
+                beside="" if config is None else str(path.parent),
+                router=router,
+                seed=seed,
+            )
+            observers.append(stack.enter_context(LogWriter(log, header)))
+        if not as_json:
+            stack.enter_context(
+                Console(stderr=True).status(f"simulating {chosen.load.seconds:g} s of {chosen.name}")
+            )
+        trace = simulate(chosen, router, seed=seed, drain=drain, observers=observers)
+    if plot is not None:
+        plot_runs([trace], f"{chosen.name}, seed {seed}", plot)
+    if as_json:
+        print(msgspec.json.encode(trace.summary).decode())
+        return
+    console, row = Console(), trace.summary
+    print_summaries(console, [row], f"{chosen.name}: {chosen.description}")
+    console.print(
+        f"arrived {row.arrived}, answered {row.completed}, dropped {row.dropped}, "
+        f"unfinished {row.unfinished}, lost {row.lost}, answered twice {row.duplicates}; "
+        f"mean batch {row.batch_mean:.1f}; energy {row.energy_source}; "
+        f"{row.requests_per_wall_s:,.0f} simulated requests a second"
+    )
+    for written in (log, plot):
+        if written is not None:
+            console.print(f"written: {written}")

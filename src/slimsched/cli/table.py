@@ -1,0 +1,49 @@
+"""Rows of figures as a table for people."""
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from slimsched.telemetry.summary import Summary
+
+NARROW = 110
+"""Terminals narrower than this get the main columns only."""
+
+
+def print_summaries(console: Console, rows: Sequence[Summary], title: str) -> None:
+    """One router a row."""
+    wide = console.width >= NARROW
+    console.print(f"[bold]{title}[/bold]")
+    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("router", no_wrap=True)
+    names = ["accuracy", "of bound", "latency", "p99", "in time", "answered"]
+    for name in names + (["J/request", "J (paper)", "GPU var", "batch"] if wide else []):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        cells = [
+            f"{100 * row.accuracy:.2f} %",
+            f"{100 * row.bound_share:.1f} %",
+            _spread(row.latency_mean_s, row.latency_sd_s),
+            _seconds(row.latency_p99_s),
+            f"{100 * row.slo_attainment:.1f} %",
+            f"{100 * row.completed / max(1, row.arrived):.1f} %",
+        ]
+        if wide:
+            cells += [
+                f"{row.energy_j_per_request:.4f}",
+                f"{row.energy_paper_j:.1f}",
+                f"{row.gpu_var:.4f}",
+                f"{row.batch_mean:.1f}",
+            ]
+        table.add_row(row.router, *cells)
+    console.print(table)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.0f} ms"
+
+
+def _spread(mean_s: float, sd_s: float) -> str:
+    return f"{mean_s:.2f}±{sd_s:.2f} s" if mean_s >= 1 else f"{1000 * mean_s:.0f}±{1000 * sd_s:.0f} ms"
