@@ -22,6 +22,8 @@ class Policy:
     migrates = False
     quantum_s = 300.0
     """Seconds between two looks at who should be preempted or migrated."""
+    min_run_s = 600.0
+    """Seconds a job runs before it may be preempted or moved."""
     reorders = False
     """Whether the order of waiting jobs changes with time."""
     reorder_s = 300.0
@@ -41,6 +43,10 @@ class Policy:
     def timers(self, job: JobState, now_s: float, backlog: float) -> Timers:
         """How long this job holds out for its machine and for its rack, with so many jobs waiting a GPU."""
         return (0.0, 0.0)
+
+    def evictable_at_s(self, job: JobState, now_s: float) -> float:
+        """When a job that starts now may be stopped at the earliest, whoever waits."""
+        return now_s + self.min_run_s
 
     def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
         """Whether a running job may be stopped for a waiting one."""

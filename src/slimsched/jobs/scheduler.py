@@ -25,6 +25,7 @@ from slimsched.jobs.events import (
     StartFailed,
     Wake,
 )
+from slimsched.jobs.evictable import Evictable
 from slimsched.jobs.explanation import Explanation
 from slimsched.jobs.free_gpus import FreeGpus
 from slimsched.jobs.job_state import JobState, Phase
@@ -32,7 +33,6 @@ from slimsched.jobs.policy import FOREVER, Policy
 from slimsched.jobs.reasons import explain
 from slimsched.jobs.reservation import reserve
 from slimsched.jobs.sensitivity import Sensitivity
-from slimsched.jobs.victims import find_victims
 from slimsched.jobs.waiting import Waiting
 
 PREEMPTION_TRIES = 8
@@ -72,6 +72,8 @@ class JobScheduler:
         self.quotas = dict(quotas or {})
         self.tenant_gpus = dict.fromkeys(self.quotas, 0)
         self.timers = DelayTimers()
+        self.spread: dict[str, JobState] = {}
+        self._evictable = Evictable(self.free, policy)
         self._sensitivity = sensitivity
         self._split = split
         self.down: set[str] = set()
@@ -120,8 +122,9 @@ class JobScheduler:
             return
         job = self._admit(event.job, now_s)
         job.served_s = event.served_s
-        self._occupy(job, event.placement, now_s if event.since_s is None else event.since_s)
         self.free.take(event.placement)
+        self._occupy(job, event.placement, now_s if event.since_s is None else event.since_s)
+        self.policy.launched(job, job.tier, 0.0, now_s)
 
     def _finished(self, event: JobFinished, now_s: float) -> None:
         job = self.jobs.pop(event.job_id, None)
@@ -219,32 +222,44 @@ class JobScheduler:
         self, job: JobState, now_s: float, *, place: bool = True, declined_since_s: float | None = None
     ) -> None:
         """Let a job wait; with `place`, start it if it fits (only when nobody else could start)."""
-        policy = self.policy
         job.phase = Phase.WAITING
         job.since_s = now_s
         job.clock_s = declined_since_s
-        job.key = policy.key(job, now_s)
-        self._set_timers(job, now_s)
-        rack_s, network_s = job.timers
-        job.allowed = (
-            job.floor if rack_s > 0.0 else Tier.NETWORK if network_s <= 0.0 else max(job.floor, Tier.RACK)
-        )
-        if place and not (policy.blocking and self.waiting.size):
-            placement = self._find(job)
-            if placement is not None:
-                self._start(job, placement, now_s)
-                return
-        self.waiting.join(job, job.job.tenant if job.job.tenant in self.quotas else "")
-        if job.clock_s is not None and job.allowed < Tier.NETWORK:
-            self.timers.arm(job, now_s)
-        elif place and job.allowed < Tier.NETWORK and self.free.total >= job.gpus:
-            self._decline(job, now_s)
+        place = place and not (self.policy.blocking and self.waiting.size)
+        placement = self._find(job, job.floor) if place else None
+        if placement is None:
+            job.key = self.policy.key(job, now_s)
+            self._set_timers(job, now_s)
+            job.allowed = self._first_allowed(job)
+            if place and job.allowed > job.floor:
+                placement = self._find(job, job.allowed)
+        if placement is not None:
+            self._start(job, placement, now_s)
+            return
+        self.waiting.join(job, self._quota_name(job))
+        if job.allowed < Tier.NETWORK:
+            if job.clock_s is not None:
+                self.timers.arm(job, now_s)
+            elif place and self.free.total >= job.gpus:
+                self._decline(job, now_s)
 
-    def _find(self, job: JobState) -> Placement | None:
-        """A placement for this job within its allowed tier, its quota and what is free."""
+    @staticmethod
+    def _first_allowed(job: JobState) -> Tier:
+        """The farthest tier a job takes at once: one whose timers are 0."""
+        rack_s, network_s = job.timers
+        if rack_s > 0.0:
+            return job.floor
+        return Tier.NETWORK if network_s <= 0.0 else max(job.floor, Tier.RACK)
+
+    def _quota_name(self, job: JobState) -> str:
+        """The tenant, if it has a quota."""
+        return job.job.tenant if self.quotas and job.job.tenant in self.quotas else ""
+
+    def _find(self, job: JobState, allowed: Tier) -> Placement | None:
+        """A placement for this job within a tier, its quota and what is free."""
         if self.quotas and self._over_quota(job.job.tenant, job.gpus):
             return None
-        return self.free.find(job.gpus, job.allowed)
+        return self.free.find(job.gpus, allowed)
 
     def _over_quota(self, tenant: str, gpus: int) -> bool:
         quota = self.quotas.get(tenant)
@@ -252,7 +267,7 @@ class JobScheduler:
 
     def _try(self, job: JobState, now_s: float) -> None:
         """Start a waiting job if it fits."""
-        placement = self._find(job)
+        placement = self._find(job, job.allowed)
         if placement is not None:
             self.waiting.leave(job)
             self._start(job, placement, now_s)
@@ -313,7 +328,7 @@ class JobScheduler:
         self.policy.widened(job, job.allowed, waited_s)
         self.waiting.leave(job)
         job.allowed = Tier.NETWORK if job.allowed == Tier.RACK or waited_s >= job.timers[1] else Tier.RACK
-        self.waiting.join(job, job.job.tenant if job.job.tenant in self.quotas else "")
+        self.waiting.join(job, self._quota_name(job))
         if job.allowed < Tier.NETWORK:
             self.timers.arm(job, now_s)
         return True
@@ -341,16 +356,23 @@ class JobScheduler:
         job.phase = Phase.RUNNING
         job.since_s = now_s
         self.running[job.id] = job
-        if job.job.tenant in self.quotas:
+        if job.tier > job.floor:
+            self.spread[job.id] = job
+        if self.policy.preempts:
+            self._evictable.add(job, now_s)
+        if self.quotas and job.job.tenant in self.quotas:
             self.tenant_gpus[job.job.tenant] += job.gpus
 
     def _vacate(self, job: JobState, now_s: float, served_s: float | None) -> None:
         """Take a job off its GPUs; `served_s` is its service in all, if known."""
         del self.running[job.id]
+        self.spread.pop(job.id, None)
+        self._evictable.remove(job)
+        job.epoch += 1
         run_s = now_s - job.since_s
         job.ran_s += run_s
         self.policy.left(job, job.tier, run_s, None if served_s is None else served_s - job.served_s)
-        if job.job.tenant in self.quotas:
+        if self.quotas and job.job.tenant in self.quotas:
             self.tenant_gpus[job.job.tenant] -= job.gpus
         placement, job.placement = job.placement, ()
         self._give(placement, now_s)
@@ -368,13 +390,17 @@ class JobScheduler:
 
     def _correct(self, job: JobState, placement: Placement, now_s: float) -> None:
         """The engine shared a gang out over its machines otherwise than it was told to."""
+        self._evictable.remove(job)
         self.free.give(job.placement)
         self.free.take(placement)
         job.placement = placement
+        if self.policy.preempts:
+            self._evictable.add(job, now_s)
         self._offer(now_s)
 
     def _stop(self, job: JobState, reason: str) -> None:
         job.phase = Phase.STOPPING
+        self._evictable.remove(job)
         self._commands.append(PreemptJob(job_id=job.id, reason=reason))
 
     # -- claims
@@ -424,17 +450,7 @@ class JobScheduler:
         """Stop running jobs for a waiting one if it then fits at its allowed tier."""
         if self.quotas and self._over_quota(job.job.tenant, job.gpus):
             return
-        policy = self.policy
-        candidates = [
-            other
-            for other in self.running.values()
-            if other.phase == Phase.RUNNING and policy.may_evict(other, job, now_s)
-        ]
-        if not candidates:
-            return
-        candidates.sort(key=lambda other: (-policy.rank(other, now_s), other.seq))
-        job.victims_considered = tuple(other.id for other in candidates[:8])
-        eviction = find_victims(job, candidates, self.free)
+        eviction = self._evictable.find(job, now_s)
         if eviction is not None:
             for victim in eviction.victims:
                 self._stop(victim, f"makes room for job {job.id}")
@@ -443,8 +459,8 @@ class JobScheduler:
 
     def _migrate(self, now_s: float) -> None:
         """Move running jobs closer together where free GPUs allow it."""
-        for job in list(self.running.values()):
-            if job.phase != Phase.RUNNING or job.tier == job.floor:
+        for job in list(self.spread.values()):
+            if job.phase != Phase.RUNNING:
                 continue
             placement = self.free.find(job.gpus, Tier(job.tier - 1))
             if placement is not None and self.policy.should_move(job, self.topology.tier(placement), now_s):

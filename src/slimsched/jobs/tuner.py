@@ -113,7 +113,9 @@ class BenefitTuner(Tuner):
 
     def timers(self, job: JobState, situation: Situation) -> Timers:
         """Tm and Tr from what the next tier would cost."""
-        machine, rack, network = (self.slowdown(job, tier) for tier in Tier)
+        machine = self.slowdown(job, Tier.MACHINE)
+        rack = self.slowdown(job, Tier.RACK)
+        network = self.slowdown(job, Tier.NETWORK)
         harm = self._harm_weight * network * job.network_duty * situation.uplink_gpus / job.gpus
         stake_s = self._services.residual_s(job.served_s)
         stake_s *= 1.0 + self._backlog_weight * job.gpus * situation.backlog

@@ -14,7 +14,6 @@ from slimsched.jobs.tuner import BenefitTuner, FixedTimers, MeanTuner, Situation
 
 LEVELS_GPU_S = tuple(3600.0 * 4.0**i for i in range(12))
 LIFT_AFTER_S = 86400.0
-MIN_RUN_S = 600.0
 MOVE_COST_S = 60.0
 MOVE_MARGIN = 2.0
 
@@ -51,12 +50,14 @@ class Dally(Policy):
         return self.tuner.timers(job, Situation(backlog, self._uplink_gpus))
 
     def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
-        """Stop a job of a higher level that has run for a while."""
-        run_s = now_s - running.since_s
-        if run_s < MIN_RUN_S:
-            return False
-        served_s = running.served_s + run_s / running.slow[running.tier]
-        return bisect_right(LEVELS_GPU_S, running.gpus * served_s) > waiting.key[0]
+        """Stop a job of a higher level."""
+        level = waiting.key[0]
+        return not level or bisect_right(LEVELS_GPU_S, running.gpus * running.service_s(now_s)) > level
+
+    def evictable_at_s(self, job: JobState, now_s: float) -> float:
+        """After a while, and not before it has left the first level."""
+        first_s = (LEVELS_GPU_S[0] / job.gpus - job.served_s) * job.slow[job.tier]
+        return now_s + max(self.min_run_s, first_s)
 
     def rank(self, running: JobState, now_s: float) -> float:
         """Most attained service goes first."""
@@ -64,7 +65,7 @@ class Dally(Policy):
 
     def should_move(self, job: JobState, to: Tier, now_s: float) -> bool:
         """Move when the time saved outweighs the checkpoint."""
-        if to >= job.tier or now_s - job.since_s < MIN_RUN_S:
+        if to >= job.tier or now_s - job.since_s < self.min_run_s:
             return False
         gain = self.tuner.slowdown(job, job.tier) / self.tuner.slowdown(job, to) - 1.0
         return gain * self.tuner.residual_s(job.service_s(now_s)) > MOVE_MARGIN * MOVE_COST_S

@@ -13,6 +13,7 @@ class Gandiva(Policy):
     preempts = True
     migrates = True
     quantum_s = 600.0
+    min_run_s = SLICE_S
 
     def slices(self, job: JobState, now_s: float) -> int:
         """Full slices of time a job has had."""
@@ -24,7 +25,7 @@ class Gandiva(Policy):
 
     def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
         """Stop a job that has had its slice and more slices than the waiting one."""
-        return now_s - running.since_s >= SLICE_S and self.slices(running, now_s) > waiting.key[0]
+        return self.slices(running, now_s) > waiting.key[0]
 
     def rank(self, running: JobState, now_s: float) -> float:
         """Whoever ran longest goes first."""

@@ -4,7 +4,6 @@ from slimsched.jobs.job_state import JobState, Key
 from slimsched.jobs.policy import Policy
 
 HYSTERESIS = 2.0
-MIN_RUN_S = 600.0
 
 
 class Srtf(Policy):
@@ -24,10 +23,7 @@ class Srtf(Policy):
 
     def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
         """Stop a job that has much more left to do."""
-        return (
-            now_s - running.since_s >= MIN_RUN_S
-            and self.remaining(running, now_s) > HYSTERESIS * waiting.key[0]
-        )
+        return self.remaining(running, now_s) > HYSTERESIS * waiting.key[0]
 
     def rank(self, running: JobState, now_s: float) -> float:
         """The longest goes first."""

@@ -19,6 +19,7 @@ class Themis(Policy):
     preempts = True
     reorders = True
     knows_service = True
+    min_run_s = LEASE_S
 
     def rho(self, job: JobState, now_s: float) -> float:
         """Finish-time ratio: 1 is a job that never waited."""
@@ -30,10 +31,4 @@ class Themis(Policy):
 
     def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
         """Take the GPUs of an expired lease from a job that fares much better."""
-        return now_s - running.since_s >= LEASE_S and self.rho(waiting, now_s) > HYSTERESIS * self.rho(
-            running, now_s
-        )
-
-    def rank(self, running: JobState, now_s: float) -> float:
-        """Whoever fares best goes first."""
-        return -self.rho(running, now_s)
+        return self.rho(waiting, now_s) > HYSTERESIS * self.rho(running, now_s)

@@ -12,7 +12,6 @@ from slimsched.jobs.policy import FOREVER, Policy, Timers
 
 QUEUE_LIMITS_GPU_S = (3250.0, 7200.0, 18000.0)
 PROMOTE_AFTER = 8.0
-MIN_RUN_S = 600.0
 SKEWED = frozenset({"lm", "transformer", "bert", "ncf", "vgg11", "vgg16", "vgg19", "alexnet"})
 """Models whose parameters sit mostly in one tensor (embeddings, large fully connected layers)."""
 
@@ -42,7 +41,7 @@ class Tiresias(Policy):
 
     def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
         """Stop jobs of lower queues."""
-        return now_s - running.since_s >= MIN_RUN_S and self.queue(running, now_s) > waiting.key[0]
+        return self.queue(running, now_s) > waiting.key[0]
 
     def rank(self, running: JobState, now_s: float) -> float:
         """The lowest queue goes first, and there the latest arrival."""

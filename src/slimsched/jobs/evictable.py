@@ -1,0 +1,168 @@
+"""Running jobs that may be stopped for others, indexed by machine; and whom to stop for a waiting gang.
+
+A job ripens some time after its start (the policy says when) and only then is looked at. The search goes
+topology first: a machine, then a rack, then the cluster, never beyond the tier the waiting gang is allowed;
+within a domain the smallest set; and only a domain where the gang then fits is usable.
+"""
+
+from heapq import heappop, heappush
+
+from slimsched.domain.placement import Placement, Tier
+from slimsched.jobs.free_gpus import FreeGpus
+from slimsched.jobs.job_state import JobState, Phase
+from slimsched.jobs.policy import Policy
+
+DOMAINS_TRIED = 8
+"""Domains of one tier that are looked at closely, those that lack the fewest GPUs first."""
+
+Members = list[tuple[int, JobState]]
+"""Jobs with the GPUs each would free in a domain."""
+
+
+class Eviction:
+    """Victims, and the placement the waiting gang gets once they are gone."""
+
+    __slots__ = ("placement", "victims")
+
+    def __init__(self, victims: list[JobState], placement: Placement) -> None:
+        self.victims = victims
+        self.placement = placement
+
+
+class Evictable:
+    """The ripe running jobs."""
+
+    def __init__(self, free: FreeGpus, policy: Policy) -> None:
+        self._free = free
+        self._policy = policy
+        self._unripe: list[tuple[float, int, JobState, int]] = []
+        self._ripe: dict[JobState, None] = {}
+        self._on: list[dict[JobState, int]] = [{} for _ in free.names]
+        self._by_machine = [0] * len(free.names)
+        self._by_rack = [0] * len(free.by_rack)
+        self._total = 0
+
+    def add(self, job: JobState, now_s: float) -> None:
+        """A job has started."""
+        heappush(self._unripe, (self._policy.evictable_at_s(job, now_s), job.seq, job, job.epoch))
+
+    def remove(self, job: JobState) -> None:
+        """A job has stopped, or is about to."""
+        if job in self._ripe:
+            del self._ripe[job]
+            self._count(job, -1)
+
+    def _count(self, job: JobState, sign: int) -> None:
+        index, rack_of = self._free.index, self._free.rack_of
+        for name, gpus in job.placement:
+            machine = index[name]
+            self._by_machine[machine] += sign * gpus
+            self._by_rack[rack_of[machine]] += sign * gpus
+            if sign > 0:
+                self._on[machine][job] = gpus
+            else:
+                del self._on[machine][job]
+        self._total += sign * job.gpus
+
+    def _ripen(self, now_s: float) -> None:
+        unripe = self._unripe
+        while unripe and unripe[0][0] <= now_s:
+            _, _, job, epoch = heappop(unripe)
+            if job.epoch == epoch and job.phase == Phase.RUNNING:
+                self._ripe[job] = None
+                self._count(job, 1)
+
+    def find(self, waiting: JobState, now_s: float) -> Eviction | None:
+        """The victims whose going lets this gang fit at its allowed tier, or None."""
+        self._ripen(now_s)
+        free, gpus = self._free, waiting.gpus
+        if free.total + self._total < gpus:
+            return None
+        considered: list[str] = []
+        for tier in range(waiting.floor, waiting.allowed + 1):
+            for have, domain in self._domains(tier, gpus):
+                members = self._members(tier, domain, waiting, now_s)
+                considered += [job.id for _, job in members[:8]]
+                victims = _smallest(gpus - have, members)
+                if victims is not None:
+                    waiting.victims_considered = tuple(considered[:8])
+                    return Eviction(victims, self._placement(tier, domain, gpus, victims))
+        waiting.victims_considered = tuple(considered[:8])
+        return None
+
+    def _domains(self, tier: int, gpus: int) -> list[tuple[int, int]]:
+        """Domains of a tier with room for the gang if all ripe jobs went, most free GPUs first."""
+        free = self._free
+        if tier == Tier.NETWORK:
+            return [(free.total, 0)]
+        if tier == Tier.MACHINE:
+            have, ripe = free.by_machine, self._by_machine
+        else:
+            have, ripe = free.by_rack, self._by_rack
+        fitting = [(h, -i) for i, (h, r) in enumerate(zip(have, ripe, strict=True)) if h + r >= gpus]
+        fitting.sort(reverse=True)
+        return [(h, -i) for h, i in fitting[:DOMAINS_TRIED]]
+
+    def _members(self, tier: int, domain: int, waiting: JobState, now_s: float) -> Members:
+        """The jobs in a domain that may be stopped for this one, in the order they should go."""
+        inside: dict[JobState, int]
+        if tier == Tier.MACHINE:
+            inside = self._on[domain]
+        elif tier == Tier.NETWORK:
+            inside = {job: job.gpus for job in self._ripe}
+        else:
+            inside = {}
+            for machine, rack in enumerate(self._free.rack_of):
+                if rack == domain:
+                    for job, gpus in self._on[machine].items():
+                        inside[job] = inside.get(job, 0) + gpus
+        policy = self._policy
+        members = [(gpus, job) for job, gpus in inside.items() if policy.may_evict(job, waiting, now_s)]
+        if len(members) > 1:
+            members.sort(key=lambda member: (-policy.rank(member[1], now_s), member[1].seq))
+        return members
+
+    def _placement(self, tier: int, domain: int, gpus: int, victims: list[JobState]) -> Placement:
+        """Where the gang goes once the victims are gone: fullest machines of the roomiest racks first."""
+        free = self._free
+        if tier == Tier.MACHINE:
+            return ((free.names[domain], gpus),)
+        have = list(free.by_machine)
+        for job in victims:
+            for name, count in job.placement:
+                have[free.index[name]] += count
+        rack_of = free.rack_of
+        room = [0] * len(free.by_rack)
+        for machine, count in enumerate(have):
+            room[rack_of[machine]] += count
+        inside = [m for m in range(len(have)) if tier == Tier.NETWORK or rack_of[m] == domain]
+        inside.sort(key=lambda m: (-room[rack_of[m]], rack_of[m], -have[m], m))
+        parts: list[tuple[str, int]] = []
+        for machine in inside:
+            take = min(have[machine], gpus)
+            if take:
+                parts.append((free.names[machine], take))
+                gpus -= take
+            if not gpus:
+                break
+        return tuple(parts)
+
+
+def _smallest(needed: int, members: Members) -> list[JobState] | None:
+    """First in order first gone until enough is free, then spare whom we need not stop after all."""
+    chosen: Members = []
+    for count, job in members:
+        if needed <= 0:
+            break
+        chosen.append((count, job))
+        needed -= count
+    if needed > 0:
+        return None
+    spare = -needed
+    kept: list[JobState] = []
+    for count, job in reversed(chosen):
+        if count <= spare:
+            spare -= count
+        else:
+            kept.append(job)
+    return kept
