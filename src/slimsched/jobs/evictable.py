@@ -6,6 +6,7 @@ within a domain the smallest set; and only a domain where the gang then fits is 
 """
 
 from heapq import heappop, heappush
+from operator import add
 
 from slimsched.domain.placement import Placement, Tier
 from slimsched.jobs.free_gpus import FreeGpus
@@ -29,59 +30,81 @@ class Eviction:
         self.placement = placement
 
 
+class _Ripe:
+    """The jobs that may be stopped for waiting jobs of one class, counted by machine, rack and in all."""
+
+    __slots__ = ("by_machine", "by_rack", "jobs", "on", "total")
+
+    def __init__(self, machines: int, racks: int) -> None:
+        self.jobs: dict[JobState, None] = {}
+        self.on: list[dict[JobState, int]] = [{} for _ in range(machines)]
+        self.by_machine = [0] * machines
+        self.by_rack = [0] * racks
+        self.total = 0
+
+
 class Evictable:
-    """The ripe running jobs."""
+    """Running jobs by the class of waiting jobs they may be stopped for.
+
+    A job ripens for class 0 first, then for class 1 and so on, each at a time the policy tells.
+    """
 
     def __init__(self, free: FreeGpus, policy: Policy) -> None:
         self._free = free
         self._policy = policy
-        self._unripe: list[tuple[float, int, JobState, int]] = []
-        self._ripe: dict[JobState, None] = {}
-        self._on: list[dict[JobState, int]] = [{} for _ in free.names]
-        self._by_machine = [0] * len(free.names)
-        self._by_rack = [0] * len(free.by_rack)
-        self._total = 0
+        self._classes = [_Ripe(len(free.names), len(free.by_rack)) for _ in range(policy.eviction_classes)]
+        self._unripe: list[tuple[float, int, JobState, int, int]] = []
 
     def add(self, job: JobState, now_s: float) -> None:
         """A job has started."""
-        heappush(self._unripe, (self._policy.evictable_at_s(job, now_s), job.seq, job, job.epoch))
+        heappush(self._unripe, (self._policy.evictable_at_s(job, 0, now_s), job.seq, job, job.epoch, 0))
 
     def remove(self, job: JobState) -> None:
         """A job has stopped, or is about to."""
-        if job in self._ripe:
-            del self._ripe[job]
-            self._count(job, -1)
-
-    def _count(self, job: JobState, sign: int) -> None:
         index, rack_of = self._free.index, self._free.rack_of
-        for name, gpus in job.placement:
-            machine = index[name]
-            self._by_machine[machine] += sign * gpus
-            self._by_rack[rack_of[machine]] += sign * gpus
-            if sign > 0:
-                self._on[machine][job] = gpus
-            else:
-                del self._on[machine][job]
-        self._total += sign * job.gpus
+        for ripe in self._classes:
+            if job not in ripe.jobs:
+                break
+            del ripe.jobs[job]
+            ripe.total -= job.gpus
+            for name, gpus in job.placement:
+                machine = index[name]
+                ripe.by_machine[machine] -= gpus
+                ripe.by_rack[rack_of[machine]] -= gpus
+                del ripe.on[machine][job]
 
     def _ripen(self, now_s: float) -> None:
-        unripe = self._unripe
+        """Let jobs ripen whose time has come."""
+        unripe, classes = self._unripe, self._classes
+        index, rack_of = self._free.index, self._free.rack_of
         while unripe and unripe[0][0] <= now_s:
-            _, _, job, epoch = heappop(unripe)
-            if job.epoch == epoch and job.phase == Phase.RUNNING:
-                self._ripe[job] = None
-                self._count(job, 1)
+            _, _, job, epoch, number = heappop(unripe)
+            if job.epoch != epoch or job.phase != Phase.RUNNING:
+                continue
+            ripe = classes[number]
+            ripe.jobs[job] = None
+            ripe.total += job.gpus
+            for name, gpus in job.placement:
+                machine = index[name]
+                ripe.by_machine[machine] += gpus
+                ripe.by_rack[rack_of[machine]] += gpus
+                ripe.on[machine][job] = gpus
+            number += 1
+            if number < len(classes):
+                at_s = self._policy.evictable_at_s(job, number, now_s)
+                heappush(unripe, (at_s, job.seq, job, epoch, number))
 
     def find(self, waiting: JobState, now_s: float) -> Eviction | None:
         """The victims whose going lets this gang fit at its allowed tier, or None."""
         self._ripen(now_s)
         free, gpus = self._free, waiting.gpus
-        if free.total + self._total < gpus:
+        ripe = self._classes[self._policy.eviction_class(waiting)]
+        if free.total + ripe.total < gpus:
             return None
         considered: list[str] = []
         for tier in range(waiting.floor, waiting.allowed + 1):
-            for have, domain in self._domains(tier, gpus):
-                members = self._members(tier, domain, waiting, now_s)
+            for have, domain in self._domains(tier, gpus, ripe):
+                members = self._members(tier, domain, ripe, waiting, now_s)
                 considered += [job.id for _, job in members[:8]]
                 victims = _smallest(gpus - have, members)
                 if victims is not None:
@@ -90,31 +113,33 @@ class Evictable:
         waiting.victims_considered = tuple(considered[:8])
         return None
 
-    def _domains(self, tier: int, gpus: int) -> list[tuple[int, int]]:
+    def _domains(self, tier: int, gpus: int, ripe: _Ripe) -> list[tuple[int, int]]:
         """Domains of a tier with room for the gang if all ripe jobs went, most free GPUs first."""
         free = self._free
         if tier == Tier.NETWORK:
             return [(free.total, 0)]
         if tier == Tier.MACHINE:
-            have, ripe = free.by_machine, self._by_machine
+            have, more = free.by_machine, ripe.by_machine
         else:
-            have, ripe = free.by_rack, self._by_rack
-        fitting = [(h, -i) for i, (h, r) in enumerate(zip(have, ripe, strict=True)) if h + r >= gpus]
+            have, more = free.by_rack, ripe.by_rack
+        if max(map(add, have, more)) < gpus:
+            return []
+        fitting = [(h, -i) for i, (h, r) in enumerate(zip(have, more, strict=True)) if h + r >= gpus]
         fitting.sort(reverse=True)
         return [(h, -i) for h, i in fitting[:DOMAINS_TRIED]]
 
-    def _members(self, tier: int, domain: int, waiting: JobState, now_s: float) -> Members:
+    def _members(self, tier: int, domain: int, ripe: _Ripe, waiting: JobState, now_s: float) -> Members:
         """The jobs in a domain that may be stopped for this one, in the order they should go."""
         inside: dict[JobState, int]
         if tier == Tier.MACHINE:
-            inside = self._on[domain]
+            inside = ripe.on[domain]
         elif tier == Tier.NETWORK:
-            inside = {job: job.gpus for job in self._ripe}
+            inside = {job: job.gpus for job in ripe.jobs}
         else:
             inside = {}
             for machine, rack in enumerate(self._free.rack_of):
                 if rack == domain:
-                    for job, gpus in self._on[machine].items():
+                    for job, gpus in ripe.on[machine].items():
                         inside[job] = inside.get(job, 0) + gpus
         policy = self._policy
         members = [(gpus, job) for job, gpus in inside.items() if policy.may_evict(job, waiting, now_s)]

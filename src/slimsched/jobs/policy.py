@@ -22,6 +22,8 @@ class Policy:
     migrates = False
     quantum_s = 300.0
     """Seconds between two looks at who should be preempted or migrated."""
+    eviction_classes = 1
+    """Classes of waiting jobs by whom they may stop."""
     min_run_s = 600.0
     """Seconds a job runs before it may be preempted or moved."""
     reorders = False
@@ -44,13 +46,17 @@ class Policy:
         """How long this job holds out for its machine and for its rack, with so many jobs waiting a GPU."""
         return (0.0, 0.0)
 
-    def evictable_at_s(self, job: JobState, now_s: float) -> float:
-        """When a job that starts now may be stopped at the earliest, whoever waits."""
+    def eviction_class(self, waiting: JobState) -> int:
+        """Waiting jobs of a lower class may stop more; class 0 may stop most."""
+        return 0
+
+    def evictable_at_s(self, job: JobState, for_class: int, now_s: float) -> float:
+        """When a running job may be stopped for waiting jobs of a class, at the earliest."""
         return now_s + self.min_run_s
 
     def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
-        """Whether a running job may be stopped for a waiting one."""
-        return False
+        """Whether a running job that is ripe for the class may be stopped for this waiting one."""
+        return True
 
     def rank(self, running: JobState, now_s: float) -> float:
         """Among those that may be evicted, the highest rank goes first."""

@@ -26,6 +26,7 @@ class Dally(Policy):
     migrates = True
     reorders = True
     reorder_s = 6 * 3600.0
+    eviction_classes = len(LEVELS_GPU_S)
 
     def __init__(self, tuner: Tuner | None = None, *, name: str = "dally") -> None:
         self.name = name
@@ -40,7 +41,7 @@ class Dally(Policy):
 
     def key(self, job: JobState, now_s: float) -> Key:
         """By level, size, sensitivity and arrival."""
-        level = bisect_right(LEVELS_GPU_S, job.gpus * job.served_s)
+        level = min(bisect_right(LEVELS_GPU_S, job.gpus * job.served_s), len(LEVELS_GPU_S) - 1)
         if level:
             level = max(0, level - int((now_s - job.since_s) / LIFT_AFTER_S))
         return (level, job.gpus, -job.slow[Tier.NETWORK], job.job.arrival_s)
@@ -49,15 +50,14 @@ class Dally(Policy):
         """The tuner's."""
         return self.tuner.timers(job, Situation(backlog, self._uplink_gpus))
 
-    def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
-        """Stop a job of a higher level."""
-        level = waiting.key[0]
-        return not level or bisect_right(LEVELS_GPU_S, running.gpus * running.service_s(now_s)) > level
+    def eviction_class(self, waiting: JobState) -> int:
+        """By level: whoever waits at a level may stop jobs of higher levels."""
+        return int(waiting.key[0])
 
-    def evictable_at_s(self, job: JobState, now_s: float) -> float:
-        """After a while, and not before it has left the first level."""
-        first_s = (LEVELS_GPU_S[0] / job.gpus - job.served_s) * job.slow[job.tier]
-        return now_s + max(self.min_run_s, first_s)
+    def evictable_at_s(self, job: JobState, for_class: int, now_s: float) -> float:
+        """When the job will have left that level, and not before it has run for a while."""
+        left_s = job.since_s + (LEVELS_GPU_S[for_class] / job.gpus - job.served_s) * job.slow[job.tier]
+        return max(job.since_s + self.min_run_s, left_s)
 
     def rank(self, running: JobState, now_s: float) -> float:
         """Most attained service goes first."""
