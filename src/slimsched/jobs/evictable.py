@@ -61,6 +61,8 @@ class Evictable:
 
     def remove(self, job: JobState) -> None:
         """A job has stopped, or is about to."""
+        if job not in self._classes[0].jobs:
+            return
         index, rack_of = self._free.index, self._free.rack_of
         for ripe in self._classes:
             if job not in ripe.jobs:

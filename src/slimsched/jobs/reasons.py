@@ -78,7 +78,7 @@ def _nearest(scheduler: "JobScheduler", job: JobState) -> Domain:
 def _reason(scheduler: "JobScheduler", job: JobState, nearest: Domain) -> str:
     tenant, quota = job.job.tenant, scheduler.quotas.get(job.job.tenant)
     if job.phase == Phase.CLAIMING:
-        claim = scheduler.claims[job.id]
+        claim = scheduler.claims.open[job.id]
         return f"GPUs are being cleared for it: {claim.missing_total} of {job.gpus} still missing"
     if quota is not None and scheduler.tenant_gpus[tenant] + job.gpus > quota:
         return f"tenant '{tenant}' uses {scheduler.tenant_gpus[tenant]} of its quota of {quota} GPUs"

@@ -18,7 +18,7 @@ def reserve(scheduler: "JobScheduler", now_s: float) -> None:
     job = min(starving, key=lambda job: (job.since_s, job.seq))
     placement = _target(scheduler, job)
     if placement is not None:
-        scheduler.claim(job, placement, ready_s=_ready_s(scheduler, placement, now_s))
+        scheduler.claim(job, placement, now_s, ready_s=_ready_s(scheduler, placement, now_s))
 
 
 def _target(scheduler: "JobScheduler", job: JobState) -> Placement | None:

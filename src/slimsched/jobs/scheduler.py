@@ -8,12 +8,14 @@ After a restart, feed JobFoundRunning for every running job, then JobSubmitted f
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from slimsched.domain.job import Job
 from slimsched.domain.placement import Placement, Tier
 from slimsched.domain.topology import Topology
-from slimsched.errors import SlimError
 from slimsched.jobs.claim import Claim
+from slimsched.jobs.claims import Claims
 from slimsched.jobs.commands import Command, PreemptJob, StartJob, WakeAt
 from slimsched.jobs.delay import DelayTimers
+from slimsched.jobs.demand import check_demand
 from slimsched.jobs.events import (
     Event,
     JobFinished,
@@ -30,10 +32,14 @@ from slimsched.jobs.explanation import Explanation
 from slimsched.jobs.free_gpus import FreeGpus
 from slimsched.jobs.job_state import JobState, Phase
 from slimsched.jobs.policy import FOREVER, Policy
+from slimsched.jobs.preemption import make_room, migrate
 from slimsched.jobs.reasons import explain
 from slimsched.jobs.reservation import reserve
 from slimsched.jobs.sensitivity import Sensitivity
 from slimsched.jobs.waiting import Waiting
+
+MACHINE, RACK, NETWORK = Tier
+WAITING, CLAIMING, RUNNING, STOPPING = Phase
 
 PREEMPTION_TRIES = 8
 """Waiting jobs for which victims are sought at each quantum."""
@@ -43,10 +49,6 @@ RENEW_AFTER_S = 60.0
 
 Split = Callable[[str, Placement, FreeGpus], Placement]
 """Shares of a job's gang on the machines chosen for it, by job id, placement and what is free."""
-
-
-class DemandError(SlimError):
-    """A job asks for what this cluster can never give."""
 
 
 class JobScheduler:
@@ -68,12 +70,12 @@ class JobScheduler:
         self.waiting = Waiting()
         self.jobs: dict[str, JobState] = {}
         self.running: dict[str, JobState] = {}
-        self.claims: dict[str, Claim] = {}
+        self.claims = Claims(self.free)
         self.quotas = dict(quotas or {})
         self.tenant_gpus = dict.fromkeys(self.quotas, 0)
         self.timers = DelayTimers()
         self.spread: dict[str, JobState] = {}
-        self._evictable = Evictable(self.free, policy)
+        self.evictable = Evictable(self.free, policy)
         self._sensitivity = sensitivity
         self._split = split
         self.down: set[str] = set()
@@ -112,8 +114,8 @@ class JobScheduler:
         job = self._admit(event.job, now_s)
         job.served_s = event.served_s
         self._enqueue(job, now_s, declined_since_s=event.declined_since_s)
-        if job.phase == Phase.WAITING and self.policy.preempts:
-            self._make_room(job, now_s)
+        if job.phase == WAITING and self.policy.preempts:
+            make_room(self, job, now_s)
 
     def _found_running(self, event: JobFoundRunning, now_s: float) -> None:
         known = self.running.get(event.job.id)
@@ -131,33 +133,33 @@ class JobScheduler:
         if job is None:
             return
         phase = job.phase
-        if phase >= Phase.RUNNING:
+        if phase >= RUNNING:
             service_s = job.service_s(now_s) if event.served_s is None else event.served_s
             self._vacate(job, now_s, event.served_s)
             self.policy.finished(job, service_s)
-        elif phase == Phase.WAITING:
+        elif phase == WAITING:
             self.waiting.leave(job)
-        self._dissolve(job)
+        self.claims.dissolve(job, self.down)
         self._offer(now_s)
 
     def _preempted(self, event: JobPreempted, now_s: float) -> None:
         job = self.jobs.get(event.job_id)
-        if job is None or job.phase < Phase.RUNNING:
+        if job is None or job.phase < RUNNING:
             return
         self._vacate(job, now_s, event.served_s)
         job.served_s = event.served_s
         job.preemptions += 1
-        claim = self.claims.get(job.id)
+        claim = self.claims.open.get(job.id)
         if claim is None:
             self._enqueue(job, now_s, place=False)
         else:
-            job.phase = Phase.CLAIMING
-            self._start_if_clear(claim, now_s)
+            job.phase = CLAIMING
+            self._launch_clear(claim, now_s)
         self._offer(now_s)
 
     def _start_failed(self, event: StartFailed, now_s: float) -> None:
         job = self.jobs.get(event.job_id)
-        if job is not None and job.phase >= Phase.RUNNING:
+        if job is not None and job.phase >= RUNNING:
             self._vacate(job, now_s, None)
             self._enqueue(job, now_s, place=False)
             self._offer(now_s)
@@ -169,13 +171,13 @@ class JobScheduler:
         left = self.free.by_machine[self.free.index[name]]
         self.free.take(((name, left),))
         self.down.add(name)
-        for claim in list(self.claims.values()):
-            if name in claim.held and claim.job.phase == Phase.CLAIMING:
-                self._dissolve(claim.job)
+        for claim in list(self.claims.open.values()):
+            if name in claim.held and claim.job.phase == CLAIMING:
+                self.claims.dissolve(claim.job, self.down)
                 self._enqueue(claim.job, now_s, place=False)
         for job in list(self.running.values()):
-            if job.phase == Phase.RUNNING and any(machine == name for machine, _ in job.placement):
-                self._stop(job, f"machine {name} is down")
+            if job.phase == RUNNING and any(machine == name for machine, _ in job.placement):
+                self.stop(job, f"machine {name} is down")
         self._offer(now_s)
 
     def _node_up(self, event: NodeUp, now_s: float) -> None:
@@ -199,18 +201,8 @@ class JobScheduler:
 
     # -- the order of things
 
-    def _admit(self, job: Any, now_s: float) -> JobState:
-        if job.gpus < 1 or job.gpus > self.topology.gpus:
-            raise DemandError(
-                f"job '{job.id}' asks for {job.gpus} GPUs, but cluster '{self.topology.name}' has "
-                f"{self.topology.gpus}; drop the job or name a larger cluster"
-            )
-        quota = self.quotas.get(job.tenant)
-        if quota is not None and job.gpus > quota:
-            raise DemandError(
-                f"job '{job.id}' asks for {job.gpus} GPUs, but tenant '{job.tenant}' has a quota of {quota}; "
-                f"raise the quota or shrink the job"
-            )
+    def _admit(self, job: Job, now_s: float) -> JobState:
+        check_demand(job, self.topology, self.quotas)
         floor = self.topology.floor(job.gpus)
         state = JobState(job, seq=self._seq, floor=floor, traits=self._sensitivity.traits(job), now_s=now_s)
         self._seq += 1
@@ -222,7 +214,7 @@ class JobScheduler:
         self, job: JobState, now_s: float, *, place: bool = True, declined_since_s: float | None = None
     ) -> None:
         """Let a job wait; with `place`, start it if it fits (only when nobody else could start)."""
-        job.phase = Phase.WAITING
+        job.phase = WAITING
         job.since_s = now_s
         job.clock_s = declined_since_s
         place = place and not (self.policy.blocking and self.waiting.size)
@@ -237,7 +229,7 @@ class JobScheduler:
             self._start(job, placement, now_s)
             return
         self.waiting.join(job, self._quota_name(job))
-        if job.allowed < Tier.NETWORK:
+        if job.allowed < NETWORK:
             if job.clock_s is not None:
                 self.timers.arm(job, now_s)
             elif place and self.free.total >= job.gpus:
@@ -249,7 +241,7 @@ class JobScheduler:
         rack_s, network_s = job.timers
         if rack_s > 0.0:
             return job.floor
-        return Tier.NETWORK if network_s <= 0.0 else max(job.floor, Tier.RACK)
+        return NETWORK if network_s <= 0.0 else max(job.floor, RACK)
 
     def _quota_name(self, job: JobState) -> str:
         """The tenant, if it has a quota."""
@@ -257,11 +249,12 @@ class JobScheduler:
 
     def _find(self, job: JobState, allowed: Tier) -> Placement | None:
         """A placement for this job within a tier, its quota and what is free."""
-        if self.quotas and self._over_quota(job.job.tenant, job.gpus):
+        if self.quotas and self.over_quota(job.job.tenant, job.gpus):
             return None
         return self.free.find(job.gpus, allowed)
 
-    def _over_quota(self, tenant: str, gpus: int) -> bool:
+    def over_quota(self, tenant: str, gpus: int) -> bool:
+        """Whether so many GPUs more are too many for a tenant."""
         quota = self.quotas.get(tenant)
         return quota is not None and self.tenant_gpus[tenant] + gpus > quota
 
@@ -274,14 +267,16 @@ class JobScheduler:
 
     def _offer(self, now_s: float) -> None:
         """Offer what is free to the waiting jobs, in order, until nobody takes it."""
-        free, blocking = self.free, self.policy.blocking
         groups = self.waiting.groups
+        if not groups:
+            return
+        free, blocking = self.free, self.policy.blocking
         while groups and free.total:
             room = (free.largest_in_machine, max(free.by_rack), free.total)
             first: JobState | None = None
             for group in groups:
                 if (blocking or group.gpus <= room[group.tier]) and not (
-                    group.tenant and self._over_quota(group.tenant, group.gpus)
+                    group.tenant and self.over_quota(group.tenant, group.gpus)
                 ):
                     head = group.head()
                     if first is None or (head.key, head.seq) < (first.key, first.seq):
@@ -293,7 +288,7 @@ class JobScheduler:
             self._start(first, placement, now_s)
         total = free.total
         for group in groups:
-            if group.gpus <= total and group.tier < Tier.NETWORK:
+            if group.gpus <= total and group.tier < NETWORK:
                 group.declines += 1
                 if group.fresh:
                     fresh, group.fresh = group.fresh, []
@@ -311,9 +306,9 @@ class JobScheduler:
     def _set_timers(self, job: JobState, now_s: float) -> None:
         """Ask the policy how long to hold out; a timer for a tier below the job's floor is 0."""
         rack_s, network_s = self.policy.timers(job, now_s, self.waiting.size / self.topology.gpus)
-        if job.floor > Tier.MACHINE:
+        if job.floor > MACHINE:
             rack_s = 0.0
-            if job.floor > Tier.RACK:
+            if job.floor > RACK:
                 network_s = 0.0
         job.timers = (rack_s, network_s)
 
@@ -322,14 +317,14 @@ class JobScheduler:
         assert job.clock_s is not None
         self._set_timers(job, now_s)
         waited_s = now_s - job.clock_s
-        if job.timers[0 if job.allowed == Tier.MACHINE else 1] > waited_s + RENEW_AFTER_S:
+        if job.timers[0 if job.allowed == MACHINE else 1] > waited_s + RENEW_AFTER_S:
             self.timers.arm(job, now_s)
             return False
         self.policy.widened(job, job.allowed, waited_s)
         self.waiting.leave(job)
-        job.allowed = Tier.NETWORK if job.allowed == Tier.RACK or waited_s >= job.timers[1] else Tier.RACK
+        job.allowed = NETWORK if job.allowed == RACK or waited_s >= job.timers[1] else RACK
         self.waiting.join(job, self._quota_name(job))
-        if job.allowed < Tier.NETWORK:
+        if job.allowed < NETWORK:
             self.timers.arm(job, now_s)
         return True
 
@@ -352,14 +347,14 @@ class JobScheduler:
 
     def _occupy(self, job: JobState, placement: Placement, now_s: float) -> None:
         job.placement = placement
-        job.tier = Tier.MACHINE if len(placement) == 1 else self.topology.tier(placement)
-        job.phase = Phase.RUNNING
+        job.tier = MACHINE if len(placement) == 1 else self.topology.tier(placement)
+        job.phase = RUNNING
         job.since_s = now_s
         self.running[job.id] = job
         if job.tier > job.floor:
             self.spread[job.id] = job
         if self.policy.preempts:
-            self._evictable.add(job, now_s)
+            self.evictable.add(job, now_s)
         if self.quotas and job.job.tenant in self.quotas:
             self.tenant_gpus[job.job.tenant] += job.gpus
 
@@ -367,7 +362,7 @@ class JobScheduler:
         """Take a job off its GPUs; `served_s` is its service in all, if known."""
         del self.running[job.id]
         self.spread.pop(job.id, None)
-        self._evictable.remove(job)
+        self.evictable.remove(job)
         job.epoch += 1
         run_s = now_s - job.since_s
         job.ran_s += run_s
@@ -382,95 +377,62 @@ class JobScheduler:
         if self.down:
             placement = tuple(part for part in placement if part[0] not in self.down)
         self.free.give(placement)
-        if self.claims:
-            for claim in list(self.claims.values()):
-                for name, _ in placement:
-                    self._hold(claim, name)
-                self._start_if_clear(claim, now_s)
+        if self.claims.open:
+            for claim in list(self.claims.open.values()):
+                self.claims.fill(claim, placement)
+                self._launch_clear(claim, now_s)
 
     def _correct(self, job: JobState, placement: Placement, now_s: float) -> None:
         """The engine shared a gang out over its machines otherwise than it was told to."""
-        self._evictable.remove(job)
+        self.evictable.remove(job)
         self.free.give(job.placement)
         self.free.take(placement)
         job.placement = placement
         if self.policy.preempts:
-            self._evictable.add(job, now_s)
+            self.evictable.add(job, now_s)
         self._offer(now_s)
 
-    def _stop(self, job: JobState, reason: str) -> None:
-        job.phase = Phase.STOPPING
-        self._evictable.remove(job)
+    def stop(self, job: JobState, reason: str) -> None:
+        """Ask for a running job to be stopped."""
+        job.phase = STOPPING
+        self.evictable.remove(job)
         self._commands.append(PreemptJob(job_id=job.id, reason=reason))
 
     # -- claims
 
-    def claim(self, job: JobState, placement: Placement, *, ready_s: float | None = None) -> None:
-        """Set these GPUs aside for a job, the missing ones as they come free."""
-        claim = Claim(job, placement, ready_s=ready_s)
-        self.claims[job.id] = claim
-        for name, _ in placement:
-            self._hold(claim, name)
-        if job.phase == Phase.WAITING:
+    def claim(
+        self, job: JobState, placement: Placement, now_s: float, *, ready_s: float | None = None
+    ) -> None:
+        """Set these GPUs aside for a job, the missing ones as they come free; start it if none is missing."""
+        if job.phase == WAITING:
             self.waiting.leave(job)
-            job.phase = Phase.CLAIMING
+            job.phase = CLAIMING
+        self._launch_clear(self.claims.add(job, placement, ready_s=ready_s), now_s)
 
-    def _hold(self, claim: Claim, name: str) -> None:
-        gpus = claim.take(name, self.free.by_machine[self.free.index[name]])
-        if gpus:
-            self.free.take(((name, gpus),))
-
-    def _start_if_clear(self, claim: Claim, now_s: float) -> None:
-        if not claim.missing_total and claim.job.phase == Phase.CLAIMING:
-            del self.claims[claim.job.id]
+    def _launch_clear(self, claim: Claim, now_s: float) -> None:
+        """Start a claim's job if it has stopped where it was and no GPU is missing."""
+        if not claim.missing_total and claim.job.phase == CLAIMING:
+            self.claims.close(claim)
             self._launch(claim.job, claim.placement, now_s)
 
-    def _dissolve(self, job: JobState) -> None:
-        """Give up a claim and what it holds."""
-        claim = self.claims.pop(job.id, None)
-        if claim is not None:
-            self.free.give(tuple(part for part in claim.holding() if part[0] not in self.down))
-
-    # -- preemption, migration, reservation: once a quantum
-
     def _quantum(self, now_s: float) -> None:
+        """Once in a while: reorder, preempt, migrate, reserve."""
         policy = self.policy
         if policy.reorders and now_s >= self._reordered_s + policy.reorder_s:
             self._reordered_s = now_s
             self.waiting.reorder({job: policy.key(job, now_s) for job in self.waiting.jobs()})
         if policy.preempts:
             for job in self.waiting.heads(PREEMPTION_TRIES):
-                self._make_room(job, now_s)
+                make_room(self, job, now_s)
         if policy.migrates:
-            self._migrate(now_s)
-        if policy.reserve_after_s < FOREVER and not self.claims:
+            migrate(self, now_s)
+        if policy.reserve_after_s < FOREVER and not self.claims.open:
             reserve(self, now_s)
-
-    def _make_room(self, job: JobState, now_s: float) -> None:
-        """Stop running jobs for a waiting one if it then fits at its allowed tier."""
-        if self.quotas and self._over_quota(job.job.tenant, job.gpus):
-            return
-        eviction = self._evictable.find(job, now_s)
-        if eviction is not None:
-            for victim in eviction.victims:
-                self._stop(victim, f"makes room for job {job.id}")
-            self.claim(job, eviction.placement)
-            self._start_if_clear(self.claims[job.id], now_s)
-
-    def _migrate(self, now_s: float) -> None:
-        """Move running jobs closer together where free GPUs allow it."""
-        for job in list(self.spread.values()):
-            if job.phase != Phase.RUNNING:
-                continue
-            placement = self.free.find(job.gpus, Tier(job.tier - 1))
-            if placement is not None and self.policy.should_move(job, self.topology.tier(placement), now_s):
-                self._stop(job, "moves to a closer placement")
-                self.claim(job, placement)
 
     def _arm(self, now_s: float) -> None:
         """Ask to be woken for the next timer, if nobody has asked for an earlier time yet."""
         next_s = self.timers.next_s()
-        if self._periodic and (self.waiting.size or (self.policy.migrates and self.running)):
+        if self._periodic and (self.waiting.size or (self.policy.migrates and self.spread)):
             if self._quantum_s == FOREVER:
                 self._quantum_s = now_s + self.policy.quantum_s
             next_s = min(next_s, self._quantum_s)

@@ -12,6 +12,7 @@ from slimsched.jobs.job_state import JobState, Key
 from slimsched.jobs.policy import Policy, Timers
 from slimsched.jobs.tuner import BenefitTuner, FixedTimers, MeanTuner, Situation, Tuner
 
+NETWORK = Tier.NETWORK
 LEVELS_GPU_S = tuple(3600.0 * 4.0**i for i in range(12))
 LIFT_AFTER_S = 86400.0
 MOVE_COST_S = 60.0
@@ -36,7 +37,7 @@ class Dally(Policy):
 
     def admit(self, job: JobState, now_s: float) -> None:
         """A gang that fits no rack will need the uplinks."""
-        if job.floor == Tier.NETWORK:
+        if job.floor == NETWORK:
             self._add_uplink(job)
 
     def key(self, job: JobState, now_s: float) -> Key:
@@ -44,7 +45,7 @@ class Dally(Policy):
         level = min(bisect_right(LEVELS_GPU_S, job.gpus * job.served_s), len(LEVELS_GPU_S) - 1)
         if level:
             level = max(0, level - int((now_s - job.since_s) / LIFT_AFTER_S))
-        return (level, job.gpus, -job.slow[Tier.NETWORK], job.job.arrival_s)
+        return (level, job.gpus, -job.slow[NETWORK], job.job.arrival_s)
 
     def timers(self, job: JobState, now_s: float, backlog: float) -> Timers:
         """The tuner's."""
@@ -72,9 +73,9 @@ class Dally(Policy):
 
     def launched(self, job: JobState, tier: Tier, declined_for_s: float, now_s: float) -> None:
         """Tell the tuner what waiting brought."""
-        if tier == Tier.NETWORK:
+        if tier == NETWORK:
             self._add_uplink(job)
-        if job.slow[Tier.NETWORK] > 1.01:
+        if job.slow[NETWORK] > 1.01:
             self.tuner.held_out(job, tier, declined_for_s, accepted=True)
 
     def widened(self, job: JobState, tier: Tier, declined_for_s: float) -> None:
@@ -83,14 +84,15 @@ class Dally(Policy):
 
     def left(self, job: JobState, tier: Tier, run_s: float, served_s: float | None) -> None:
         """Tell the tuner what the run brought."""
-        if job.floor < Tier.NETWORK:
+        if tier == NETWORK and job.floor < NETWORK:
             self._drop_uplink(job)
         if served_s is not None:
             self.tuner.ran(job, tier, run_s, served_s)
 
     def finished(self, job: JobState, service_s: float) -> None:
         """Tell the tuner how long the job was."""
-        self._drop_uplink(job)
+        if job.floor == NETWORK:
+            self._drop_uplink(job)
         self.tuner.finished(service_s)
 
     def _add_uplink(self, job: JobState) -> None:
