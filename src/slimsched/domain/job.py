@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 
-class Job(Struct, frozen=True, kw_only=True):
+class Job(Struct, frozen=True, kw_only=True, gc=False):
     """One training job; it runs on all of its GPUs at once or not at all.
 
     `service_s` is its work: the seconds it would run on its most consolidated placement with the

@@ -7,12 +7,13 @@ the old finish stays in the queue and is skipped when it comes up.
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from operator import attrgetter
+from typing import assert_never
 
 from msgspec import Struct
 
 from slimsched.domain.job import Job
 from slimsched.execution.simulated_jobs_network import RunningGang, SharedLinks
-from slimsched.jobs.commands import Command, PreemptJob, StartJob, WakeAt
+from slimsched.jobs.commands import PreemptJob, StartJob, WakeAt
 from slimsched.jobs.events import Event, JobFinished, JobPreempted, JobSubmitted, NodeDown, NodeUp, Wake
 from slimsched.jobs.scheduler import JobScheduler
 from slimsched.jobs.sensitivity import Sensitivity
@@ -89,10 +90,13 @@ class SimulatedJobs:
                     self._finish(what, at_s)
                     if progress is not None:
                         progress(jobs - self._left)
-            elif not isinstance(what, Wake):
-                self._deliver(at_s, what)
-            elif at_s == self._wake_s:
-                self._wake_s = float("inf")
+            elif isinstance(what, Wake):
+                if at_s == self._wake_s:
+                    self._wake_s = float("inf")
+                    self._deliver(at_s, what)
+            elif isinstance(what, NodeDown | NodeUp):
+                self._change_machine(what, at_s)
+            else:
                 self._deliver(at_s, what)
         return self.log
 
@@ -106,43 +110,49 @@ class SimulatedJobs:
         self.events += 1
         log = self.log
         log.append((now_s, event))
-        if type(event) is NodeDown:
-            self._failed.add(event.machine)
-        elif type(event) is NodeUp:
-            self._failed.discard(event.machine)
         for command in self.scheduler.handle(event, now_s=now_s):
             log.append((now_s, command))
-            self._carry_out(command, now_s)
+            match command:
+                case StartJob():
+                    self._start(command, now_s)
+                case PreemptJob():
+                    self._stop(command.job_id, now_s)
+                case WakeAt():
+                    if command.at_s < self._wake_s:
+                        self._wake_s = command.at_s
+                        self._push(command.at_s, Wake())
+                case _:
+                    assert_never(command)
 
-    def _carry_out(self, command: Command, now_s: float) -> None:
-        kind = type(command)
-        if kind is StartJob:
-            self._start(command, now_s)  # type: ignore[arg-type]
-        elif kind is PreemptJob:
-            self._stop(command.job_id, now_s)  # type: ignore[union-attr]
+    def _change_machine(self, event: NodeDown | NodeUp, now_s: float) -> None:
+        if isinstance(event, NodeDown):
+            self._failed.add(event.machine)
         else:
-            assert isinstance(command, WakeAt)
-            if command.at_s < self._wake_s:
-                self._wake_s = command.at_s
-                self._push(command.at_s, Wake())
+            self._failed.discard(event.machine)
+        self._deliver(now_s, event)
 
     def _start(self, command: StartJob, now_s: float) -> None:
-        job = self._jobs[command.job_id]
-        served_s = self._served_s.get(job.id)
+        job_id, placement = command.job_id, command.placement
+        served_s = self._served_s.get(job_id)
+        start_s = now_s
         if served_s is None:
-            gang = RunningGang(job, command.placement, served_s=0.0, start_s=now_s)
+            served_s = 0.0
         else:
-            start_s = now_s + self._checkpoint.restore_s
-            gang = RunningGang(job, command.placement, served_s=served_s, start_s=start_s)
-        self._running[job.id] = gang
-        self._settle(self._links.join(gang), now_s, new=gang)
+            start_s += self._checkpoint.restore_s
+        gang = RunningGang(self._jobs[job_id], placement, served_s, start_s)
+        self._running[job_id] = gang
+        neighbours = self._links.join(gang)
+        if neighbours is None:
+            heappush(self._queue, (gang.finish_s(), self._seq, gang, 0))
+            self._seq += 1
+        else:
+            self._settle(neighbours, now_s, new=gang)
 
     def _finish(self, gang: RunningGang, now_s: float) -> None:
         del self._running[gang.job.id]
         self._left -= 1
-        neighbours = self._links.leave(gang)
-        if neighbours:
-            self._settle(neighbours, now_s)
+        if gang.nics:
+            self._settle(self._links.leave(gang), now_s)
         self._deliver(now_s, JobFinished(job_id=gang.job.id, served_s=gang.job.service_s))
 
     def _stop(self, job_id: str, now_s: float) -> None:
@@ -150,9 +160,8 @@ class SimulatedJobs:
         gang = self._running.pop(job_id)
         gang.advance(now_s)
         gang.version += 1
-        neighbours = self._links.leave(gang)
-        if neighbours:
-            self._settle(neighbours, now_s)
+        if gang.nics:
+            self._settle(self._links.leave(gang), now_s)
         done_s = gang.job.service_s - gang.remaining_s
         saved_at_s = now_s + self._checkpoint.save_s
         if self._failed and any(name in self._failed for name, _ in gang.placement):

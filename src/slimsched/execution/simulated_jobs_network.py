@@ -27,19 +27,17 @@ class RunningGang:
         "placement",
         "remaining_s",
         "served_s",
-        "started_s",
         "updated_s",
         "uplink_duty",
         "uplinks",
         "version",
     )
 
-    def __init__(self, job: Job, placement: Placement, *, served_s: float, start_s: float) -> None:
+    def __init__(self, job: Job, placement: Placement, served_s: float, start_s: float) -> None:
         self.job = job
         self.placement = placement
         self.served_s = served_s
         self.remaining_s = job.service_s - served_s
-        self.started_s = start_s
         self.updated_s = start_s
         self.version = 0
         self.compute_s = self.ideal_s = self.iteration_s = 1.0
@@ -70,6 +68,7 @@ class SharedLinks:
 
     def __init__(self, sensitivity: Sensitivity) -> None:
         self._sensitivity = sensitivity
+        self._alone: dict[tuple[str, int], tuple[float, float]] = {}
         topology = sensitivity.topology
         self._index = topology.index
         self._rack_of = topology.rack_of
@@ -78,17 +77,31 @@ class SharedLinks:
         self._nic_load = [0.0] * len(topology.machines)
         self._uplink_load = [0.0] * len(topology.racks)
 
-    def join(self, gang: RunningGang) -> dict[RunningGang, None]:
-        """Put a gang on its links; returns the gangs whose pace may change, itself included."""
-        sensitivity, job = self._sensitivity, gang.job
+    def join(self, gang: RunningGang) -> dict[RunningGang, None] | None:
+        """Put a gang on its links; returns the gangs whose pace may change, itself included.
+
+        None says that the gang uses no shared link: its pace is set and never changes.
+        """
+        job, placement = gang.job, gang.placement
+        if len(placement) == 1:
+            key = (job.model, job.gpus)
+            pace = self._alone.get(key)
+            if pace is None:
+                comm_s = self._sensitivity.comm_at(job, placement).total_s()
+                compute_s = self._sensitivity.model(job).compute_s
+                pace = (self._sensitivity.ideal_iteration_s(job), compute_s + comm_s)
+                self._alone[key] = pace
+            gang.ideal_s, gang.iteration_s = pace
+            return None
+        sensitivity = self._sensitivity
         model = sensitivity.model(job)
         gang.compute_s = model.compute_s
         gang.ideal_s = sensitivity.ideal_iteration_s(job)
-        gang.comm = comm = sensitivity.comm_at(job, gang.placement)
+        gang.comm = comm = sensitivity.comm_at(job, placement)
         gang.iteration_s = gang.compute_s + comm.total_s()
-        if len(gang.placement) == 1 or model.exposed_bytes <= 0.0:
-            return {gang: None}
-        gang.nics = tuple(self._index[name] for name, _ in gang.placement)
+        if model.exposed_bytes <= 0.0:
+            return None
+        gang.nics = tuple(self._index[name] for name, _ in placement)
         racks = dict.fromkeys(self._rack_of[machine] for machine in gang.nics)
         gang.uplinks = tuple(racks) if len(racks) > 1 else ()
         for machine in gang.nics:
@@ -99,8 +112,6 @@ class SharedLinks:
 
     def leave(self, gang: RunningGang) -> dict[RunningGang, None]:
         """Take a gang off its links; returns the gangs whose pace may change."""
-        if not gang.nics:
-            return {}
         neighbours = self._neighbours(gang)
         del neighbours[gang]
         for machine in gang.nics:
@@ -113,8 +124,6 @@ class SharedLinks:
 
     def settle(self, gangs: dict[RunningGang, None]) -> None:
         """Find the iteration times of these gangs, everybody else's pace given."""
-        if len(gangs) == 1 and not next(iter(gangs)).nics:
-            return
         for _ in range(ROUNDS):
             for gang in gangs:
                 self._settle_one(gang)

@@ -6,7 +6,7 @@ from slimsched.domain.job import Job
 from slimsched.domain.placement import Placement
 
 
-class JobSubmitted(Struct, frozen=True, kw_only=True, tag=True):
+class JobSubmitted(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """A job waits for GPUs; `served_s` is the ideal service it got in an earlier life, if any.
 
     `declined_since_s` is when it first declined an offer, if a restarted controller remembers that.
@@ -17,7 +17,7 @@ class JobSubmitted(Struct, frozen=True, kw_only=True, tag=True):
     declined_since_s: float | None = None
 
 
-class JobFoundRunning(Struct, frozen=True, kw_only=True, tag=True):
+class JobFoundRunning(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """A job already runs here: fed once for each running job when a controller (re)starts.
 
     `since_s` is when this run began (now, if nobody knows) and `served_s` what it had got before.
@@ -30,7 +30,7 @@ class JobFoundRunning(Struct, frozen=True, kw_only=True, tag=True):
     since_s: float | None = None
 
 
-class JobFinished(Struct, frozen=True, kw_only=True, tag=True):
+class JobFinished(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """A job has left for good (done, failed or cancelled), running or waiting; its GPUs are free.
 
     `served_s` is the ideal service it had in all, when the driver knows it (iterations done × ideal time).
@@ -40,7 +40,7 @@ class JobFinished(Struct, frozen=True, kw_only=True, tag=True):
     served_s: float | None = None
 
 
-class JobPreempted(Struct, frozen=True, kw_only=True, tag=True):
+class JobPreempted(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """A running job has stopped and its GPUs are free; it waits again with `served_s` ideal seconds done.
 
     The answer to PreemptJob, and equally the news that a job was thrown out by someone else.
@@ -50,26 +50,26 @@ class JobPreempted(Struct, frozen=True, kw_only=True, tag=True):
     served_s: float
 
 
-class StartFailed(Struct, frozen=True, kw_only=True, tag=True):
+class StartFailed(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """A StartJob could not be carried out; the job waits again and its GPUs are free."""
 
     job_id: str
     reason: str
 
 
-class NodeDown(Struct, frozen=True, kw_only=True, tag=True):
+class NodeDown(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """A machine is lost or drained; the gangs on it get a PreemptJob, and JobPreempted is awaited."""
 
     machine: str
 
 
-class NodeUp(Struct, frozen=True, kw_only=True, tag=True):
+class NodeUp(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """A machine is back, empty."""
 
     machine: str
 
 
-class Wake(Struct, frozen=True, kw_only=True, tag=True):
+class Wake(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """The time of a WakeAt has come (early or repeated ones do no harm)."""
 
 
