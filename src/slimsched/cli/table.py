@@ -16,7 +16,7 @@ def print_summaries(console: Console, rows: Sequence[Summary], title: str) -> No
     """One router a row."""
     wide = console.width >= NARROW
     console.print(f"[bold]{title}[/bold]")
-    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1))
+    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("router", no_wrap=True)
     names = ["accuracy", "of bound", "latency", "p99", "in time", "answered"]
     for name in names + (["J/request", "J (paper)", "GPU var", "batch"] if wide else []):

@@ -36,7 +36,7 @@ class Cluster:
         self.links = tuple(links)
         self.gateway_link = gateway_link
         self.batch_limit = batch_limit
-        self._move_s: dict[tuple[int, float | None, int], NDArray[np.float64]] = {}
+        self._moves: dict[tuple[int, float | None, int], tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
         kinds = {id(profile): profile for profile in profiles}
         cheapest = {k: {key: p.work_s(key, batch_limit) for key in KEYS.values()} for k, p in kinds.items()}
         self.work_s: dict[Key, NDArray[np.float64]] = {
@@ -61,20 +61,16 @@ class Cluster:
             return self.network.image_bytes
         return self.network.output_elements(segment - 1, previous) * self.profiles[source].element_bytes
 
-    def move_s(self, segment: int, previous: float | None, source: int) -> NDArray[np.float64]:
-        """Time one image's input takes from where it lies to each server, on idle links."""
-        found = self._move_s.get((segment, previous, source))
+    def move_s(self, segment: int, previous: float | None, source: int, count: int) -> NDArray[np.float64]:
+        """Time the inputs of `count` images take from where they lie to each server, on idle links."""
+        found = self._moves.get((segment, previous, source))
         if found is None:
             size, away = self.input_bytes(segment, previous, source), self.link_of(source)
-            found = np.array(
-                [
-                    size / min(away.bandwidth_bytes_per_s, link.bandwidth_bytes_per_s)
-                    + away.latency_s
-                    + link.latency_s
-                    for link in self.links
-                ]
+            fixed_s = np.array([away.latency_s + link.latency_s for link in self.links])
+            image_s = np.array(
+                [size / min(away.bandwidth_bytes_per_s, link.bandwidth_bytes_per_s) for link in self.links]
             )
             if source != GATEWAY:
-                found[source] = 0.0
-            self._move_s[segment, previous, source] = found
-        return found
+                fixed_s[source] = image_s[source] = 0.0
+            found = self._moves[segment, previous, source] = (fixed_s, image_s)
+        return found[0] + count * found[1]

@@ -24,9 +24,14 @@ class Estimate:
         self.run_s = lru_cache(maxsize=None)(self._run_s)
         self.rest_s = lru_cache(maxsize=None)(self._rest_s)
 
+    def move_s(self, seen: Observation) -> Values:
+        """Time a block of the head takes to each server; infinite to the dead."""
+        count = min(seen.count, self.group)
+        return self.cluster.move_s(seen.segment, seen.previous, seen.source, count) + seen.penalty_s
+
     def wait_s(self, seen: Observation) -> Values:
-        """Time until the head could start on each server: its backlog and the move of its input."""
-        return seen.backlog_s + self.cluster.move_s(seen.segment, seen.previous, seen.source) + seen.penalty_s
+        """Time until a block of the head could start on each server: the move, then the backlog."""
+        return seen.backlog_s + self.move_s(seen)
 
     def fitting_width(self, seen: Observation, server: int, share: float = 0.5) -> float:
         """The widest width with which all remaining segments should end within a share of the slack.

@@ -13,14 +13,14 @@ from slimsched.routing.router import Route
 
 
 class DriftPlusPenaltyRouter:
-    """Minimises Q_i · work_i(w) − V · accuracy(w) over servers and widths.
+    """Minimises Q_i · work_i(w) + move_i − V · accuracy(w) over servers and widths.
 
-    Q_i is the time until the head could start on server i, work_i(w) its service there in units of the
-    mean full-width service, accuracy(w) what a request can expect after this width, and V (seconds a unit
-    of accuracy) sets how much queue a point of accuracy is worth.
+    Q_i is the backlog of server i in seconds, work_i(w) the head's service there in units of the mean
+    full-width service, move_i the time its inputs take to get there, accuracy(w) what a request can expect
+    after this width; V (seconds a unit of accuracy) sets how much queue a point of accuracy is worth.
     """
 
-    def __init__(self, cluster: Cluster, rng: Random, v: float = 4.0) -> None:
+    def __init__(self, cluster: Cluster, rng: Random, v: float = 2.0) -> None:
         self._cluster = cluster
         self._estimate = Estimate(cluster)
         self._v = v
@@ -41,7 +41,6 @@ class DriftPlusPenaltyRouter:
         expected = self._cluster.accuracy.expected
         gain = np.array([expected((*seen.widths, width)) for width in WIDTHS])
         work = self._work[seen.segment, seen.previous]
-        wait_s = self._estimate.wait_s(seen)
-        score = wait_s[None, :] * work - self._v * gain[:, None]
+        score = seen.backlog_s * work + self._estimate.move_s(seen) - self._v * gain[:, None]
         width, server = divmod(int(score.argmin()), len(self._cluster))
         return Route(server, WIDTHS[width], self._estimate.group, "least drift plus penalty")

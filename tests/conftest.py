@@ -1,0 +1,6 @@
+"""Makes tests/cluster.py importable whatever the folder of a test."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
