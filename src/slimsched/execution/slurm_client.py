@@ -7,12 +7,13 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from slimsched.domain.placement import Placement
+from slimsched.domain.placement import Placement, gpus_in
 from slimsched.execution.slurm_error import SlurmDeniedError, SlurmError, SlurmUnreachableError
 from slimsched.execution.slurm_job import SlurmJob
 from slimsched.execution.slurm_node import SlurmNode
 from slimsched.execution.slurm_note import Memory, Request, written
 from slimsched.execution.slurm_reply import Reply
+from slimsched.execution.slurm_split import pinned_share
 
 _UNREACHABLE = re.compile(
     r"unable to contact slurm controller|connect failure|communication|timed out|"
@@ -76,8 +77,8 @@ class SlurmClient:
         return self._hostnames[expression]
 
     def placement(self, job: SlurmJob) -> Placement:
-        """Where a running job's GPUs are."""
-        return tuple(zip(self.hostnames(job.nodes), job.shares, strict=True)) if job.nodes else ()
+        """Where a running job's GPUs are; of one that is ending, Slurm may name only some."""
+        return tuple(zip(self.hostnames(job.nodes), job.shares, strict=False)) if job.nodes else ()
 
     # acting
 
@@ -168,7 +169,18 @@ class SlurmClient:
 
 
 def place_arguments(job_id: str, placement: Placement) -> list[str]:
-    """The scontrol call that binds a held job to machines."""
-    machines = len(placement)
+    """The scontrol call that binds a held job to machines, and to its shares there if they are equal.
+
+    Never both per node and per job: Slurm 22.05 then calls some jobs that fit impossible.
+    """
+    machines, share = len(placement), pinned_share(placement)
     nodes = ",".join(name for name, _ in placement)
-    return ["update", f"JobId={job_id}", f"NumNodes={machines}-{machines}", f"ReqNodeList={nodes}"]
+    per_node, per_job = ("", f"gres:gpu:{gpus_in(placement)}") if not share else (f"gres:gpu:{share}", "")
+    return [
+        "update",
+        f"JobId={job_id}",
+        f"NumNodes={machines}-{machines}",
+        f"ReqNodeList={nodes}",
+        f"TresPerNode={per_node}",
+        f"TresPerJob={per_job}",
+    ]

@@ -74,7 +74,7 @@ class ThrowAwaySlurm:
         self._machines_per_rack = machines_per_rack
         self._gpus = gpus_per_machine
         self._kill_wait_s = kill_wait_s
-        self._environment = dict(os.environ) | {"SLURM_CONF": str(self.conf)}
+        self._environment = dict(os.environ) | {"SLURM_CONF": str(self.conf), "PATH": _path()}
 
     @property
     def machines(self) -> list[str]:
@@ -194,7 +194,11 @@ class ThrowAwaySlurm:
 
 def missing_daemons() -> list[str]:
     """What a throw-away Slurm needs and this machine lacks."""
-    return [name for name in ("munged", "slurmctld", "slurmd", "squeue") if _which(name) is None]
+    return [
+        name
+        for name in ("munged", "slurmctld", "slurmd", "squeue")
+        if shutil.which(name, path=_path()) is None
+    ]
 
 
 def wait_until(condition: Callable[[], bool], what: str, *, timeout_s: float, step_s: float = 0.1) -> None:
@@ -214,8 +218,9 @@ def _require_daemons() -> None:
         )
 
 
-def _which(name: str) -> str | None:
-    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+def _path() -> str:
+    """Where to look for programs; daemons often lie where users do not look."""
+    return f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"
 
 
 def _fake_gpu(path: Path) -> None:

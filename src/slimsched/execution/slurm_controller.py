@@ -20,6 +20,7 @@ from slimsched.execution.slurm_error import SlurmDeniedError, SlurmError, SlurmU
 from slimsched.execution.slurm_job import Status
 from slimsched.execution.slurm_note import Memory
 from slimsched.execution.slurm_observation import Observation, ObservedJob
+from slimsched.execution.slurm_split import split
 from slimsched.execution.slurm_stage import STEPS, Stage, Step
 from slimsched.jobs.commands import Command, PreemptJob, StartJob, WakeAt
 from slimsched.jobs.events import (
@@ -157,7 +158,7 @@ class SlurmController:
             policy=self._policy,
             sensitivity=Sensitivity(topology=topology, fabric=self._fabric, models=self._models),
             quotas=self._quotas,
-            fill_in_order=True,
+            split=split,
         )
         events = [self._change(job_id, seen) for job_id in sorted(seen.jobs, key=_number)]
         running = [event for event in events if isinstance(event, JobFoundRunning)]
@@ -176,13 +177,7 @@ class SlurmController:
             case Step.NOTHING:
                 return None
             case Step.CHECK:
-                if set(observed.placement) != set(tracked.placement):
-                    self._broken = f"job {job_id} runs on {_where(observed.placement)}"
-                elif observed.slurm.restarts != tracked.restarts:
-                    self._broken = f"Slurm restarted job {job_id}"
-                tracked.stage = Stage.RUNNING
-                tracked.failures = 0
-                return None
+                return self._check(observed, tracked)
             case Step.LATE:
                 begun_s = max(tracked.released_unix_s, observed.slurm.eligible_s or 0.0)
                 if seen.unix_s - begun_s < self._patience.start_s:
@@ -200,6 +195,25 @@ class SlurmController:
                 return None
             case step:
                 assert_never(step)
+
+    def _check(self, observed: ObservedJob, tracked: Tracked) -> Event | None:
+        """See whether a job runs where it was told to; Slurm may have shared its GPUs out otherwise."""
+        assert self.scheduler is not None
+        job_id, placement = observed.job.id, observed.placement
+        tracked.stage = Stage.RUNNING
+        tracked.failures = 0
+        if observed.slurm.restarts != tracked.restarts:
+            self._broken = f"Slurm restarted job {job_id}"
+        elif set(placement) != set(tracked.placement):
+            more = dict(placement)
+            for name, gpus in tracked.placement:
+                more[name] = more.get(name, 0) - gpus
+            free = self.scheduler.free
+            if all(gpus <= free.by_machine[free.index[name]] for name, gpus in more.items()):
+                tracked.placement = placement
+                return JobFoundRunning(job=observed.job, placement=placement)
+            self._broken = f"job {job_id} runs on {_where(placement)}"
+        return None
 
     def _meet(self, observed: ObservedJob, seen: Observation) -> Event | None:
         """Take up a job we did not know; one that Slurm might start on its own is held first."""
@@ -230,7 +244,9 @@ class SlurmController:
             self._hold(job_id)
         if tracked.stage is Stage.RUNNING:
             served_s = round(self.scheduler.jobs[job_id].service_s(now_s), 3)
-            tracked.memory = Memory(arrival_s=observed.job.arrival_s, served_s=served_s)
+            tracked.memory = Memory(
+                arrival_s=observed.job.arrival_s, served_s=served_s, placement=tracked.placement
+            )
             self._client.remember(job_id, tracked.memory)
         tracked.stage = Stage.WAITING
         return JobPreempted(job_id=job_id, served_s=tracked.memory.served_s)
@@ -303,6 +319,7 @@ class SlurmController:
         tracked.memory = Memory(
             arrival_s=seen.jobs[job_id].job.arrival_s,
             served_s=round(self.scheduler.jobs[job_id].service_s(seen.now_s), 3),
+            placement=tracked.placement,
         )
         try:
             self._client.remember(job_id, tracked.memory)
@@ -337,6 +354,7 @@ class SlurmController:
                     arrival_s=state.job.arrival_s,
                     served_s=tracked.memory.served_s,
                     declined_since_s=state.clock_s,
+                    placement=tracked.memory.placement,
                 )
                 self._client.remember(job_id, tracked.memory)
 

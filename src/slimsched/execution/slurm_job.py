@@ -24,7 +24,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     status: Status
     state: str
     gpus: int
-    anywhere: bool = True  # it asked for GPUs in all (--gpus), not for so many a node or a task
+    per_task: bool = False  # it asked for GPUs by the task, which ties them to its tasks
     partition: str = ""
     user: str = ""
     name: str = ""
@@ -51,7 +51,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
             status=_status(state, held=number(reply.get("priority")) == 0),
             state="+".join(sorted(state)),
             gpus=_gpus(reply),
-            anywhere=gpu_count(reply.get("tres_per_job")) > 0,
+            per_task=gpu_count(reply.get("tres_per_task")) > 0,
             partition=reply.get("partition") or "",
             user=reply.get("user_name") or "",
             name=reply.get("name") or "",

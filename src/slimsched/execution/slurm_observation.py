@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from slimsched.domain.job import Job
-from slimsched.domain.placement import Placement
+from slimsched.domain.placement import Placement, gpus_in
 from slimsched.domain.topology import Machine
 from slimsched.execution.slurm_client import SlurmClient
 from slimsched.execution.slurm_job import SlurmJob, Status
@@ -90,8 +90,10 @@ def observe(
 
 def _why_not(slurm: SlurmJob) -> str:
     """Why a job cannot be placed by us; empty if it can."""
-    if not slurm.anywhere:
-        return "it asks for GPUs per node or task; submit it with --gpus=N so that it can be placed freely"
+    if slurm.per_task:
+        return "it asks for GPUs by the task; submit it with --gpus=N so that it can be placed freely"
+    if not slurm.gpus:
+        return "it asks for no GPUs; submit it with --gpus=N"
     if not slurm.requeue:
         return "it may not be requeued; submit it with --requeue"
     return ""
@@ -102,7 +104,7 @@ def _observed(slurm: SlurmJob, request: Request, placement: Placement, clock: Cl
     job = Job(
         id=slurm.id,
         arrival_s=clock.at(slurm.submit_s) if memory.arrival_s is None else memory.arrival_s,
-        gpus=slurm.gpus,
+        gpus=gpus_in(memory.placement) or slurm.gpus,
         service_s=request.service_s,
         model=request.model,
         tenant=request.tenant or slurm.user,
