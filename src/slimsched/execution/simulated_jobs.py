@@ -55,6 +55,7 @@ class SimulatedJobs:
         self.log: JobLog = []
         self.events = 0
         self.now_s = 0.0
+        self.sensitivity = sensitivity
         self._links = SharedLinks(sensitivity)
         self._checkpoint = checkpoint or Checkpoint()
         self._jobs = {job.id: job for job in jobs}

@@ -36,8 +36,8 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     work_bound_s: float
     comm_by_tier: dict[str, float]
     gpu_share_by_tier: dict[str, float]
-    jobs: int
-    events: int
+    jobs: float
+    events: float
 
 
 def summarize(

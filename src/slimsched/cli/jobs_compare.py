@@ -1,0 +1,115 @@
+"""`slim jobs compare`: several policies on the same jobs."""
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from slimsched.cli import jobs_setting as options
+from slimsched.cli.jobs_simulate import COLUMNS
+from slimsched.errors import ConfigError
+
+if TYPE_CHECKING:
+    from slimsched.domain.job import Job
+    from slimsched.execution.simulated_jobs_comparison import JobRow, JobSetting
+
+DEFAULT = "fifo,fit-first,srtf,tiresias,gandiva,themis,lwf,a-srpt,dally"
+
+
+def compare(
+    trace: options.Trace = "generated",
+    policies: Annotated[str, typer.Option("--policies", help="Comma-separated names.")] = DEFAULT,
+    cluster: options.Cluster = "racks-512",
+    gpus: options.Gpus = None,
+    network: Annotated[
+        str, typer.Option("--network", help="fast, oversubscribed, congested; comma-separated.")
+    ] = ("congested"),
+    arrivals: Annotated[
+        str, typer.Option("--arrivals", help="trace, batch, poisson; comma-separated.")
+    ] = "trace",
+    load: options.Load = 1.0,
+    jobs: options.Jobs = 3000,
+    seed: options.Seed = 0,
+    seeds: Annotated[
+        int, typer.Option("--seeds", help="Windows and model assignments; means and 95 % intervals.", min=1)
+    ] = 1,
+    workers: Annotated[int, typer.Option("--workers", help="Processes; 0: one a core.", min=0)] = 0,
+    failures: options.Failures = 0.0,
+    quota: options.Quota = None,
+    data: options.Data = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the first seed to a PNG.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare policies on the same jobs.
+
+    Policies: fifo, fit-first, srtf, srsf, tiresias, gandiva, themis, lwf, a-srpt, scored, dally, and dally's
+    ablations no-wait, fully-consolidated, mean-tuner and manual:TM:TR (timers in seconds).
+
+    Examples:
+
+      slim jobs compare --trace helios --network congested --seeds 5 --json
+
+      slim jobs compare --policies tiresias,dally --arrivals batch,poisson --network fast,congested
+
+      slim jobs compare --policies manual:43200:86400,dally --jobs 3000 --plot compare.png
+    """
+    from slimsched.cli.jobs_table import print_rows
+    from slimsched.execution import simulated_jobs_comparison as comparison
+
+    names = [name.strip() for name in policies.split(",") if name.strip()]
+    if not names:
+        raise ConfigError("no policy given; name some with --policies, such as tiresias,dally")
+    topology = options.read_topology(cluster, gpus)
+    settings = [
+        options.make_setting(
+            topology, network=net, arrivals=kind, load=load, jobs=jobs, failures=failures, quota=quota
+        )
+        for net in network.split(",")
+        for kind in arrivals.split(",")
+    ]
+    read = options.read_trace(trace, data, seed, jobs, topology)
+    with Progress(*COLUMNS, console=Console(stderr=True), disable=as_json, transient=True) as bar:
+        task = bar.add_task(f"simulating {trace}", total=len(names) * seeds * len(settings))
+        rows = comparison.compare(
+            read,
+            names,
+            settings,
+            seed=seed,
+            seeds=seeds,
+            workers=workers or os.cpu_count() or 1,
+            progress=lambda name: bar.update(task, advance=1, description=f"{name} done"),
+        )
+    if plot is not None:
+        _plot(plot, names, read, settings[0], seed, f"{trace} on {topology.name}")
+    if as_json:
+        print(json.dumps([_flat(row) for row in rows], indent=1))
+        return
+    console = Console()
+    for i, setting in enumerate(settings):
+        title = f"{trace} on {topology.name}, {setting.network}, {setting.arrivals}, {seeds} seeds"
+        print_rows(console, rows[i * len(names) : (i + 1) * len(names)], title)
+    if plot is not None:
+        console.print(f"written: {plot}")
+
+
+def _flat(row: "JobRow") -> dict[str, object]:
+    """A row as one flat object."""
+    fields = msgspec.to_builtins(row)
+    return {**fields.pop("summary"), **fields}
+
+
+def _plot(
+    path: Path, names: list[str], trace: "list[Job]", setting: "JobSetting", seed: int, title: str
+) -> None:
+    """Draw the runs of one seed."""
+    from slimsched.execution.simulated_jobs_comparison import prepare, simulate
+    from slimsched.telemetry.job_plots import plot_jobs
+
+    prepared = prepare(trace, setting, seed)
+    runs = {name: simulate(name, prepared, setting, seed)[:2] for name in names}
+    plot_jobs(runs, setting.topology, f"{title}, {setting.network}, {setting.arrivals}, seed {seed}", path)

@@ -1,0 +1,76 @@
+"""`slim jobs explain`: why a job of a simulated trace waited."""
+
+import json
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from slimsched.cli import jobs_setting as options
+from slimsched.errors import UnknownNameError
+
+
+def explain(
+    job: Annotated[str, typer.Argument(help="Id of the job.")],
+    at_s: Annotated[
+        float | None, typer.Option("--at-s", help="Look at this time; else just before its first start.")
+    ] = None,
+    trace: options.Trace = "generated",
+    policy: Annotated[str, typer.Option("--policy", help="Name of a policy.")] = "dally",
+    cluster: options.Cluster = "racks-512",
+    gpus: options.Gpus = None,
+    network: options.Network = "congested",
+    arrivals: options.Arrivals = "trace",
+    load: options.Load = 1.0,
+    jobs: options.Jobs = 0,
+    seed: options.Seed = 0,
+    failures: options.Failures = 0.0,
+    quota: options.Quota = None,
+    data: options.Data = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say why a job waits: declined offers, timer left, allowed tier, nearest feasible domain, victims.
+
+    Examples:
+
+      slim jobs explain g17 --trace generated --jobs 500 --arrivals batch
+
+      slim jobs explain 41 --trace tiresias --cluster tiresias-16 --at-s 900 --json
+    """
+    from slimsched.execution import simulated_jobs_comparison as comparison
+    from slimsched.telemetry.job_runs import histories
+
+    topology = options.read_topology(cluster, gpus)
+    setting = options.make_setting(
+        topology, network=network, arrivals=arrivals, load=load, jobs=jobs, failures=failures, quota=quota
+    )
+    prepared = comparison.prepare(options.read_trace(trace, data, seed, jobs, topology), setting, seed)
+    if all(one.id != job for one in prepared):
+        raise UnknownNameError("job", job, [one.id for one in prepared[:5]] + ["…"])
+    if at_s is None:
+        history = histories(comparison.build(policy, prepared, setting, seed).run())[job]
+        started_s = history.runs[0].start_s
+        at_s = started_s if started_s == history.submitted_s else started_s - 1e-3
+    simulation = comparison.build(policy, prepared, setting, seed)
+    simulation.run(until_s=at_s)
+    reason = simulation.scheduler.explain(job, now_s=at_s)
+    if as_json:
+        print(json.dumps({"at_s": at_s, **msgspec.to_builtins(reason)}, indent=1))
+        return
+    console = Console()
+    console.print(f"[bold]job {job}[/bold] at {at_s:.0f} s: {reason.state}, {reason.gpus} GPUs")
+    console.print(f"  {reason.reason}")
+    if reason.allowed_tier is None:
+        return
+    console.print(f"  waited {reason.waited_s:.0f} s, declined {reason.declined_offers} offers")
+    console.print(f"  takes a placement within one {reason.allowed_tier.name.lower()}")
+    if reason.queue_position is not None:
+        console.print(f"  number {reason.queue_position} in the order")
+    if reason.timer_left_s is not None and reason.next_tier is not None:
+        console.print(f"  {reason.timer_left_s:.0f} s until {reason.next_tier.name.lower()} will do")
+    if reason.nearest is not None:
+        near = reason.nearest
+        console.print(f"  nearest: {near.name}, {near.free_gpus} GPUs free, {near.missing_gpus} missing")
+    if reason.victims_considered:
+        console.print(f"  victims considered: {', '.join(reason.victims_considered)}")

@@ -1,0 +1,114 @@
+"""Options that choose a trace, a cluster and a network, shared by the commands that simulate jobs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slimsched.errors import ConfigError
+
+if TYPE_CHECKING:
+    from slimsched.domain.job import Job
+    from slimsched.domain.topology import Topology
+    from slimsched.execution.simulated_jobs_comparison import JobSetting
+
+Trace = Annotated[
+    str,
+    typer.Option(
+        "--trace",
+        help="helios, tiresias (from the data folder), generated, or a CSV "
+        "(Helios, Philly, PAI, Tiresias, sacct; ARCHIVE.tar.gz#FILE).",
+    ),
+]
+Data = Annotated[Path | None, typer.Option("--data", envvar="SLIM_DATA", help="The data folder.")]
+Cluster = Annotated[
+    str, typer.Option("--cluster", help="A shipped cluster (racks-512, racks-64, tiresias-16) or a file.")
+]
+Gpus = Annotated[
+    int | None, typer.Option("--gpus", help="A flat pool of so many GPUs instead: counted, not placed.")
+]
+Network = Annotated[str, typer.Option("--network", help="fast, oversubscribed or congested.")]
+Arrivals = Annotated[
+    str, typer.Option("--arrivals", help="trace (as recorded), batch (all at once) or poisson.")
+]
+Load = Annotated[float, typer.Option("--load", help="Offered load of poisson arrivals, 1 being all GPUs.")]
+Jobs = Annotated[
+    int, typer.Option("--jobs", help="Jobs in the window taken from the trace; 0: the whole trace.", min=0)
+]
+Seed = Annotated[int, typer.Option("--seed", help="Same seed, same window, models and log.")]
+Failures = Annotated[
+    float, typer.Option("--failures", help="Failures of a machine a day, each repaired in an hour.", min=0)
+]
+Quota = Annotated[list[str] | None, typer.Option("--quota", help="TENANT=GPUS; may be given again.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
+
+GENERATED_JOBS = 5000
+
+
+def read_trace(trace: str, data: Path | None, seed: int, jobs: int, topology: "Topology") -> "list[Job]":
+    """The jobs of a trace, or generated ones that fit the cluster."""
+    from slimsched.workload.job_trace import locate_trace, read_job_trace
+
+    if trace == "generated":
+        import numpy as np
+
+        from slimsched.workload.job_generator import generate_jobs
+
+        return generate_jobs(jobs or GENERATED_JOBS, np.random.default_rng(seed), largest=topology.gpus)
+    return read_job_trace(locate_trace(trace, data))
+
+
+def read_topology(cluster: str, gpus: int | None) -> "Topology":
+    """The cluster named, or a flat pool."""
+    from slimsched.config import CONFIGS
+    from slimsched.domain.topology import Topology
+    from slimsched.workload.job_cluster import read_cluster
+
+    if gpus is not None:
+        if gpus < 1:
+            raise ConfigError(f"--gpus is {gpus}; give 1 or more")
+        return Topology.pool(gpus)
+    shipped = CONFIGS / "clusters" / f"{cluster}.toml"
+    return read_cluster(shipped if shipped.is_file() else Path(cluster))
+
+
+def read_quotas(quota: list[str] | None) -> dict[str, int]:
+    """Read 'alice=64'."""
+    found: dict[str, int] = {}
+    for text in quota or ():
+        tenant, _, gpus = text.partition("=")
+        if not tenant or not gpus.isdigit():
+            raise ConfigError(f"quota '{text}' is not of the form TENANT=GPUS, such as alice=64")
+        found[tenant] = int(gpus)
+    return found
+
+
+def make_setting(
+    topology: "Topology",
+    *,
+    network: str,
+    arrivals: str,
+    load: float,
+    jobs: int,
+    failures: float,
+    quota: list[str] | None,
+) -> "JobSetting":
+    """All that a simulation depends on besides trace, policy and seed."""
+    from slimsched.domain.fabric import fabric_named
+    from slimsched.errors import UnknownNameError
+    from slimsched.execution.simulated_jobs_comparison import JobSetting
+    from slimsched.workload.job_window import ARRIVALS
+
+    fabric_named(network)
+    if arrivals not in ARRIVALS:
+        raise UnknownNameError("kind of arrivals", arrivals, ARRIVALS)
+    return JobSetting(
+        machines=topology.machines,
+        cluster=topology.name,
+        network=network,
+        arrivals=arrivals,
+        load=load,
+        jobs=jobs,
+        failures_per_machine_day=failures,
+        quotas=read_quotas(quota),
+    )

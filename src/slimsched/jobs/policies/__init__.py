@@ -1,0 +1,52 @@
+"""The policies by name: one file each, one line here."""
+
+from collections.abc import Callable
+
+from slimsched.errors import ConfigError, UnknownNameError
+from slimsched.jobs.policies.a_srpt import ASrpt
+from slimsched.jobs.policies.dally import Dally, fully_consolidated, manual_timers, mean_tuner, no_wait
+from slimsched.jobs.policies.fifo import Fifo
+from slimsched.jobs.policies.fit_first import FitFirst
+from slimsched.jobs.policies.gandiva import Gandiva
+from slimsched.jobs.policies.lwf import Lwf
+from slimsched.jobs.policies.scored import Scored
+from slimsched.jobs.policies.srtf import Srsf, Srtf
+from slimsched.jobs.policies.themis import Themis
+from slimsched.jobs.policies.tiresias import Tiresias
+from slimsched.jobs.policy import Policy
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "fifo": Fifo,
+    "fit-first": FitFirst,
+    "srtf": Srtf,
+    "srsf": Srsf,
+    "tiresias": Tiresias,
+    "gandiva": Gandiva,
+    "themis": Themis,
+    "lwf": Lwf,
+    "a-srpt": ASrpt,
+    "scored": Scored,
+    "dally": Dally,
+    "no-wait": no_wait,
+    "fully-consolidated": fully_consolidated,
+    "mean-tuner": mean_tuner,
+}
+MANUAL = "manual:TM:TR"
+
+
+def policy_named(name: str) -> Policy:
+    """A fresh policy; 'manual:TM:TR' is dally with timers of so many seconds for everybody."""
+    if name.startswith("manual:"):
+        try:
+            rack_s, network_s = (float(part) for part in name.split(":")[1:])
+        except ValueError:
+            raise ConfigError(
+                f"policy '{name}' is not of the form {MANUAL}, such as manual:43200:86400"
+            ) from None
+        if not 0 <= rack_s <= network_s:
+            raise ConfigError(f"policy '{name}': the timers must not be negative and TM not above TR")
+        return manual_timers(rack_s, network_s)
+    try:
+        return POLICIES[name]()
+    except KeyError:
+        raise UnknownNameError("policy", name, (*POLICIES, MANUAL)) from None
