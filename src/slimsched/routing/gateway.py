@@ -34,6 +34,8 @@ from slimsched.routing.observation import Observation
 from slimsched.routing.router import Route, Router
 
 START: Place = (0, None, GATEWAY)
+RETRY_S = 0.001
+"""When a router that is asked at each event said wait, it is asked again after this time at the latest."""
 
 
 class GatewayOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,15 +90,15 @@ class Gateway:
                 self.seen.set_alive(server, True)
             case Wake():
                 self._wake_s = None
-                commands += self._step(now_s)
+                if self.options.step_s > 0.0:
+                    commands += self._step(now_s)
             case _:
                 assert_never(event)
+        if self._lanes and self.options.step_s <= 0.0:
+            commands += self._step(now_s)
         if self._lanes and self._wake_s is None:
-            if self.options.step_s <= 0.0:
-                commands += self._step(now_s)
-            if self._lanes:
-                self._wake_s = now_s + (self.options.step_s or 0.001)
-                commands.append(WakeAt(at_s=self._wake_s))
+            self._wake_s = now_s + (self.options.step_s or RETRY_S)
+            commands.append(WakeAt(at_s=self._wake_s))
         return commands
 
     @property

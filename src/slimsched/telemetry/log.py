@@ -47,11 +47,10 @@ class LogWriter:
     """An observer that writes everything down."""
 
     def __init__(self, path: Path, header: Header) -> None:
-        self._file: BufferedIOBase
-        if path.suffix == ".gz":
-            self._file = gzip.GzipFile(path, "wb", compresslevel=1, mtime=0)
-        else:
-            self._file = path.open("wb")
+        self._raw = path.open("wb")
+        self._file: BufferedIOBase = self._raw
+        if path.suffix == ".gz":  # neither name nor time in its head: same run, same bytes
+            self._file = gzip.GzipFile("", "wb", compresslevel=1, fileobj=self._raw, mtime=0)
         self._encoder = msgspec.json.Encoder()
         self._buffer = bytearray()
         self._line(header)
@@ -64,6 +63,7 @@ class LogWriter:
     ) -> None:
         self._file.write(self._buffer)
         self._file.close()
+        self._raw.close()
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         """Append one entry."""

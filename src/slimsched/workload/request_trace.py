@@ -51,6 +51,8 @@ def read_request_trace(path: Path) -> RequestTrace:
         raise DataError(f"no arrival trace at {path}; give the path of {ACCEPTED}")
     try:
         text = _text(path)
+        if not text[:1000].upper().isupper():  # no letter at the top: bare counts, no header
+            return _of_counts(path.name, [float(word) for word in text.split()], 1.0)
         rows = csv.reader(io.StringIO(text))
         header = next(rows, [])
         names = [name.strip().lower() for name in header]
@@ -67,7 +69,7 @@ def read_request_trace(path: Path) -> RequestTrace:
         if minutes:
             table = np.array([[float(row[i] or 0) for i in minutes] for row in rows if row])
             return _of_counts(path.name, table.sum(axis=0).tolist(), 60.0)
-        return _of_counts(path.name, [float(word) for word in text.split()], 1.0)
+        raise ValueError(f"no known column among {', '.join(names[:6])}")
     except (ValueError, IndexError, OSError, EOFError, tarfile.TarError) as error:
         raise DataError(f"{path.name} is not an arrival trace ({error}); give {ACCEPTED}") from None
 
