@@ -1,12 +1,19 @@
-"""Reservations: a gang that starves behind smaller ones gets GPUs set aside as they come free."""
+"""Reservations with backfill: a gang that starves behind smaller ones gets GPUs set aside as they come free.
+
+Where everybody on those machines has a time limit it is known when they will all be free at the latest;
+until then, waiting jobs whose own limit ends earlier may borrow what is held already.
+"""
 
 from typing import TYPE_CHECKING
 
 from slimsched.domain.placement import Placement, Tier
-from slimsched.jobs.job_state import JobState
+from slimsched.jobs.job_state import JobState, Phase
 
 if TYPE_CHECKING:
     from slimsched.jobs.scheduler import JobScheduler
+
+BACKFILL_TRIES = 8
+"""Waiting jobs that are offered held GPUs at each quantum."""
 
 
 def reserve(scheduler: "JobScheduler", now_s: float) -> None:
@@ -19,6 +26,23 @@ def reserve(scheduler: "JobScheduler", now_s: float) -> None:
     placement = _target(scheduler, job)
     if placement is not None:
         scheduler.claim(job, placement, now_s, ready_s=_ready_s(scheduler, placement, now_s))
+
+
+def backfill(scheduler: "JobScheduler", now_s: float) -> None:
+    """Lend held GPUs to waiting jobs that will have returned them in time."""
+    for claim in list(scheduler.claims.open.values()):
+        if claim.ready_s is None or claim.job.phase != Phase.CLAIMING:
+            continue
+        for job in scheduler.waiting.heads(BACKFILL_TRIES):
+            limit_s = job.job.limit_s
+            if limit_s is None or now_s + limit_s > claim.ready_s:
+                continue
+            if scheduler.over_quota(job.job.tenant, job.gpus):
+                continue
+            machine = next((name for name, gpus in claim.held.items() if gpus >= job.gpus), None)
+            if machine is not None:
+                claim.lend(machine, job.gpus)
+                scheduler.start_on_held(job, ((machine, job.gpus),), now_s)
 
 
 def _target(scheduler: "JobScheduler", job: JobState) -> Placement | None:

@@ -34,7 +34,7 @@ from slimsched.jobs.job_state import JobState, Phase
 from slimsched.jobs.policy import FOREVER, Policy
 from slimsched.jobs.preemption import make_room, migrate
 from slimsched.jobs.reasons import explain
-from slimsched.jobs.reservation import reserve
+from slimsched.jobs.reservation import backfill, reserve
 from slimsched.jobs.sensitivity import Sensitivity
 from slimsched.jobs.waiting import Waiting
 
@@ -83,7 +83,9 @@ class JobScheduler:
         self._armed_s = FOREVER
         self._quantum_s = FOREVER
         self._reordered_s = 0.0
-        self._periodic = policy.preempts or policy.migrates or policy.reorders
+        self._periodic = (
+            policy.preempts or policy.migrates or policy.reorders or policy.reserve_after_s < FOREVER
+        )
         self._commands: list[Command] = []
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             JobSubmitted: self._submitted,
@@ -336,6 +338,11 @@ class JobScheduler:
         self.free.take(placement)
         self._launch(job, placement, now_s)
 
+    def start_on_held(self, job: JobState, placement: Placement, now_s: float) -> None:
+        """Start a waiting job on GPUs that a claim has lent it."""
+        self.waiting.leave(job)
+        self._launch(job, placement, now_s)
+
     def _launch(self, job: JobState, placement: Placement, now_s: float) -> None:
         """Start a job on GPUs that are already taken for it."""
         waited_s = now_s - job.since_s
@@ -426,8 +433,10 @@ class JobScheduler:
                 make_room(self, job, now_s)
         if policy.migrates:
             migrate(self, now_s)
-        if policy.reserve_after_s < FOREVER and not self.claims.open:
-            reserve(self, now_s)
+        if policy.reserve_after_s < FOREVER:
+            if not self.claims.open:
+                reserve(self, now_s)
+            backfill(self, now_s)
 
     def _arm(self, now_s: float) -> None:
         """Ask to be woken for the next timer, if nobody has asked for an earlier time yet."""

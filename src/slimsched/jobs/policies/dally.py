@@ -28,6 +28,7 @@ class Dally(Policy):
     reorders = True
     reorder_s = 6 * 3600.0
     eviction_classes = len(LEVELS_GPU_S)
+    reserve_after_s = 3 * 86400.0
 
     def __init__(self, tuner: Tuner | None = None, *, name: str = "dally") -> None:
         self.name = name
