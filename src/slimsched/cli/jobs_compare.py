@@ -72,7 +72,7 @@ def compare(
         for net in network.split(",")
         for kind in arrivals.split(",")
     ]
-    read = options.read_trace(trace, data, seed, jobs, topology)
+    read = options.read_trace(trace, data, seed, 4 * jobs, topology)  # room for a window a seed
     with Progress(*COLUMNS, console=Console(stderr=True), disable=as_json, transient=True) as bar:
         task = bar.add_task(f"simulating {trace}", total=len(names) * seeds * len(settings))
         rows = comparison.compare(

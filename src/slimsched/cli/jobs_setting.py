@@ -54,7 +54,7 @@ def read_trace(trace: str, data: Path | None, seed: int, jobs: int, topology: "T
 
         from slimsched.workload.job_generator import generate_jobs
 
-        return generate_jobs(4 * jobs or GENERATED_JOBS, np.random.default_rng(seed), largest=topology.gpus)
+        return generate_jobs(jobs or GENERATED_JOBS, np.random.default_rng(seed), largest=topology.gpus)
     return read_job_trace(locate_trace(trace, data))
 
 
