@@ -88,10 +88,14 @@ class Site:
 
         def holds() -> bool:
             crashed = [c.returncode for c in self._controllers if c.poll() not in (None, 0, -signal.SIGKILL)]
-            assert not crashed, (self.folder / "controller.out").read_text()
+            assert not crashed, self.output()
             return condition()
 
         wait_until(holds, what, timeout_s=timeout_s)
+
+    def output(self) -> str:
+        """What the controllers said."""
+        return (self.folder / "controller.out").read_text()
 
     def journal(self) -> list[str]:
         """What the gangs wrote: `JOB started|stopped|finished at step N on NODES`."""

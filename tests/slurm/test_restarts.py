@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 
+import msgspec
 import pytest
 
 from slimsched.execution.slurm_job import Status
@@ -27,13 +28,14 @@ def test_a_killed_controller_and_a_restarted_slurmctld_lose_and_double_nothing(s
     second = site.control(speed=60)
     site.wait(lambda: site.count(Status.GONE) >= 10, "the second controller carries on")
     site.cluster.stop_controller()
+    site.wait(lambda: "does not answer" in site.output(), "the controller notices that slurmctld is away")
     site.cluster.start_controller()
     site.wait(lambda: second.poll() is not None, "no gang is left", timeout_s=120)
 
     assert second.returncode == 0
     assert Counter(job.state for job in site.jobs().values()) == {"COMPLETED": 30}
     assert Counter(site.finished()) == dict.fromkeys(site.gangs, 1)
-    assert "Slurm is back" in (site.folder / "controller.out").read_text()
+    assert "Slurm is back" in site.output()
 
 
 @pytest.mark.slow
@@ -60,6 +62,8 @@ def test_a_restarted_controller_remembers_since_when_a_gang_declines(site) -> No
     first.kill()
     first.wait()
     declined_since_s = site.memory(gang).declined_since_s
+    why = msgspec.json.decode(site.slim("why", gang, "--network=congested", "--speed=60", "--json").stdout)
+    assert (why["state"], why["allowed_tier"], why["nearest"]["missing_gpus"]) == ("waiting", 0, 1)
 
     site.control(speed=60)
     site.wait(lambda: gang in site.finished(), "the gang has run at a wider tier")

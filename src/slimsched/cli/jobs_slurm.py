@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
     app.command()(run)
     app.command(context_settings={"allow_interspersed_args": False})(submit)
     app.command()(victims)
+    app.command()(why)
     app.command("slurm-up")(slurm_up)
     app.command("slurm-down")(slurm_down)
     jobs_kubernetes.register(app)
@@ -185,6 +186,40 @@ def victims(
     else:
         raise UnknownNameError("waiting job", str(job), tuple(waiting) or ("none waits",))
     view.show_outlook(slurm_preview.outlook(setup.client, setup.make, seen, gang), seen, as_json=as_json)
+
+
+def why(
+    job: Annotated[str, typer.Argument(help="A job that waits or runs.")],
+    policy: PolicyName = "dally",
+    network: Network = "oversubscribed",
+    partition: Partition = None,
+    quota: Quota = None,
+    speed: Speed = 1.0,
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say why a job on Slurm waits: declined offers, timer left, allowed tier, nearest domain, victims.
+
+    Give the options the controller runs with. Examples:
+
+      slim jobs why 1234 --policy dally --network congested
+    """
+    from slimsched.cli import jobs_slurm_view as view
+    from slimsched.cli.jobs_slurm_setup import set_up
+    from slimsched.execution import slurm_preview
+
+    setup = set_up(
+        policy=policy,
+        network=network,
+        quota=quota,
+        conf=conf,
+        partition=partition,
+        speed=speed,
+        patience_s=30.0,
+        warn=lambda text: None,
+    )
+    reason = slurm_preview.explanation(setup.client, setup.make, setup.look(), job)
+    view.show_explanation(reason, speed=speed, as_json=as_json)
 
 
 def slurm_up(

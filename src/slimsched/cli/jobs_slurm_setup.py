@@ -6,17 +6,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from slimsched.cli.jobs_setting import read_quotas
 from slimsched.domain.fabric import fabric_named
-from slimsched.errors import ConfigError, UnknownNameError
+from slimsched.errors import ConfigError
 from slimsched.execution import slurm_preflight
 from slimsched.execution.slurm_client import SlurmClient
 from slimsched.execution.slurm_controller import Entry, Patience, SlurmController
 from slimsched.execution.slurm_observation import Clock, Observation, observe
 from slimsched.execution.slurm_preflight import Preflight
-from slimsched.jobs.policies.dally import Dally
-from slimsched.jobs.policies.fifo import Fifo
-from slimsched.jobs.policies.fit_first import FitFirst
-from slimsched.jobs.policy import Policy
+from slimsched.jobs.policies import policy_named
 from slimsched.workload.job_models import TRAINING_MODELS
 
 
@@ -87,22 +85,7 @@ def set_up(
         clock=Clock(speed=speed),
         policy=policy,
         network=network,
-        quotas=dict(_quota(text) for text in quota or ()),
+        quotas=read_quotas(quota),
         patience=Patience(start_s=patience_s),
         warn=warn,
     )
-
-
-def _quota(text: str) -> tuple[str, int]:
-    tenant, _, gpus = text.partition("=")
-    if not tenant or not gpus.isdigit():
-        raise ConfigError(f"quota '{text}' is not TENANT=GPUS, such as vision=32")
-    return tenant, int(gpus)
-
-
-def policy_named(name: str) -> Policy:
-    """Look a policy up."""
-    table: dict[str, type[Policy]] = {"dally": Dally, "fifo": Fifo, "fit-first": FitFirst}
-    if name not in table:
-        raise UnknownNameError("policy", name, tuple(table))
-    return table[name]()

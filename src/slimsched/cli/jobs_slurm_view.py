@@ -24,6 +24,7 @@ from slimsched.jobs.events import (
     StartFailed,
     Wake,
 )
+from slimsched.jobs.explanation import Explanation
 
 
 def recorder(
@@ -108,6 +109,24 @@ def show_outlook(outlook: Outlook, seen: Observation, *, as_json: bool) -> None:
         console.print(f"It would run on {where(outlook.placement)}.", highlight=False)
     elif outlook.explanation is not None:
         console.print(f"It would wait: {outlook.explanation.reason}.", highlight=False)
+
+
+def show_explanation(reason: Explanation, *, speed: float, as_json: bool) -> None:
+    """Why a job waits, or where it runs."""
+    if as_json:
+        print(msgspec.json.encode(reason).decode())
+        return
+    console = Console()
+    console.print(f"Job {reason.job_id} ({reason.gpus} GPUs): {reason.reason}.", highlight=False)
+    if reason.allowed_tier is None:
+        return
+    if reason.declined_offers:
+        console.print(f"It declined {reason.declined_offers} offers.", highlight=False)
+    if reason.timer_left_s is not None and reason.next_tier is not None:
+        left_s = max(0.0, reason.timer_left_s / speed)
+        console.print(f"It takes one {reason.next_tier.name.lower()} in {left_s:.0f} s.", highlight=False)
+    if reason.victims_considered:
+        console.print(f"Victims considered: {', '.join(reason.victims_considered)}.", highlight=False)
 
 
 def where(placement: Placement) -> str:

@@ -152,7 +152,8 @@ class ThrowAwaySlurm:
     def _munge_options(self) -> list[str]:
         files = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munge.pid"}
         files |= {"log-file": "munge.log", "seed-file": "munge.seed"}
-        return [f"--{option}={self.folder / file}" for option, file in files.items()]
+        # --force: the folder may be ours alone, for nobody else need reach this Slurm
+        return ["--force", *(f"--{option}={self.folder / file}" for option, file in files.items())]
 
     def _write_files(self) -> None:
         for folder in ("state", "spool", "gpus"):

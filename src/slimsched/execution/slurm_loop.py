@@ -8,6 +8,9 @@ from slimsched.execution.slurm_controller import SlurmController
 from slimsched.execution.slurm_error import SlurmUnreachableError
 from slimsched.execution.slurm_observation import Clock, Observation
 
+SETTLE_S = 3.0
+"""After slurmctld was away, its machines need a moment to report which jobs have ended meanwhile."""
+
 
 def run(
     controller: SlurmController,
@@ -23,16 +26,19 @@ def run(
     away = False
     while not stop.is_set():
         try:
-            controller.round(look())
+            seen = look()
+            if away:
+                warn("Slurm is back.")
+                away = False
+                stop.wait(SETTLE_S)
+                seen = look()
+            controller.round(seen)
         except SlurmUnreachableError as error:
             if not away:
                 warn(f"{error} Asking again every {poll_s:g} s.")
             away = True
             stop.wait(poll_s)
             continue
-        if away:
-            warn("Slurm is back.")
-            away = False
         if until_idle and controller.scheduler is not None and not controller.jobs:
             return
         stop.wait(max(0.0, min(poll_s, clock.unix_s(controller.wake_s) - time.time())))

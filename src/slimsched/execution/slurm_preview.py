@@ -10,6 +10,7 @@ from slimsched.domain.placement import Placement
 from slimsched.execution.slurm_client import SlurmClient
 from slimsched.execution.slurm_controller import Entry, SlurmController
 from slimsched.execution.slurm_dry_run import DryRunClient
+from slimsched.execution.slurm_note import Memory
 from slimsched.execution.slurm_observation import Observation
 from slimsched.jobs.commands import PreemptJob, StartJob, WakeAt
 from slimsched.jobs.events import JobPreempted, JobSubmitted
@@ -44,6 +45,14 @@ def plan(client: SlurmClient, make: Make, seen: Observation) -> Plan:
     return Plan(commands=commands, calls=tuple(dry.calls))
 
 
+def explanation(client: SlurmClient, make: Make, seen: Observation, job_id: str) -> Explanation:
+    """Why a job waits, or where it runs, in the eyes of a fresh controller."""
+    controller = make(DryRunClient(client), lambda now_s, entry: None)
+    controller.round(seen)
+    assert controller.scheduler is not None
+    return controller.scheduler.explain(job_id, now_s=seen.now_s)
+
+
 def outlook(client: SlurmClient, make: Make, seen: Observation, job: Job) -> Outlook:
     """What a gang would get if it came last now: a job that waits already, or one that is only thought of."""
     others = {job_id: observed for job_id, observed in seen.jobs.items() if job_id != job.id}
@@ -51,8 +60,10 @@ def outlook(client: SlurmClient, make: Make, seen: Observation, job: Job) -> Out
     controller.round(msgspec.structs.replace(seen, jobs=others))
     scheduler, now_s = controller.scheduler, seen.now_s
     assert scheduler is not None
-    served_s = seen.jobs[job.id].memory.served_s if job.id in seen.jobs else 0.0
-    commands = scheduler.handle(JobSubmitted(job=job, served_s=served_s), now_s=now_s)
+    memory = seen.jobs[job.id].memory if job.id in seen.jobs else Memory()
+    commands = scheduler.handle(
+        JobSubmitted(job=job, served_s=memory.served_s, declined_since_s=memory.declined_since_s), now_s=now_s
+    )
     victims = tuple(command.job_id for command in commands if isinstance(command, PreemptJob))
     for victim in victims:
         served_s = scheduler.jobs[victim].service_s(now_s)
