@@ -11,9 +11,7 @@ from typing import Any
 from slimsched.domain.job import Job
 from slimsched.domain.placement import Placement, Tier
 from slimsched.domain.topology import Topology
-from slimsched.jobs.claim import Claim
-from slimsched.jobs.claims import Claims
-from slimsched.jobs.commands import Command, PreemptJob, StartJob, WakeAt
+from slimsched.jobs.commands import Command, WakeAt
 from slimsched.jobs.delay import DelayTimers
 from slimsched.jobs.demand import check_demand
 from slimsched.jobs.events import (
@@ -27,16 +25,14 @@ from slimsched.jobs.events import (
     StartFailed,
     Wake,
 )
-from slimsched.jobs.evictable import Evictable
 from slimsched.jobs.explanation import Explanation
-from slimsched.jobs.free_gpus import FreeGpus
 from slimsched.jobs.job_state import JobState, Phase
+from slimsched.jobs.occupancy import Occupancy, Split
 from slimsched.jobs.policy import FOREVER, Policy
 from slimsched.jobs.preemption import make_room, migrate
 from slimsched.jobs.reasons import explain
 from slimsched.jobs.reservation import backfill, reserve
 from slimsched.jobs.sensitivity import Sensitivity
-from slimsched.jobs.waiting import Waiting
 
 MACHINE, RACK, NETWORK = Tier
 WAITING, CLAIMING, RUNNING, STOPPING = Phase
@@ -47,11 +43,7 @@ RENEW_AFTER_S = 60.0
 """A timer that ran out is renewed if the policy would now wait longer by at least this."""
 
 
-Split = Callable[[str, Placement, FreeGpus], Placement]
-"""Shares of a job's gang on the machines chosen for it, by job id, placement and what is free."""
-
-
-class JobScheduler:
+class JobScheduler(Occupancy):
     """Decides which gang runs where and when, by a policy."""
 
     def __init__(
@@ -64,21 +56,9 @@ class JobScheduler:
         split: Split | None = None,
     ) -> None:
         """`split` says how an engine shares a gang out over the machines chosen for it."""
-        self.topology = topology
-        self.policy = policy
-        self.free = FreeGpus(topology)
-        self.waiting = Waiting()
-        self.jobs: dict[str, JobState] = {}
-        self.running: dict[str, JobState] = {}
-        self.claims = Claims(self.free)
-        self.quotas = dict(quotas or {})
-        self.tenant_gpus = dict.fromkeys(self.quotas, 0)
+        super().__init__(topology=topology, policy=policy, quotas=quotas, split=split)
         self.timers = DelayTimers()
-        self.spread: dict[str, JobState] = {}
-        self.evictable = Evictable(self.free, policy)
         self._sensitivity = sensitivity
-        self._split = split
-        self.down: set[str] = set()
         self._seq = 0
         self._armed_s = FOREVER
         self._quantum_s = FOREVER
@@ -86,7 +66,6 @@ class JobScheduler:
         self._periodic = (
             policy.preempts or policy.migrates or policy.reorders or policy.reserve_after_s < FOREVER
         )
-        self._commands: list[Command] = []
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             JobSubmitted: self._submitted,
             JobFoundRunning: self._found_running,
@@ -122,7 +101,8 @@ class JobScheduler:
     def _found_running(self, event: JobFoundRunning, now_s: float) -> None:
         known = self.running.get(event.job.id)
         if known is not None:
-            self._correct(known, event.placement, now_s)
+            self.correct(known, event.placement, now_s)
+            self._offer(now_s)
             return
         job = self._admit(event.job, now_s)
         job.served_s = event.served_s
@@ -170,26 +150,15 @@ class JobScheduler:
         name = event.machine
         if name in self.down:
             return
-        left = self.free.by_machine[self.free.index[name]]
-        self.free.take(((name, left),))
-        self.down.add(name)
-        for claim in list(self.claims.open.values()):
-            if name in claim.held and claim.job.phase == CLAIMING:
-                self.claims.dissolve(claim.job, self.down)
-                self._enqueue(claim.job, now_s, place=False)
-        for job in list(self.running.values()):
-            if job.phase == RUNNING and any(machine == name for machine, _ in job.placement):
-                self.stop(job, f"machine {name} is down")
+        for job in self._lose(name):
+            self._enqueue(job, now_s, place=False)
         self._offer(now_s)
 
     def _node_up(self, event: NodeUp, now_s: float) -> None:
         name = event.machine
         if name not in self.down:
             return
-        self.down.discard(name)
-        used = sum(g for job in self.running.values() for machine, g in job.placement if machine == name)
-        machine = self.topology.machines[self.free.index[name]]
-        self._give(((name, machine.gpus - used),), now_s)
+        self._regain(name, now_s)
         self._offer(now_s)
 
     def _woken(self, event: Wake, now_s: float) -> None:
@@ -245,20 +214,11 @@ class JobScheduler:
             return job.floor
         return NETWORK if network_s <= 0.0 else max(job.floor, RACK)
 
-    def _quota_name(self, job: JobState) -> str:
-        """The tenant, if it has a quota."""
-        return job.job.tenant if self.quotas and job.job.tenant in self.quotas else ""
-
     def _find(self, job: JobState, allowed: Tier) -> Placement | None:
         """A placement for this job within a tier, its quota and what is free."""
         if self.quotas and self.over_quota(job.job.tenant, job.gpus):
             return None
         return self.free.find(job.gpus, allowed)
-
-    def over_quota(self, tenant: str, gpus: int) -> bool:
-        """Whether so many GPUs more are too many for a tenant."""
-        quota = self.quotas.get(tenant)
-        return quota is not None and self.tenant_gpus[tenant] + gpus > quota
 
     def _try(self, job: JobState, now_s: float) -> None:
         """Start a waiting job if it fits."""
@@ -330,97 +290,7 @@ class JobScheduler:
             self.timers.arm(job, now_s)
         return True
 
-    # -- GPUs taken and given back
-
-    def _start(self, job: JobState, placement: Placement, now_s: float) -> None:
-        if self._split is not None and len(placement) > 1:
-            placement = self._split(job.id, placement, self.free)
-        self.free.take(placement)
-        self._launch(job, placement, now_s)
-
-    def start_on_held(self, job: JobState, placement: Placement, now_s: float) -> None:
-        """Start a waiting job on GPUs that a claim has lent it."""
-        self.waiting.leave(job)
-        self._launch(job, placement, now_s)
-
-    def _launch(self, job: JobState, placement: Placement, now_s: float) -> None:
-        """Start a job on GPUs that are already taken for it."""
-        waited_s = now_s - job.since_s
-        job.waited_s += waited_s
-        declined_for_s = 0.0 if job.clock_s is None else now_s - job.clock_s
-        self._occupy(job, placement, now_s)
-        self.policy.launched(job, job.tier, declined_for_s, now_s)
-        self._commands.append(StartJob(job_id=job.id, placement=placement))
-
-    def _occupy(self, job: JobState, placement: Placement, now_s: float) -> None:
-        job.placement = placement
-        job.tier = MACHINE if len(placement) == 1 else self.topology.tier(placement)
-        job.phase = RUNNING
-        job.since_s = now_s
-        self.running[job.id] = job
-        if job.tier > job.floor:
-            self.spread[job.id] = job
-        if self.policy.preempts:
-            self.evictable.add(job, now_s)
-        if self.quotas and job.job.tenant in self.quotas:
-            self.tenant_gpus[job.job.tenant] += job.gpus
-
-    def _vacate(self, job: JobState, now_s: float, served_s: float | None) -> None:
-        """Take a job off its GPUs; `served_s` is its service in all, if known."""
-        del self.running[job.id]
-        self.spread.pop(job.id, None)
-        self.evictable.remove(job)
-        job.epoch += 1
-        run_s = now_s - job.since_s
-        job.ran_s += run_s
-        self.policy.left(job, job.tier, run_s, None if served_s is None else served_s - job.served_s)
-        if self.quotas and job.job.tenant in self.quotas:
-            self.tenant_gpus[job.job.tenant] -= job.gpus
-        placement, job.placement = job.placement, ()
-        self._give(placement, now_s)
-
-    def _give(self, placement: Placement, now_s: float) -> None:
-        """Give GPUs back: to claims first, then to everybody; those of a lost machine are gone."""
-        if self.down:
-            placement = tuple(part for part in placement if part[0] not in self.down)
-        self.free.give(placement)
-        if self.claims.open:
-            for claim in list(self.claims.open.values()):
-                self.claims.fill(claim, placement)
-                self._launch_clear(claim, now_s)
-
-    def _correct(self, job: JobState, placement: Placement, now_s: float) -> None:
-        """The engine shared a gang out over its machines otherwise than it was told to."""
-        self.evictable.remove(job)
-        self.free.give(job.placement)
-        self.free.take(placement)
-        job.placement = placement
-        if self.policy.preempts:
-            self.evictable.add(job, now_s)
-        self._offer(now_s)
-
-    def stop(self, job: JobState, reason: str) -> None:
-        """Ask for a running job to be stopped."""
-        job.phase = STOPPING
-        self.evictable.remove(job)
-        self._commands.append(PreemptJob(job_id=job.id, reason=reason))
-
-    # -- claims
-
-    def claim(
-        self, job: JobState, placement: Placement, now_s: float, *, ready_s: float | None = None
-    ) -> None:
-        """Set these GPUs aside for a job, the missing ones as they come free; start it if none is missing."""
-        if job.phase == WAITING:
-            self.waiting.leave(job)
-            job.phase = CLAIMING
-        self._launch_clear(self.claims.add(job, placement, ready_s=ready_s), now_s)
-
-    def _launch_clear(self, claim: Claim, now_s: float) -> None:
-        """Start a claim's job if it has stopped where it was and no GPU is missing."""
-        if not claim.missing_total and claim.job.phase == CLAIMING:
-            self.claims.close(claim)
-            self._launch(claim.job, claim.placement, now_s)
+    # -- now and then
 
     def _quantum(self, now_s: float) -> None:
         """Once in a while: reorder, preempt, migrate, reserve."""
