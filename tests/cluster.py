@@ -60,7 +60,9 @@ def small_cluster(speeds: tuple[float, ...] = (10.0, 10.0, 3.0), batch_limit: in
     )
 
 
-def requests(count: int, *, first: int = 0, widths: tuple[float, ...] = (), **asked: float) -> tuple[Request, ...]:
+def requests(
+    count: int, *, first: int = 0, widths: tuple[float, ...] = (), **asked: float
+) -> tuple[Request, ...]:
     return tuple(
         Request(id=first + number, arrival_s=0.0, widths=widths, **asked)  # type: ignore[arg-type]
         for number in range(count)
@@ -68,7 +70,13 @@ def requests(count: int, *, first: int = 0, widths: tuple[float, ...] = (), **as
 
 
 def block(
-    number: int, count: int, *, segment: int = 0, width: float = 0.5, previous: float | None = None, **asked: float
+    number: int,
+    count: int,
+    *,
+    segment: int = 0,
+    width: float = 0.5,
+    previous: float | None = None,
+    **asked: float,
 ) -> Block:
     """A block of `count` requests whose ids begin at 100 × its number."""
     widths = () if previous is None else (previous,) * segment

@@ -14,7 +14,9 @@ def test_an_instance_lives_from_loading_to_gone() -> None:
 
 
 def test_a_step_that_is_not_in_the_table_names_state_and_step() -> None:
-    with pytest.raises(SlimError, match=r"instance 7 \(segment 2 at 0.5\) is busy: it cannot take the step 'unload'"):
+    with pytest.raises(
+        SlimError, match=r"instance 7 \(segment 2 at 0.5\) is busy: it cannot take the step 'unload'"
+    ):
         next_state(INSTANCE, InstanceState.BUSY, "unload")
 
 

@@ -1,6 +1,6 @@
 import pytest
-from cluster import device, flat_profile
 
+from cluster import device, flat_profile
 from slimsched.domain.key import KEYS
 from slimsched.domain.network import SLIM_RESNET
 from slimsched.domain.profile import Profile

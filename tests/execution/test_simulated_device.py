@@ -1,6 +1,6 @@
 import pytest
-from cluster import block, flat_profile
 
+from cluster import block, flat_profile
 from slimsched.domain.batch import Batch
 from slimsched.domain.key import KEYS
 from slimsched.domain.profile import Profile

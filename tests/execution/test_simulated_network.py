@@ -1,6 +1,6 @@
 import pytest
-from cluster import small_cluster
 
+from cluster import small_cluster
 from slimsched.domain.cluster import GATEWAY
 from slimsched.execution.simulated_network import SimulatedNetwork
 

@@ -1,7 +1,7 @@
-from cluster import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster import requests
 from slimsched.routing.fifo import Fifo, Place
 
 places = st.tuples(st.integers(0, 3), st.sampled_from([None, 0.25, 1.0]), st.integers(-1, 2))

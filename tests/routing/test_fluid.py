@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-from cluster import small_cluster
 
+from cluster import small_cluster
 from slimsched.domain.key import KEYS
 from slimsched.domain.width import WIDTH_TUPLES
 from slimsched.routing.fluid import capacity_per_s, fluid_optimum

@@ -1,7 +1,6 @@
 """The gateway: events in, commands out, with a router that does as it is told."""
 
 from cluster import requests, small_cluster
-
 from slimsched.domain.block import Block
 from slimsched.domain.timer import Wake, WakeAt
 from slimsched.routing.commands import Answer, Command, Drop, SendBlock

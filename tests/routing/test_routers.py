@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from cluster import small_cluster
 
+from cluster import small_cluster
 from slimsched.domain.width import WIDTHS
 from slimsched.errors import ConfigError, UnknownNameError
 from slimsched.routing.observation import Observation

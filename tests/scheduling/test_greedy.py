@@ -1,7 +1,6 @@
 """Algorithm 1, line by line: events in, commands out."""
 
 from cluster import MEGABYTE, block, flat_profile
-
 from slimsched.domain.key import KEYS
 from slimsched.domain.timer import Wake, WakeAt
 from slimsched.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance

@@ -1,12 +1,12 @@
-"""Whatever arrives: memory stays under its cap, keys do not mix, the best fit is the smallest, nothing is lost."""
+"""Whatever arrives: memory stays under its cap, keys do not mix, best fit is smallest, nothing is lost."""
 
 from collections.abc import Sequence
 
-from cluster import MEGABYTE, flat_profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
+from cluster import MEGABYTE, flat_profile
 from slimsched.domain.batch import Batch
 from slimsched.domain.block import Block, block_of
 from slimsched.domain.instance import Instance

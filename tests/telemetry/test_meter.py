@@ -1,6 +1,6 @@
 import pytest
-from cluster import block, requests
 
+from cluster import block, requests
 from slimsched.config import load_accuracy
 from slimsched.domain.batch import Batch
 from slimsched.domain.width import parse_widths

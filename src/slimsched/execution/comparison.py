@@ -12,7 +12,7 @@ from scipy.stats import t as student
 
 from slimsched.execution.scenario import Scenario
 from slimsched.execution.simulation import simulate
-from slimsched.routing.registry import check_router
+from slimsched.routing.registry import RouterMaker, make_router
 from slimsched.telemetry.summary import Summary
 from slimsched.telemetry.trace import Trace
 
@@ -33,11 +33,12 @@ def compare(
     seeds: int,
     workers: int,
     progress: Callable[[str], None],
+    make: RouterMaker = make_router,
 ) -> list[Compared]:
     """Run every router on every seed; figures do not depend on how many workers share the work."""
     for router in routers:
-        check_router(router)
-    runs = [(scenario, router, seed + number) for router in routers for number in range(seeds)]
+        make(router, scenario.cluster, seed)  # refuse an unknown one before a long run begins
+    runs = [(scenario, router, seed + number, make) for router in routers for number in range(seeds)]
     traces: list[Trace] = []
     if workers <= 1:
         for run in runs:
@@ -51,9 +52,9 @@ def compare(
     return [_gather(traces[i * seeds : (i + 1) * seeds]) for i in range(len(routers))]
 
 
-def _one(run: tuple[Scenario, str, int]) -> Trace:
-    scenario, router, seed = run
-    return simulate(scenario, router, seed=seed)
+def _one(run: tuple[Scenario, str, int, RouterMaker]) -> Trace:
+    scenario, router, seed, make = run
+    return simulate(scenario, router, seed=seed, make=make)
 
 
 def _gather(traces: list[Trace]) -> Compared:

@@ -1,13 +1,14 @@
 """Replay: feed a log's events to fresh machines and see that they ask for the same again."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec import Struct
 
 from slimsched.execution.scenario import Scenario
 from slimsched.routing.gateway import Gateway
-from slimsched.routing.registry import make_router
+from slimsched.routing.registry import RouterMaker, make_router
+from slimsched.routing.router import Router
 from slimsched.scheduling.greedy import GreedyScheduler
 from slimsched.telemetry.log import Entry
 from slimsched.telemetry.observer import GATEWAY_NAME
@@ -29,14 +30,18 @@ class Replayed(Struct, frozen=True, kw_only=True):
     difference: Difference | None
 
 
-def replay(scenario: Scenario, router: str, seed: int, entries: Iterable[Entry]) -> Replayed:
+def replay(
+    scenario: Scenario, router: str, seed: int, entries: Iterable[Entry], make: RouterMaker = make_router
+) -> Replayed:
     """Feed every entry to its machine until commands differ."""
     machines: dict[str, Gateway | GreedyScheduler] = {}
     count = 0
     for count, entry in enumerate(entries, start=1):
         machine = machines.get(entry.machine)
         if machine is None:
-            machine = machines[entry.machine] = _machine(scenario, router, seed, entry.machine)
+            machine = machines[entry.machine] = _machine(
+                scenario, lambda: make(router, scenario.cluster, seed), entry.machine
+            )
         commands = machine.handle(entry.event, now_s=entry.now_s)  # type: ignore[arg-type]
         if commands != entry.commands:
             difference = Difference(number=count, entry=entry, replayed=list(commands))
@@ -44,10 +49,10 @@ def replay(scenario: Scenario, router: str, seed: int, entries: Iterable[Entry])
     return Replayed(entries=count, machines=len(machines), difference=None)
 
 
-def _machine(scenario: Scenario, router: str, seed: int, name: str) -> Gateway | GreedyScheduler:
+def _machine(scenario: Scenario, router: Callable[[], Router], name: str) -> Gateway | GreedyScheduler:
     """A fresh machine of that name; 'server-0#2' is the second life of server-0."""
     cluster = scenario.cluster
     if name == GATEWAY_NAME:
-        return Gateway(cluster, make_router(router, cluster, seed), scenario.gateway)
+        return Gateway(cluster, router(), scenario.gateway)
     index = cluster.names.index(name.partition("#")[0])
     return GreedyScheduler(scenario.schedulers[index], cluster.profiles[index])

@@ -9,7 +9,7 @@ from slimsched.execution.scenario import Scenario
 from slimsched.execution.simulated_cluster import SimulatedCluster
 from slimsched.routing.fluid import fluid_optimum
 from slimsched.routing.gateway import Gateway
-from slimsched.routing.registry import make_router
+from slimsched.routing.registry import RouterMaker, make_router
 from slimsched.telemetry.meter import Meter
 from slimsched.telemetry.observer import Observer
 from slimsched.telemetry.trace import Trace
@@ -23,11 +23,12 @@ def simulate(
     drain: bool = False,
     observers: Sequence[Observer] = (),
     bound_accuracy: float | None = None,
+    make: RouterMaker = make_router,
 ) -> Trace:
     """Simulate a scenario under a router; the same seed gives the same run, event by event."""
     cluster, load = scenario.cluster, scenario.load
     stream = load.stream(seed, cluster.accuracy.images)
-    gateway = Gateway(cluster, make_router(router, cluster, seed), scenario.gateway)
+    gateway = Gateway(cluster, make(router, cluster, seed), scenario.gateway)
     meter = Meter(cluster.accuracy)
     simulated = SimulatedCluster(
         cluster=cluster,

@@ -20,6 +20,7 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shape: dict[str, float] = {}
     deadline_s: float = NEVER_S
     min_accuracy: float = 0.0
+    urgent_share: float = 0.0  # share of requests with priority 1, all others have 0
 
     def check(self) -> None:
         """Refuse what means nothing before a run begins."""
@@ -33,6 +34,11 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         else:
             times_s = arrivals(self.arrivals, self.rate_per_s, self.seconds, rng, **self.shape)
         image = rng.integers(max(1, images), size=len(times_s)) if images else np.full(len(times_s), -1)
+        urgent = rng.uniform(size=len(times_s)) < self.urgent_share
         return RequestStream(
-            times_s, images=image, deadline_s=self.deadline_s, min_accuracy=self.min_accuracy
+            times_s,
+            images=image,
+            deadline_s=self.deadline_s,
+            min_accuracy=self.min_accuracy,
+            priorities=urgent.astype(np.int64) if self.urgent_share > 0 else None,
         )

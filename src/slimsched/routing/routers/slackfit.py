@@ -22,7 +22,7 @@ class SlackFitRouter:
         self._cluster = cluster
         self._estimate = Estimate(cluster)
         self._groups = group_sizes(cluster.batch_limit)
-        self._buckets: dict[tuple[int, float | None, int], list[tuple[float, float, int]]] = {}
+        self._buckets: dict[tuple[int, float | None, str], list[tuple[float, float, int]]] = {}
 
     def route(self, seen: Observation) -> Route:
         """Take the bucket just under the slack; the narrowest, fullest one when none fits."""
@@ -37,9 +37,9 @@ class SlackFitRouter:
 
     def _sorted(self, segment: int, previous: float | None, server: int) -> list[tuple[float, float, int]]:
         """(latency, width, group) from the slowest bucket down; in a bucket the wider first."""
-        found = self._buckets.get((segment, previous, server))
+        profile = self._cluster.profiles[server]
+        found = self._buckets.get((segment, previous, profile.name))
         if found is None:
-            profile = self._cluster.profiles[server]
             found = sorted(
                 (
                     (profile.latency_s(KEYS[segment, width, previous], group), width, group)
@@ -48,5 +48,5 @@ class SlackFitRouter:
                 ),
                 reverse=True,
             )
-            self._buckets[segment, previous, server] = found
+            self._buckets[segment, previous, profile.name] = found
         return found

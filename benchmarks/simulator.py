@@ -1,0 +1,83 @@
+"""How fast the simulator is, and how the cost of a decision grows with servers.
+
+    python benchmarks/simulator.py            # or: make bench
+
+Prints simulated requests and segment executions a second for `random` on `paper` (one core), then the time
+of one routing decision and the wall time per simulated request at 3, 12, 64 and 512 servers.
+"""
+
+from time import perf_counter
+
+from msgspec.structs import replace
+
+from slimsched.config import load_scenario
+from slimsched.domain.cluster import Cluster
+from slimsched.execution.scenario import Scenario
+from slimsched.execution.simulation import simulate
+from slimsched.routing.observation import Observation
+from slimsched.routing.registry import ROUTERS, make_router
+
+SERVERS = (3, 12, 64, 512)
+
+
+def widened(scenario: Scenario, servers: int) -> Scenario:
+    """The paper's mix of devices repeated to `servers` of them, its load in proportion."""
+    old = scenario.cluster
+    cluster = Cluster(
+        names=[f"server-{number}" for number in range(servers)],
+        profiles=[old.profiles[number % len(old)] for number in range(servers)],
+        network=old.network,
+        accuracy=old.accuracy,
+        links=[old.links[0]] * servers,
+        gateway_link=replace(old.gateway_link, bandwidth_bytes_per_s=1e12),
+        batch_limit=old.batch_limit,
+    )
+    return replace(scenario, cluster=cluster, schedulers=(scenario.schedulers[0],) * servers)
+
+
+def decision_s(scenario: Scenario, router: str) -> float:
+    """Time of one routing decision, the head and the servers' state changing between decisions."""
+    cluster = scenario.cluster
+    made = make_router(router, cluster, seed=0)
+    seen = Observation(len(cluster))
+    seen.count, seen.deadline_s, seen.arrival_rate_per_s = 16, 1e9, 1000.0 * len(cluster)
+    made.route(seen)
+    count = 3000
+    began_s = perf_counter()
+    for number in range(count):
+        seen.backlog_s[number % len(cluster)] += 0.001
+        seen.outstanding[number % len(cluster)] += 1
+        made.route(seen)
+    return (perf_counter() - began_s) / count
+
+
+def main() -> None:
+    paper = load_scenario("paper", accuracy="paper")
+    row = simulate(paper, "random").summary
+    print(f"paper, random, as calibrated: {row.requests_per_wall_s:,.0f} requests/s of wall time")
+    row = simulate(paper.with_load(rate_per_s=4000.0, seconds=30.0), "random").summary
+    executions = 4 * row.completed / row.wall_s
+    print(f"paper, random at 4,000/s (all answered): {row.requests_per_wall_s:,.0f} requests/s,", end=" ")
+    print(f"{executions:,.0f} segment executions/s")
+
+    print("\nmicroseconds a routing decision, by servers:")
+    print(f"{'router':20}" + "".join(f"{servers:>9}" for servers in SERVERS))
+    wide = {servers: widened(paper, servers) for servers in SERVERS}
+    for router in ROUTERS:
+        times = [1e6 * decision_s(wide[servers], router) for servers in SERVERS]
+        print(f"{router:20}" + "".join(f"{value:9.1f}" for value in times))
+
+    print("\nmicroseconds of wall time a simulated request, by servers:")
+    print(f"{'router':20}" + "".join(f"{servers:>9}" for servers in SERVERS))
+    for router in ("random", "sed", "drift-plus-penalty", "lp"):
+        cells = []
+        for servers in SERVERS:
+            rate = 1500.0 * servers
+            scenario = wide[servers].with_load(rate_per_s=rate, seconds=60_000 / rate)
+            row = simulate(scenario, router, bound_accuracy=1.0).summary
+            cells.append(1e6 / row.requests_per_wall_s)
+        print(f"{router:20}" + "".join(f"{value:9.1f}" for value in cells))
+
+
+if __name__ == "__main__":
+    main()
