@@ -113,17 +113,16 @@ class SimulatedJobs:
         log.append((now_s, event))
         for command in self.scheduler.handle(event, now_s=now_s):
             log.append((now_s, command))
-            match command:
-                case StartJob():
-                    self._start(command, now_s)
-                case PreemptJob():
-                    self._stop(command.job_id, now_s)
-                case WakeAt():
-                    if command.at_s < self._wake_s:
-                        self._wake_s = command.at_s
-                        self._push(command.at_s, Wake())
-                case _:
-                    assert_never(command)
+            if isinstance(command, StartJob):
+                self._start(command, now_s)
+            elif isinstance(command, PreemptJob):
+                self._stop(command.job_id, now_s)
+            elif isinstance(command, WakeAt):
+                if command.at_s < self._wake_s:
+                    self._wake_s = command.at_s
+                    self._push(command.at_s, Wake())
+            else:
+                assert_never(command)
 
     def _change_machine(self, event: NodeDown | NodeUp, now_s: float) -> None:
         if isinstance(event, NodeDown):

@@ -54,6 +54,9 @@ class Evictable:
         self._policy = policy
         self._classes = [_Ripe(len(free.names), len(free.by_rack)) for _ in range(policy.eviction_classes)]
         self._unripe: list[tuple[float, int, JobState, int, int]] = []
+        self._machines_of: list[list[int]] = [[] for _ in free.by_rack]
+        for machine, rack in enumerate(free.rack_of):
+            self._machines_of[rack].append(machine)
 
     def add(self, job: JobState, now_s: float) -> None:
         """A job has started."""
@@ -83,17 +86,21 @@ class Evictable:
             _, _, job, epoch, number = heappop(unripe)
             if job.epoch != epoch or job.phase != Phase.RUNNING:
                 continue
-            ripe = classes[number]
-            ripe.jobs[job] = None
-            ripe.total += job.gpus
-            for name, gpus in job.placement:
-                machine = index[name]
-                ripe.by_machine[machine] += gpus
-                ripe.by_rack[rack_of[machine]] += gpus
-                ripe.on[machine][job] = gpus
-            number += 1
-            if number < len(classes):
+            at_s = now_s
+            while at_s <= now_s:
+                ripe = classes[number]
+                ripe.jobs[job] = None
+                ripe.total += job.gpus
+                for name, gpus in job.placement:
+                    machine = index[name]
+                    ripe.by_machine[machine] += gpus
+                    ripe.by_rack[rack_of[machine]] += gpus
+                    ripe.on[machine][job] = gpus
+                number += 1
+                if number == len(classes):
+                    break
                 at_s = self._policy.evictable_at_s(job, number, now_s)
+            else:
                 heappush(unripe, (at_s, job.seq, job, epoch, number))
 
     def find(self, waiting: JobState, now_s: float) -> Eviction | None:
@@ -139,10 +146,9 @@ class Evictable:
             inside = {job: job.gpus for job in ripe.jobs}
         else:
             inside = {}
-            for machine, rack in enumerate(self._free.rack_of):
-                if rack == domain:
-                    for job, gpus in ripe.on[machine].items():
-                        inside[job] = inside.get(job, 0) + gpus
+            for machine in self._machines_of[domain]:
+                for job, gpus in ripe.on[machine].items():
+                    inside[job] = inside.get(job, 0) + gpus
         policy = self._policy
         members = [(gpus, job) for job, gpus in inside.items() if policy.may_evict(job, waiting, now_s)]
         if len(members) > 1:
@@ -154,25 +160,29 @@ class Evictable:
         free = self._free
         if tier == Tier.MACHINE:
             return ((free.names[domain], gpus),)
-        have = list(free.by_machine)
+        freed: dict[int, int] = {}
         for job in victims:
             for name, count in job.placement:
-                have[free.index[name]] += count
-        rack_of = free.rack_of
-        room = [0] * len(free.by_rack)
-        for machine, count in enumerate(have):
-            room[rack_of[machine]] += count
-        inside = [m for m in range(len(have)) if tier == Tier.NETWORK or rack_of[m] == domain]
-        inside.sort(key=lambda m: (-room[rack_of[m]], rack_of[m], -have[m], m))
+                machine = free.index[name]
+                freed[machine] = freed.get(machine, 0) + count
+        racks = [domain]
+        if tier == Tier.NETWORK:
+            room = list(free.by_rack)
+            for machine, count in freed.items():
+                room[free.rack_of[machine]] += count
+            racks = sorted(range(len(room)), key=lambda rack: -room[rack])
         parts: list[tuple[str, int]] = []
-        for machine in inside:
-            take = min(have[machine], gpus)
-            if take:
-                parts.append((free.names[machine], take))
-                gpus -= take
-            if not gpus:
-                break
-        return tuple(parts)
+        for rack in racks:
+            inside = [(free.by_machine[m] + freed.get(m, 0), -m) for m in self._machines_of[rack]]
+            inside.sort(reverse=True)
+            for have, machine in inside:
+                take = min(have, gpus)
+                if take:
+                    parts.append((free.names[-machine], take))
+                    gpus -= take
+                if not gpus:
+                    return tuple(parts)
+        raise AssertionError(f"{gpus} GPUs do not fit after the eviction")
 
 
 def _smallest(needed: int, members: Members) -> list[JobState] | None:

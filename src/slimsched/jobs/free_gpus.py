@@ -17,6 +17,7 @@ class FreeGpus:
         self.rack_of = list(topology.rack_of)
         self.index = topology.index
         self.by_machine = [machine.gpus for machine in topology.machines]
+        self._gpus = [machine.gpus for machine in topology.machines]
         self.by_rack = list(topology.rack_gpus)
         self.total = topology.gpus
         self._counts = 0
@@ -50,23 +51,23 @@ class FreeGpus:
     def _change(self, machine: int, by: int) -> None:
         before = self.by_machine[machine]
         after = before + by
-        if after < 0 or after > self.topology.machines[machine].gpus:
+        if not 0 <= after <= self._gpus[machine]:
             raise AssertionError(f"{self.names[machine]} would have {after} GPUs free")
         self.by_machine[machine] = after
         rack = self.rack_of[machine]
         self.by_rack[rack] += by
         self.total += by
         bit = 1 << machine
-        with_ = self._with
-        with_[before] ^= bit
-        with_[after] |= bit
-        in_rack = self._racks_with[rack]
+        with_, in_rack = self._with, self._racks_with[rack]
         in_rack[before] ^= bit
         in_rack[after] |= bit
-        counts = self._counts | 1 << after
-        if not with_[before]:
-            counts ^= 1 << before
-        self._counts = counts
+        with_[after] |= bit
+        left = with_[before] ^ bit
+        with_[before] = left
+        if left:
+            self._counts |= 1 << after
+        else:
+            self._counts = (self._counts | 1 << after) ^ 1 << before
 
     def find(self, gpus: int, allowed: Tier) -> Placement | None:
         """The most consolidated placement of a gang no farther spread than allowed, or None."""

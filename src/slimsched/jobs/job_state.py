@@ -62,7 +62,7 @@ class JobState:
         "waited_s",
     )
 
-    def __init__(self, job: Job, *, seq: int, floor: Tier, traits: Traits, now_s: float) -> None:
+    def __init__(self, job: Job, seq: int, floor: Tier, traits: Traits, now_s: float) -> None:
         self.job = job
         self.id = job.id
         self.gpus = job.gpus

@@ -32,7 +32,7 @@ from slimsched.jobs.policy import FOREVER, Policy
 from slimsched.jobs.preemption import make_room, migrate
 from slimsched.jobs.reasons import explain
 from slimsched.jobs.reservation import backfill, reserve
-from slimsched.jobs.sensitivity import Sensitivity
+from slimsched.jobs.sensitivity import Sensitivity, Traits
 
 MACHINE, RACK, NETWORK = Tier
 WAITING, CLAIMING, RUNNING, STOPPING = Phase
@@ -59,6 +59,7 @@ class JobScheduler(Occupancy):
         super().__init__(topology=topology, policy=policy, quotas=quotas, split=split)
         self.timers = DelayTimers()
         self._sensitivity = sensitivity
+        self._kinds: dict[tuple[str, int], tuple[Tier, Traits]] = {}
         self._seq = 0
         self._armed_s = FOREVER
         self._quantum_s = FOREVER
@@ -173,9 +174,12 @@ class JobScheduler(Occupancy):
     # -- the order of things
 
     def _admit(self, job: Job, now_s: float) -> JobState:
-        check_demand(job, self.topology, self.quotas)
-        floor = self.topology.floor(job.gpus)
-        state = JobState(job, seq=self._seq, floor=floor, traits=self._sensitivity.traits(job), now_s=now_s)
+        kind = self._kinds.get((job.model, job.gpus))
+        if kind is None or self.quotas:
+            check_demand(job, self.topology, self.quotas)
+            kind = (self.topology.floor(job.gpus), self._sensitivity.traits(job))
+            self._kinds[job.model, job.gpus] = kind
+        state = JobState(job, self._seq, kind[0], kind[1], now_s)
         self._seq += 1
         self.jobs[job.id] = state
         self.policy.admit(state, now_s)
@@ -229,10 +233,10 @@ class JobScheduler(Occupancy):
 
     def _offer(self, now_s: float) -> None:
         """Offer what is free to the waiting jobs, in order, until nobody takes it."""
-        groups = self.waiting.groups
-        if not groups:
+        free, groups = self.free, self.waiting.groups
+        if not groups or not free.total:
             return
-        free, blocking = self.free, self.policy.blocking
+        blocking = self.policy.blocking
         while groups and free.total:
             room = (free.largest_in_machine, max(free.by_rack), free.total)
             first: JobState | None = None

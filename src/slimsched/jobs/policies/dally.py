@@ -26,6 +26,7 @@ class Dally(Policy):
     preempts = True
     migrates = True
     reorders = True
+    quantum_s = 600.0
     reorder_s = 6 * 3600.0
     eviction_classes = len(LEVELS_GPU_S)
     reserve_after_s = 3 * 86400.0
