@@ -4,6 +4,8 @@
 differently, in a file of its own under `policies/`.
 """
 
+from typing import ClassVar
+
 from slimsched.domain.placement import Tier
 from slimsched.jobs.job_state import JobState, Key
 
@@ -16,23 +18,23 @@ class Policy:
     """First come, first served; whoever fits runs; nobody waits for a better place."""
 
     name = "policy"
-    blocking = False
+    blocking: ClassVar[bool] = False
     """Whether nobody may pass a job that does not fit."""
-    preempts = False
-    migrates = False
-    quantum_s = 300.0
+    preempts: ClassVar[bool] = False
+    migrates: ClassVar[bool] = False
+    quantum_s: ClassVar[float] = 300.0
     """Seconds between two looks at who should be preempted or migrated."""
-    eviction_classes = 1
+    eviction_classes: ClassVar[int] = 1
     """Classes of waiting jobs by whom they may stop."""
-    min_run_s = 600.0
+    min_run_s: ClassVar[float] = 600.0
     """Seconds a job runs before it may be preempted or moved."""
-    reorders = False
+    reorders: ClassVar[bool] = False
     """Whether the order of waiting jobs changes with time."""
-    reorder_s = 300.0
+    reorder_s: ClassVar[float] = 300.0
     """Seconds between two reorderings, in whole quanta."""
-    reserve_after_s = FOREVER
+    reserve_after_s: ClassVar[float] = FOREVER
     """Wait after which a gang gets GPUs set aside for it."""
-    knows_service = False
+    knows_service: ClassVar[bool] = False
     """Whether the policy is told how long jobs take, which a live cluster cannot tell."""
 
     def admit(self, job: JobState, now_s: float) -> None:
