@@ -3,7 +3,8 @@
     python benchmarks/options.py
 
 The load is near the capacity of the paper's cluster, with deadlines; each option is switched on alone. A
-router with random widths (`random`) shows what the local layer makes of a bad mix of keys, `sed` of a good one.
+router with random widths (`random`) shows what the local layer makes of a bad mix of keys, `sed` of a good
+one.
 """
 
 from collections.abc import Sequence
