@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "slimsched"
-JOBS = [
+JOBS = (
     "claim",
     "claims",
     "collective",
@@ -22,6 +22,7 @@ JOBS = [
     "free_gpus",
     "job_state",
     "occupancy",
+    "policies/dally",
     "policy",
     "preemption",
     "reservation",
@@ -30,8 +31,7 @@ JOBS = [
     "service_history",
     "tuner",
     "waiting",
-    "policies/dally",
-]
+)
 MODULES = [f"slimsched/jobs/{name}.py" for name in JOBS] + [
     "slimsched/execution/simulated_jobs.py",
     "slimsched/execution/simulated_jobs_network.py",

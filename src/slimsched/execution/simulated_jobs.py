@@ -9,9 +9,8 @@ from heapq import heappop, heappush
 from operator import attrgetter
 from typing import assert_never
 
-from msgspec import Struct
-
 from slimsched.domain.job import Job
+from slimsched.execution.simulated_jobs_failure import Checkpoint, Failure
 from slimsched.execution.simulated_jobs_network import RunningGang, SharedLinks
 from slimsched.jobs.commands import PreemptJob, StartJob, WakeAt
 from slimsched.jobs.events import Event, JobFinished, JobPreempted, JobSubmitted, NodeDown, NodeUp, Wake
@@ -21,22 +20,6 @@ from slimsched.telemetry.job_log import JobLog
 
 PACE_TOLERANCE = 0.005
 """A gang's finish is moved when its pace changes by more than this share."""
-
-
-class Checkpoint(Struct, frozen=True, kw_only=True):
-    """What stopping and resuming a gang costs; `interval_s` is what a failure can lose at most."""
-
-    save_s: float = 30.0
-    restore_s: float = 30.0
-    interval_s: float = 1800.0
-
-
-class Failure(Struct, frozen=True, kw_only=True):
-    """A machine that goes down at a time and comes back after its repair."""
-
-    machine: str
-    at_s: float
-    repair_s: float
 
 
 class SimulatedJobs:

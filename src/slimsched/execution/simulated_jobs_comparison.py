@@ -11,7 +11,8 @@ from scipy import stats
 from slimsched.domain.fabric import fabric_named
 from slimsched.domain.job import Job
 from slimsched.domain.topology import Machine, Topology
-from slimsched.execution.simulated_jobs import Checkpoint, Failure, SimulatedJobs
+from slimsched.execution.simulated_jobs import SimulatedJobs
+from slimsched.execution.simulated_jobs_failure import Checkpoint, Failure
 from slimsched.jobs.demand import check_demand
 from slimsched.jobs.policies import policy_named
 from slimsched.jobs.scheduler import JobScheduler
