@@ -52,6 +52,7 @@ def main(folder: Path) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     shutil.copytree(SOURCE, folder / "slimsched", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(SOURCE.parents[1] / "configs", folder / "slimsched" / "configs")
     for module, name in OPEN_CLASSES.items():
         path = folder / "slimsched" / "jobs" / module
         path.write_text(path.read_text().replace(f"\nclass {name}:", f"\n{OPEN}\nclass {name}:"))
