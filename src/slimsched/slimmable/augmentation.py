@@ -8,7 +8,7 @@ import math
 import torch
 from msgspec import Struct
 from torch import Generator, Tensor
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 
 from slimsched.slimmable.image_set import Colours
 

@@ -5,7 +5,7 @@ This is what an executor runs. It depends on nothing that changes, so several sl
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 
 from slimsched.domain.width import SEGMENTS, WIDTHS, check_width
 from slimsched.errors import WidthError

@@ -8,7 +8,7 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 
 from slimsched.slimmable.normalization import group_norm
 from slimsched.slimmable.standardization import standardize

@@ -1,7 +1,7 @@
 """Group norm over fixed groups of channels, with the sum and the ReLU that follow it in a residual block."""
 
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 
 from slimsched.slimmable.acceleration import fused_kernels
 

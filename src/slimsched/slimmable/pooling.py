@@ -1,7 +1,7 @@
 """The mean of every 2 x 2 pixels, which halves the image on the way past a segment's first block."""
 
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 
 from slimsched.slimmable.acceleration import fused_kernels
 

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 
 from slimsched.domain.width import SEGMENTS, WIDTH_TUPLES, WIDTHS
 from slimsched.slimmable.recipe import TrainingRecipe

@@ -4,11 +4,9 @@ Loading checks the file's hash, every tensor's shape and the class count before 
 """
 
 import hashlib
-from importlib import resources
 from pathlib import Path
 
 import msgspec
-import torch
 from msgspec import Struct
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
@@ -16,11 +14,11 @@ from safetensors.torch import save as save_tensors
 
 from slimsched.domain.network import NetworkShape
 from slimsched.errors import DataError
+from slimsched.slimmable import shipped
 from slimsched.slimmable.image_set import Colours
 from slimsched.slimmable.recipe import Recipe
 from slimsched.slimmable.resnet import SlimResNet
 
-SHIPPED = "slimresnet-cifar100"
 TRAINED = "model"
 
 
@@ -37,6 +35,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
     trained_on: str
     weights_sha256: str = ""
     accuracy_percent: dict[str, float] = {}
+    notes: tuple[str, ...] = ()
 
 
 class TrainedModel(Struct, frozen=True, kw_only=True):
@@ -60,7 +59,7 @@ def save(folder: Path, name: str, net: SlimResNet, card: ModelCard) -> ModelCard
 def load(path: Path | None = None) -> TrainedModel:
     """The model of a training folder (or of its .json); the shipped one when no path is given."""
     if path is None:
-        path = shipped_folder() / f"{SHIPPED}.json"
+        path = shipped.folder() / f"{shipped.NAME}.json"
     card_path = path / f"{TRAINED}.json" if path.is_dir() else path.with_suffix(".json")
     card = read_card(card_path)
     weights_path = card_path.with_suffix(".safetensors")
@@ -104,21 +103,3 @@ def read_card(path: Path) -> ModelCard:
             f"{path}: {len(card.classes)} class names, but the network has {card.shape.classes} classes"
         )
     return card
-
-
-def shipped_folder() -> Path:
-    """Where the package keeps its trained model."""
-    return Path(str(resources.files("slimsched.slimmable") / "shipped"))
-
-
-def pick_device(name: str) -> torch.device:
-    """'auto' is CUDA where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise DataError(f"unknown device '{name}'; use auto, cpu or cuda") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise DataError("no CUDA device here; use --device cpu")
-    return device
