@@ -1,7 +1,7 @@
 """What the simulator says would have happened, from a controller's log of what did."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -15,13 +15,15 @@ from slimsched.jobs.commands import Command, StartJob
 from slimsched.jobs.events import Event, JobFinished, JobSubmitted
 from slimsched.jobs.free_gpus import FreeGpus
 from slimsched.jobs.policies.dally import Dally
-from slimsched.jobs.scheduler import JobScheduler
+from slimsched.jobs.scheduler import JobScheduler, Split
 from slimsched.jobs.sensitivity import Sensitivity
 from slimsched.workload.job_models import TRAINING_MODELS
 
 RACKS = Topology(
     [Machine(name=f"n{i}", rack=f"rack{1 + (i > 4)}", gpus=8) for i in range(1, 9)], name="throw-away Slurm"
 )
+EVENTS = {kind.__name__ for kind in get_args(Event)}
+COMMANDS = {kind.__name__ for kind in get_args(Command)}
 APART_S = 0.02
 """Events of one round are told one after the other; in the simulator this keeps them in order."""
 
@@ -47,8 +49,8 @@ def measured(log: Iterable[Mapping[str, Any]]) -> dict[str, Course]:
     for entry in log:
         kind = entry["type"]
         if kind in ("JobSubmitted", "JobFinished", "Wake", "JobFoundRunning"):
-            at_s = max(entry["at_s"], at_s + APART_S if entry["at_s"] <= last_s else 0.0)
-            last_s = entry["at_s"]
+            at_s = max(entry["now_s"], at_s + APART_S if entry["now_s"] <= last_s else 0.0)
+            last_s = entry["now_s"]
         if kind == "JobSubmitted":
             job = msgspec.convert(entry["job"], Job)
             courses[job.id] = {"job": job, "arrival_s": at_s}
@@ -73,18 +75,13 @@ def predicted(courses: Mapping[str, Course]) -> dict[str, Course]:
         same = {name for name, _ in real} == {name for name, _ in placement}
         return real if same and _fits(real, free) else split(job_id, placement, free)
 
-    fabric = fabric_named("congested")
-    scheduler = AsSlurmTellsIt(
-        topology=RACKS,
-        policy=Dally(),
-        sensitivity=Sensitivity(topology=RACKS, fabric=fabric, models=TRAINING_MODELS),
-        split=as_slurm_did,
-    )
+    scheduler = _scheduler(Dally(), as_slurm_did, AsSlurmTellsIt)
     jobs = [
         msgspec.structs.replace(c.job, arrival_s=c.arrival_s, service_s=c.end_s - c.start_s)
         for c in courses.values()
     ]
-    no_network = Sensitivity(topology=RACKS, fabric=fabric)  # how long a gang ran is known already
+    # how long a gang ran is known already: let no simulated network slow it down once more
+    no_network = Sensitivity(topology=RACKS, fabric=fabric_named("congested"))
     log = SimulatedJobs(scheduler=scheduler, sensitivity=no_network, jobs=jobs).run()
     starts = {entry.job_id: (at_s, entry.placement) for at_s, entry in log if isinstance(entry, StartJob)}
     ends = {entry.job_id: at_s for at_s, entry in log if isinstance(entry, JobFinished)}
@@ -98,6 +95,32 @@ def predicted(courses: Mapping[str, Course]) -> dict[str, Course]:
         )
         for job in jobs
     }
+
+
+def replayed(log: Iterable[Mapping[str, Any]]) -> list[Command]:
+    """The commands a fresh scheduler gives when it is fed the events of a controller's log."""
+    policy = Dally()
+    scheduler: JobScheduler | None = None
+    commands: list[Command] = []
+    for entry in log:
+        fields = {key: value for key, value in entry.items() if key != "now_s"}
+        if fields["type"] == "Rebuilt":
+            scheduler = _scheduler(policy, split)
+        elif fields["type"] in EVENTS:
+            assert scheduler is not None
+            commands += scheduler.handle(msgspec.convert(fields, Event), now_s=entry["now_s"])
+    return commands
+
+
+def commands_in(log: Iterable[Mapping[str, Any]]) -> list[Command]:
+    """The commands in a controller's log."""
+    logged = [{key: value for key, value in entry.items() if key != "now_s"} for entry in log]
+    return [msgspec.convert(fields, Command) for fields in logged if fields["type"] in COMMANDS]
+
+
+def _scheduler(policy: Dally, how: Split, kind: type[JobScheduler] = JobScheduler) -> JobScheduler:
+    sensitivity = Sensitivity(topology=RACKS, fabric=fabric_named("congested"), models=TRAINING_MODELS)
+    return kind(topology=RACKS, policy=policy, sensitivity=sensitivity, split=how)
 
 
 class AsSlurmTellsIt(JobScheduler):

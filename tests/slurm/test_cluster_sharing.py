@@ -14,9 +14,11 @@ def test_strangers_keep_their_gpus_and_drained_machines_get_no_gang(site) -> Non
     ).strip()
     site.slurm("scontrol", "update", "NodeName=n2", "State=DRAIN", "Reason=test")
     gangs = [site.submit(gpus=16, steps=1) for _ in range(4)]
-    controller = site.control(speed=600)
-    site.wait(lambda: controller.poll() == 0, "the gangs are done")
-    site.slurm("scontrol", "update", "NodeName=n2", "State=RESUME")
+    controller = site.control(speed=60)
+    try:
+        site.wait(lambda: controller.poll() == 0, "the gangs are done")
+    finally:
+        site.slurm("scontrol", "update", "NodeName=n2", "State=RESUME")
 
     assert sorted(site.finished()) == sorted(gangs)
     machines = {name for line in site.journal() for name in site.client.hostnames(line.split()[-1])}
@@ -58,9 +60,13 @@ def test_gangs_that_cannot_be_placed_are_named_and_left_alone(site) -> None:
     by_task = site.slurm(
         "sbatch", "--parsable", "--hold", "--comment=slim", "--ntasks=2", "--gpus-per-task=1", "--wrap=true"
     ).strip()
-    site.gangs.append(by_task)
+    array = site.slurm(
+        "sbatch", "--parsable", "--hold", "--comment=slim", "--array=1-2", "--gpus=1", "--wrap=true"
+    ).strip()
+    site.gangs += [by_task, array]
     done = site.slim("run", "--until-idle", "--poll-s=0.2")
     assert done.returncode == 0
     assert f"job {too_large} asks for 65 GPUs, more than there are now" in done.stderr
     assert f"job {by_task} cannot be placed: it asks for GPUs by the task" in done.stderr
-    assert site.count(Status.HELD) == 2
+    assert f"job {array} cannot be placed: it is part of a job array" in done.stderr
+    assert site.count(Status.HELD) == 3

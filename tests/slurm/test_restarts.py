@@ -26,7 +26,10 @@ def test_a_killed_controller_and_a_restarted_slurmctld_lose_and_double_nothing(s
     assert held > 0, "the test wants gangs that still wait"
 
     second = site.control(speed=60)
-    site.wait(lambda: site.count(Status.GONE) >= 10, "the second controller carries on")
+    site.wait(
+        lambda: site.output().count("the controller starts") == 2 and site.count(Status.GONE) >= 10,
+        "the second controller carries on",
+    )
     site.cluster.stop_controller()
     site.wait(lambda: "does not answer" in site.output(), "the controller notices that slurmctld is away")
     site.cluster.start_controller()

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from slimsched.execution.slurm_job import Status
-from slurm.prediction import RACKS, Course, measured, predicted
+from slurm.prediction import RACKS, Course, commands_in, measured, predicted, replayed
 
 SPEED = 60.0  # a second of this test is a minute to the scheduler
 SIZES = (1, 1, 2, 2, 4, 4, 8, 8, 16, 16)
@@ -42,6 +42,8 @@ def test_sixty_gangs_finish_once_and_start_when_and_where_the_simulator_says(sit
     assert controller.returncode == 0
     assert Counter(job.state for job in jobs.values()) == {"COMPLETED": 60}
     assert Counter(site.finished()) == dict.fromkeys(site.gangs, 1)
+
+    assert replayed(site.entries()) == commands_in(site.entries())
 
     live = measured(site.entries())
     told = predicted(live)

@@ -11,9 +11,10 @@ from slimsched.domain.fabric import fabric_named
 from slimsched.errors import ConfigError
 from slimsched.execution import slurm_preflight
 from slimsched.execution.slurm_client import SlurmClient
-from slimsched.execution.slurm_controller import Entry, Patience, SlurmController
+from slimsched.execution.slurm_controller import Entry, SlurmController
 from slimsched.execution.slurm_observation import Clock, Observation, observe
 from slimsched.execution.slurm_preflight import Preflight
+from slimsched.execution.slurm_watch import Patience
 from slimsched.jobs.policies import policy_named
 from slimsched.workload.job_models import TRAINING_MODELS
 

@@ -34,7 +34,7 @@ def recorder(
 
     def record(now_s: float, entry: Entry) -> None:
         if log is not None or as_json:
-            line = msgspec.json.encode({"at_s": now_s, **msgspec.to_builtins(entry)}).decode()
+            line = msgspec.json.encode({"now_s": now_s, **msgspec.to_builtins(entry)}).decode()
             if log is not None:
                 with log.open("a") as file:
                     file.write(line + "\n")

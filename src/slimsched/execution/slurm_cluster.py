@@ -21,6 +21,8 @@ from slimsched.execution.slurm_client import SlurmClient
 from slimsched.execution.slurm_error import SlurmError
 from slimsched.execution.slurm_job import Status
 
+_MARK = "SLIM_THROW_AWAY_SLURM"
+
 _SLURM_CONF = """\
 ClusterName=slim{port}
 SlurmctldHost=localhost(127.0.0.1)
@@ -74,7 +76,11 @@ class ThrowAwaySlurm:
         self._machines_per_rack = machines_per_rack
         self._gpus = gpus_per_machine
         self._kill_wait_s = kill_wait_s
-        self._environment = dict(os.environ) | {"SLURM_CONF": str(self.conf), "PATH": _path()}
+        self._environment = dict(os.environ) | {
+            "SLURM_CONF": str(self.conf),
+            "PATH": _path(),
+            _MARK: str(folder),
+        }
 
     @property
     def machines(self) -> list[str]:
@@ -114,22 +120,29 @@ class ThrowAwaySlurm:
 
     def stop(self) -> None:
         """End every process of this cluster, jobs included, and remove its folder."""
+        processes = self.processes()
         for signal_number, patience_s in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 5.0)):
-            for pid in self._processes():
+            for pid in filter(_alive, processes):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal_number)
             with contextlib.suppress(SlurmError):
-                wait_until(lambda: not any(self._processes()), "the daemons are gone", timeout_s=patience_s)
+                wait_until(lambda: not any(map(_alive, processes)), "all is gone", timeout_s=patience_s)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _processes(self) -> Iterator[int]:
-        """Living processes that were started with this cluster's configuration: daemons, steps and jobs."""
-        mark = f"SLURM_CONF={self.conf}\0".encode()
+    def processes(self) -> list[int]:
+        """The daemons, which carry our mark in their environment, and all that they have started."""
+        mark = f"{_MARK}={self.folder}\0".encode()
+        ours: list[int] = []
+        children: dict[int, list[int]] = {}
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
+            if entry.name.isdigit():
                 with contextlib.suppress(OSError):
-                    if mark in (entry / "environ").read_bytes() and _alive(int(entry.name)):
-                        yield int(entry.name)
+                    children.setdefault(_parent(entry), []).append(int(entry.name))
+                    if mark in (entry / "environ").read_bytes():
+                        ours.append(int(entry.name))
+        for pid in ours:  # grows while it is walked: children of children
+            ours += (child for child in children.get(pid, ()) if child not in ours)
+        return ours
 
     def _call(self, *command: str) -> None:
         done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
@@ -249,6 +262,10 @@ def _user() -> str:
     import pwd
 
     return pwd.getpwuid(os.getuid()).pw_name
+
+
+def _parent(process: Path) -> int:
+    return int((process / "stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _alive(pid: int) -> bool:

@@ -25,6 +25,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     state: str
     gpus: int
     per_task: bool = False  # it asked for GPUs by the task, which ties them to its tasks
+    compound: bool = False  # part of a job array or of a heterogeneous job
     partition: str = ""
     user: str = ""
     name: str = ""
@@ -52,6 +53,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
             state="+".join(sorted(state)),
             gpus=_gpus(reply),
             per_task=gpu_count(reply.get("tres_per_task")) > 0,
+            compound=bool(number(reply.get("array_job_id")) or number(reply.get("het_job_id"))),
             partition=reply.get("partition") or "",
             user=reply.get("user_name") or "",
             name=reply.get("name") or "",

@@ -8,9 +8,6 @@ from slimsched.execution.slurm_controller import SlurmController
 from slimsched.execution.slurm_error import SlurmUnreachableError
 from slimsched.execution.slurm_observation import Clock, Observation
 
-SETTLE_S = 3.0
-"""After slurmctld was away, its machines need a moment to report which jobs have ended meanwhile."""
-
 
 def run(
     controller: SlurmController,
@@ -30,8 +27,7 @@ def run(
             if away:
                 warn("Slurm is back.")
                 away = False
-                stop.wait(SETTLE_S)
-                seen = look()
+                controller.slurm_was_away(until_unix_s=seen.unix_s)
             controller.round(seen)
         except SlurmUnreachableError as error:
             if not away:

@@ -90,6 +90,8 @@ def observe(
 
 def _why_not(slurm: SlurmJob) -> str:
     """Why a job cannot be placed by us; empty if it can."""
+    if slurm.compound:
+        return "it is part of a job array or a heterogeneous job; submit each gang as a job of its own"
     if slurm.per_task:
         return "it asks for GPUs by the task; submit it with --gpus=N so that it can be placed freely"
     if not slurm.gpus:
