@@ -5,7 +5,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 if TYPE_CHECKING:
     from slimsched.slimmable.training import EpochReport
@@ -40,10 +48,13 @@ class TrainingProgress:
             text += f"  held out {min(report.accuracy.values()):.1f}-{max(report.accuracy.values()):.1f} %"
         self._bar.update(self._task, completed=report.epoch, total=report.epochs or None, description=text)
         now_s = time.monotonic()
-        if not self._console.is_terminal and (now_s - self._last_line_s > 10 or report.epoch == report.epochs):
+        if not self._console.is_terminal and (
+            now_s - self._last_line_s > 10 or report.epoch == report.epochs
+        ):
             self._last_line_s = now_s
             self._console.print(
-                f"epoch {report.epoch}/{report.epochs or '?'}  {text}  {report.epoch_s:.2f} s", highlight=False
+                f"epoch {report.epoch}/{report.epochs or '?'}  {text}  {report.epoch_s:.2f} s",
+                highlight=False,
             )
 
     def __enter__(self) -> Self:
@@ -57,12 +68,21 @@ class TrainingProgress:
 
 
 def image_bar(label: str, total: int) -> Progress:
-    """A bar over images; its one task is number 0."""
+    """A bar over images, with one task."""
+    return _bar(label, total, MofNCompleteColumn())
+
+
+def byte_bar(label: str) -> Progress:
+    """A bar over bytes, with one task whose total may come later."""
+    return _bar(label, None, DownloadColumn())
+
+
+def _bar(label: str, total: int | None, count: ProgressColumn) -> Progress:
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        count,
         TimeRemainingColumn(),
         console=console,
         disable=not console.is_terminal,

@@ -1,7 +1,7 @@
-"""What a training run needs to go on after an interruption: weights, their average, momentum, and where it was.
+"""What a training run needs to go on after an interruption: weights, average, momentum, and where it was.
 
-Tensors are safetensors, the rest is JSON in the same file's header. The file is replaced whole, so a cut while
-writing leaves the one before.
+Tensors are safetensors, the rest is JSON in the same file's header. The file is replaced whole, so a cut
+while writing leaves the one before.
 """
 
 from pathlib import Path
@@ -60,7 +60,7 @@ def load(
             progress = msgspec.json.decode(file.metadata()["progress"], type=Progress)
             if progress.recipe != recipe:
                 raise DataError(
-                    f"{path} belongs to a run with another recipe; resume with that one or name another folder"
+                    f"{path} is of a run with another recipe; resume with that one or name another folder"
                 )
             with torch.no_grad():
                 for name, parameter in net.named_parameters():

@@ -43,12 +43,15 @@ def read(folder: Path, split: str, *, workers: int = 0) -> ImageSet:
     if inner is None:
         pickled = any((folder / name / "meta").is_file() for name in _SUB_FOLDERS)
         raise DataError(
-            f"{folder} holds the pickled Python release, which is not read; fetch the binary one: slim data fetch"
+            f"{folder} holds the pickled Python release, which is not read; "
+            "fetch the binary one with: slim data fetch"
             if pickled
-            else f"no CIFAR-100 in {folder}: expected train.bin and test.bin, {ARCHIVE} or packed *.xz parts; "
-            f"fetch it with: slim data fetch --data {folder}"
+            else f"no CIFAR-100 in {folder}: expected train.bin and test.bin, {ARCHIVE} or packed *.xz "
+            f"parts; fetch it with: slim data fetch --data {folder}"
         )
-    raw = _released_bytes(inner, split) or _packed_bytes(inner, split, workers)
+    raw = _released_bytes(inner, split)
+    if raw is None:
+        raw = _packed_bytes(inner, split, workers)
     digest = hashlib.sha1(raw).hexdigest()
     if digest != SHA1[split]:
         raise DataError(f"{inner}: the {split} images are damaged (SHA-1 {digest}); fetch them again")
@@ -58,6 +61,15 @@ def read(folder: Path, split: str, *, workers: int = 0) -> ImageSet:
 def read_part(path: Path) -> ImageSet:
     """The images of a single packed part, such as the sample of 1,000 test images."""
     return _image_set(_unpack(path), class_names(path.parent))
+
+
+def unpack_archive(archive: Path) -> Path:
+    """Lay the released archive's images out beside it, so that reading them needs no unpacking again."""
+    folder = archive.parent / "cifar-100-binary"
+    folder.mkdir(exist_ok=True)
+    for name in ("train.bin", "test.bin", "fine_label_names.txt"):
+        (folder / name).write_bytes(_member(archive, name))
+    return folder
 
 
 def class_names(folder: Path) -> tuple[str, ...]:
@@ -137,7 +149,8 @@ def _predict(plane: NDArray[np.int16], y: int, x: int) -> NDArray[np.int16]:
         return plane[y, x - 1] if x else plane[y - 1, x] if y else np.zeros_like(plane[0, 0])
     left, upper, corner = plane[y, x - 1], plane[y - 1, x], plane[y - 1, x - 1]
     low, high = np.minimum(left, upper), np.maximum(left, upper)
-    return np.clip(left + upper - corner, low, high).astype(np.int16)
+    predicted: NDArray[np.int16] = np.clip(left + upper - corner, low, high)
+    return predicted
 
 
 def _image_set(records: NDArray[np.uint8], classes: tuple[str, ...]) -> ImageSet:

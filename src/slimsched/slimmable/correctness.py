@@ -1,4 +1,4 @@
-"""Which test image each of the 256 tuples classifies correctly: one bit each, in a file that needs no torch."""
+"""Which test image each of the 256 tuples classifies correctly: one bit each, read without torch."""
 
 import zipfile
 from pathlib import Path

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slimsched.domain.width import SEGMENTS, WIDTHS, tuple_index
+from slimsched.domain.width import SEGMENTS, tuple_index
 from slimsched.errors import DataError
 from slimsched.slimmable.augmentation import normalize
 from slimsched.slimmable.image_set import Colours, ImageSet
@@ -15,13 +15,6 @@ from slimsched.slimmable.instance import SegmentInstance, fold
 from slimsched.slimmable.resnet import SlimResNet
 
 Widths = tuple[float, ...]
-UNIFORM: tuple[Widths, ...] = tuple((width,) * SEGMENTS for width in WIDTHS)
-MIXED: tuple[Widths, ...] = (
-    (1.0, 0.75, 0.5, 0.25),
-    (0.75, 1.0, 0.25, 0.5),
-    (0.5, 0.25, 1.0, 0.75),
-    (0.25, 0.5, 0.75, 1.0),
-)
 
 
 class Evaluator:

@@ -27,7 +27,8 @@ def _over_group(sums, BLOCK_C: tl.constexpr, GROUP: tl.constexpr):
 @triton.jit
 def _norm_forward(
     x_ptr, residual_ptr, y_ptr, affine_ptr, mean_ptr, rstd_ptr, C, HW, C_MAX, eps,
-    GROUP: tl.constexpr, BLOCK_HW: tl.constexpr, BLOCK_C: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_HW: tl.constexpr, BLOCK_C: tl.constexpr,
+    RESIDUAL: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     """y = relu(gamma (x - mean) rstd + beta + residual) for one image and one block of channels."""
     n = tl.program_id(0).to(tl.int64)
@@ -56,7 +57,8 @@ def _norm_forward(
 @triton.jit
 def _norm_backward(
     x_ptr, y_ptr, dy_ptr, affine_ptr, mean_ptr, rstd_ptr, dx_ptr, dresidual_ptr, partial_ptr, N, C, HW,
-    GROUP: tl.constexpr, BLOCK_HW: tl.constexpr, BLOCK_C: tl.constexpr, RESIDUAL: tl.constexpr, RELU: tl.constexpr,
+    GROUP: tl.constexpr, BLOCK_HW: tl.constexpr, BLOCK_C: tl.constexpr,
+    RESIDUAL: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
     """Gradients of `_norm_forward`; those of gamma and beta as one partial sum an image."""
     n = tl.program_id(0).to(tl.int64)
@@ -87,7 +89,8 @@ def _norm_backward(
 
 @triton.jit
 def _affine_gradient(
-    partial_ptr, out_ptr, N, C, C_MAX, ROW, BLOCKS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
+    partial_ptr, out_ptr, N, C, C_MAX, ROW,
+    BLOCKS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Sum the partial sums (2, N, C) over the images into row ROW of (rows, 2, C_MAX); zero elsewhere."""
     row, which = tl.program_id(0) // 2, tl.program_id(0) % 2
@@ -202,8 +205,8 @@ class FusedNorm(Function):
         if residual is not None:
             residual = residual.contiguous(memory_format=torch.channels_last)
         _norm_forward[(n, c // tile["BLOCK_C"])](
-            x, x if residual is None else residual, y, affine[row], mean, rstd, c, h * w, affine.shape[2], eps,
-            GROUP=group, RESIDUAL=residual is not None, RELU=relu, **tile,
+            x, x if residual is None else residual, y, affine[row], mean, rstd,
+            c, h * w, affine.shape[2], eps, GROUP=group, RESIDUAL=residual is not None, RELU=relu, **tile,
         )  # fmt: skip
         ctx.save_for_backward(x, y if relu else x, affine, mean, rstd)
         ctx.row, ctx.group, ctx.relu, ctx.residual = row, group, relu, residual is not None
@@ -220,8 +223,8 @@ class FusedNorm(Function):
         dresidual = torch.empty_like(x) if ctx.residual else None
         partial = torch.empty((2, n, c), device=x.device, dtype=torch.float32)
         _norm_backward[(n, c // tile["BLOCK_C"])](
-            x, y, dy, affine[ctx.row], mean, rstd, dx, dx if dresidual is None else dresidual, partial, n, c, h * w,
-            GROUP=ctx.group, RESIDUAL=ctx.residual, RELU=ctx.relu, **tile,
+            x, y, dy, affine[ctx.row], mean, rstd, dx, dx if dresidual is None else dresidual, partial,
+            n, c, h * w, GROUP=ctx.group, RESIDUAL=ctx.residual, RELU=ctx.relu, **tile,
         )  # fmt: skip
         daffine = torch.empty_like(affine)
         rows, c_max = affine.shape[0], affine.shape[2]

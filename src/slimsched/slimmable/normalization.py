@@ -11,7 +11,7 @@ EPS = 1e-5
 def group_norm(
     x: Tensor, affine: Tensor, *, row: int, group: int, residual: Tensor | None = None, relu: bool = False
 ) -> Tensor:
-    """relu(gamma (x - mean) / std + beta + residual), gamma and beta from `affine[row]` (rows, 2, channels)."""
+    """relu(gamma (x - mean) / std + beta + residual); `affine[row]` of (rows, 2, channels) is gamma, beta."""
     channels = x.shape[1]
     fused = fused_kernels(x)
     if fused is not None and fused.fits(x, group):

@@ -28,15 +28,15 @@ class NetworkRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class TrainingRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Schedule, optimizer and distillation.
 
-    When `minutes` is given, the number of epochs is fixed once from the speed of the first ones. `tuples` says
-    whether narrower tuples are trained at all. Targets, with the shares below:
+    When `minutes` is given, the number of epochs is fixed once from the speed of the first ones. `tuples`
+    says whether narrower tuples are trained at all. Targets, with the shares below:
 
         widest tuple    (1 - teacher_share) labels + teacher_share teacher
         all others      in_place_share widest tuple + (1 - in_place_share) teacher
 
-    where the teacher is the run's own weight average or a model named on the command line. Soft targets are taken
-    at `temperature`. `average_share` is the averaging horizon as a share of the run; `tuple_pool` limits how many
-    pairs of random tuples are ever drawn (0: any).
+    where the teacher is the run's own weight average or a model named on the command line. Soft targets are
+    taken at `temperature`. `average_share` is the averaging horizon as a share of the run; `tuple_pool`
+    limits how many pairs of random tuples are ever drawn (0: any).
     """
 
     epochs: int = 90

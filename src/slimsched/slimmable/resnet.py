@@ -14,7 +14,7 @@ from slimsched.slimmable.pooling import halve
 
 
 class SlimBlock(nn.Module):
-    """relu(norm(conv(relu(norm(conv(x))))) + shortcut(x)); the shortcut pools and projects where shapes change."""
+    """relu(norm(conv(relu(norm(conv(x))))) + shortcut(x)); the shortcut may pool and project."""
 
     def __init__(self, in_channels: int, out_channels: int, *, project: bool) -> None:
         super().__init__()
@@ -33,8 +33,8 @@ class SlimBlock(nn.Module):
         if self.shortcut is not None and self.shortcut_norm is not None:
             shortcut = self.shortcut_norm(self.shortcut(halve(x), out), row)
         y = self.norm1(self.conv1(x, out), row, relu=True)
-        y = self.norm2(self.conv2(y, out), row, residual=shortcut, relu=True)
-        return y  # noqa: RET504
+        z: Tensor = self.norm2(self.conv2(y, out), row, residual=shortcut, relu=True)
+        return z
 
 
 class SlimSegment(nn.Module):

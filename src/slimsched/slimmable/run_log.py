@@ -21,7 +21,7 @@ class RunLog:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             return
-        self._board = SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+        self._board = SummaryWriter(str(folder))
 
     def write(self, report: EpochReport) -> None:
         """Take one epoch down."""

@@ -5,8 +5,8 @@
 
 Soft outputs are softmax(logits / T); their loss is multiplied by T^2.
 
-On CUDA each tuple's forward and backward pass is captured once as a graph and replayed after that: eager PyTorch
-is bound by kernel launches here. The first use of a tuple runs eagerly (it counts) and captures for the next.
+On CUDA each tuple's forward and backward pass is captured once as a graph and replayed after that: eager
+PyTorch is bound by kernel launches here. The first use of a tuple runs eagerly (it counts) and captures.
 """
 
 from collections.abc import Callable
@@ -110,7 +110,7 @@ class GraphCache:
     """Work captured as CUDA graphs by key, all sharing one memory pool."""
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
         self._graphs: dict[object, torch.cuda.CUDAGraph] = {}
 

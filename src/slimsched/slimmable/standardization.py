@@ -2,8 +2,8 @@
 
     w_hat = gain (w - mean(w)) / sqrt(sum((w - mean(w))^2) + eps)
 
-It is computed on the slice in use, costs nothing when serving (an instance folds it once when it is loaded) and
-turns the slow start of group norm into a fast one.
+It is computed on the slice in use, costs nothing when serving (an instance folds it once when it is loaded)
+and turns the slow start of group norm into a fast one.
 """
 
 import torch

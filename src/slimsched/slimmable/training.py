@@ -1,4 +1,4 @@
-"""The training loop: sandwich steps under a cosine schedule, averaged weights, a checkpoint after every epoch.
+"""The training loop: sandwich steps under a cosine schedule, averaged weights, checkpoints between epochs.
 
 Everything random in an epoch comes from (seed, epoch), so a resumed run does what an uninterrupted one does.
 """
@@ -17,8 +17,9 @@ from torch import Tensor
 from slimsched.errors import ConfigError, DataError
 from slimsched.slimmable import checkpoint
 from slimsched.slimmable.augmentation import augment
-from slimsched.slimmable.evaluation import MIXED, UNIFORM, Evaluator, accuracy_percent
+from slimsched.slimmable.evaluation import Evaluator, accuracy_percent
 from slimsched.slimmable.image_set import Colours, ImageSet
+from slimsched.slimmable.paper_table import MIXED, UNIFORM
 from slimsched.slimmable.recipe import Recipe, TrainingRecipe
 from slimsched.slimmable.resnet import SlimResNet
 from slimsched.slimmable.sandwich import Sandwich, draw_tuples, update_average

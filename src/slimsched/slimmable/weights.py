@@ -82,7 +82,7 @@ def load(path: Path | None = None) -> TrainedModel:
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             raise DataError(
-                f"{weights_path}: {name} has shape {found.get(name)}, the card's network needs {wanted.get(name)}"
+                f"{weights_path}: {name} has shape {found.get(name)}, but its card needs {wanted.get(name)}"
             )
     net.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     return TrainedModel(net=net.requires_grad_(False).eval(), card=card)
