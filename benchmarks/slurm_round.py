@@ -1,0 +1,62 @@
+"""What one round of the Slurm controller costs with many jobs in the queue.
+
+    python benchmarks/slurm_round.py --jobs 1000
+
+Starts a throw-away Slurm (8 machines × 8 fake GPUs), submits held jobs, and times a look and a dry round.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from slimsched.domain.fabric import fabric_named
+from slimsched.execution import slurm_preflight
+from slimsched.execution.slurm_cluster import ThrowAwaySlurm
+from slimsched.execution.slurm_controller import SlurmController
+from slimsched.execution.slurm_dry_run import DryRunClient
+from slimsched.execution.slurm_note import Request
+from slimsched.execution.slurm_observation import Clock, observe
+from slimsched.jobs.policies import policy_named
+from slimsched.workload.job_models import TRAINING_MODELS
+
+
+def main() -> None:
+    """Print one line of JSON."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--jobs", type=int, default=1000)
+    jobs: int = parser.parse_args().jobs
+    cluster = ThrowAwaySlurm(Path(tempfile.mkdtemp(prefix="slim-slurm-")))
+    cluster.start()
+    try:
+        client = cluster.client
+        racks = slurm_preflight.check(client).racks
+        begin_s = time.perf_counter()
+        for i in range(jobs):
+            client.submit((), gpus=1 + i % 16, request=Request(model="bert"), options=["--wrap=true"])
+        submit_s = (time.perf_counter() - begin_s) / jobs
+        dry = SlurmController(
+            client=DryRunClient(client),
+            policy=policy_named("dally"),
+            fabric=fabric_named("congested"),
+            models=TRAINING_MODELS,
+        )
+        looks, rounds = [], []
+        for _ in range(10):
+            begin_s = time.perf_counter()
+            seen = observe(client, racks=racks, partition=None, unix_s=time.time(), clock=Clock())
+            looks.append(time.perf_counter() - begin_s)
+            begin_s = time.perf_counter()
+            dry.round(seen)
+            rounds.append(time.perf_counter() - begin_s)
+        held = seen.jobs
+        first, later = rounds[0], sorted(rounds[1:])[len(rounds) // 2]
+        row = {"jobs": len(held), "submit_s": submit_s, "look_s": sorted(looks)[5]}
+        print(json.dumps({**row, "first_round_s": first, "later_round_s": later}))
+    finally:
+        cluster.stop()
+
+
+if __name__ == "__main__":
+    main()
