@@ -24,6 +24,7 @@ def check(log, jobs) -> None:
     used: Counter[str] = Counter()
     where: dict[str, tuple] = {}
     finished: Counter[str] = Counter()
+    assert [at_s for at_s, _ in log] == sorted(at_s for at_s, _ in log)
     for _, entry in log:
         if isinstance(entry, StartJob):
             assert entry.job_id not in where

@@ -90,6 +90,7 @@ class SimulatedJobs:
 
     def _deliver(self, now_s: float, event: Event) -> None:
         """Feed one event to the scheduler and carry out what it asks for."""
+        assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
         self.now_s = now_s
         self.events += 1
         log = self.log

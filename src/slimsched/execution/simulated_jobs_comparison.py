@@ -1,8 +1,10 @@
 """Runs policies on the same jobs, over several seeds, and puts the rows side by side."""
 
+import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 from msgspec import Struct
@@ -111,9 +113,10 @@ def simulate(
 ) -> tuple[JobSummary, dict[str, JobHistory], JobLog]:
     """Run one policy on prepared jobs."""
     simulation = build(policy, jobs, setting, seed)
-    begun_s = time.perf_counter()
-    log = simulation.run(progress=progress)
-    wall_s = time.perf_counter() - begun_s
+    with _no_collector():
+        begun_s = time.perf_counter()
+        log = simulation.run(progress=progress)
+        wall_s = time.perf_counter() - begun_s
     found = histories(log)
     summary = summarize(
         found,
@@ -125,6 +128,18 @@ def simulate(
         wall_s=wall_s,
     )
     return summary, found, log
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Pause the cycle collector: a run makes many values and no cycles worth looking for."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def compare(

@@ -7,6 +7,7 @@ differently, in a file of its own under `policies/`.
 from typing import ClassVar
 
 from slimsched.domain.placement import Tier
+from slimsched.domain.topology import Topology
 from slimsched.jobs.job_state import JobState, Key
 
 FOREVER = float("inf")
@@ -36,6 +37,9 @@ class Policy:
     """Wait after which a gang gets GPUs set aside for it."""
     knows_service: ClassVar[bool] = False
     """Whether the policy is told how long jobs take, which a live cluster cannot tell."""
+
+    def begin(self, topology: Topology) -> None:
+        """Learn which cluster this is, before the first job."""
 
     def admit(self, job: JobState, now_s: float) -> None:
         """Note a job that is new here."""
@@ -76,6 +80,9 @@ class Policy:
 
     def left(self, job: JobState, tier: Tier, run_s: float, served_s: float | None) -> None:
         """Learn that a run at a tier has ended, and the ideal service it brought if that is known."""
+
+    def dropped(self, job: JobState) -> None:
+        """Learn that a waiting job has gone without ever being done."""
 
     def finished(self, job: JobState, service_s: float) -> None:
         """Learn that a job is done after so much ideal service."""

@@ -57,6 +57,7 @@ class JobScheduler(Occupancy):
     ) -> None:
         """`split` says how an engine shares a gang out over the machines chosen for it."""
         super().__init__(topology=topology, policy=policy, quotas=quotas, split=split)
+        policy.begin(topology)
         self.timers = DelayTimers()
         self._sensitivity = sensitivity
         self._kinds: dict[tuple[str, int], tuple[Tier, Traits]] = {}
@@ -120,8 +121,10 @@ class JobScheduler(Occupancy):
             service_s = job.service_s(now_s) if event.served_s is None else event.served_s
             self._vacate(job, now_s, event.served_s)
             self.policy.finished(job, service_s)
-        elif phase == WAITING:
-            self.waiting.leave(job)
+        else:
+            if phase == WAITING:
+                self.waiting.leave(job)
+            self.policy.dropped(job)
         self.claims.dissolve(job, self.down)
         self._offer(now_s)
 
@@ -316,7 +319,7 @@ class JobScheduler(Occupancy):
         """Ask to be woken for the next timer, if nobody has asked for an earlier time yet."""
         next_s = self.timers.next_s()
         if self._periodic and (self.waiting.size or (self.policy.migrates and self.spread)):
-            if self._quantum_s == FOREVER:
+            if self._quantum_s == FOREVER or self._quantum_s < now_s:
                 self._quantum_s = now_s + self.policy.quantum_s
             next_s = min(next_s, self._quantum_s)
         if next_s < self._armed_s:

@@ -7,6 +7,7 @@ first; jobs it has finished go first, in the order it finished them, then the ot
 
 from heapq import heappop, heappush
 
+from slimsched.domain.topology import Topology
 from slimsched.jobs.job_state import JobState, Key
 from slimsched.jobs.policy import Policy, Timers
 
@@ -21,13 +22,17 @@ class ASrpt(Policy):
     name = "a-srpt"
     reorders = True
 
-    def __init__(self, gpus: int = 512) -> None:
-        self._gpus = gpus
+    def __init__(self) -> None:
+        self._gpus = 1
         self._sums: dict[tuple[str, int], tuple[float, int]] = {}
         self._virtual: list[tuple[float, int, str]] = []
         self._virtual_s = 0.0
         self._done: dict[str, int] = {}
         self._finished = 0
+
+    def begin(self, topology: Topology) -> None:
+        """The virtual machine is as fast as all GPUs together."""
+        self._gpus = topology.gpus
 
     def predict_s(self, job: JobState) -> float:
         """Mean service of finished jobs like this one."""

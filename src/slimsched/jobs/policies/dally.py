@@ -1,20 +1,23 @@
 """Dally: delay scheduling by tiers, self-tuned timers, network-sensitive preemption and migration.
 
 Ours, after the idea of Dally (arXiv 2401.16492), whose formulas are not public. Not told durations.
-Order: levels of attained ideal GPU-service, a day of waiting lifts a job by one level; at the same level the
-smallest gang first, then the one that suffers most from the network.
+Order: levels of attained ideal GPU-service; at the same level the smallest gang first, then the one that
+suffers most from the network. Half a day of waiting lifts a job by one level, and less when few GPUs are
+waited for: so that wide, long gangs do not end up last, alone on an empty cluster.
 """
 
 from bisect import bisect_right
 
 from slimsched.domain.placement import Tier
+from slimsched.domain.topology import Topology
 from slimsched.jobs.job_state import JobState, Key
 from slimsched.jobs.policy import Policy, Timers
 from slimsched.jobs.tuner import BenefitTuner, FixedTimers, MeanTuner, Situation, Tuner
 
 NETWORK = Tier.NETWORK
 LEVELS_GPU_S = tuple(3600.0 * 4.0**i for i in range(12))
-LIFT_AFTER_S = 86400.0
+LIFT_AFTER_S = 43200.0
+LEAST_DEMAND = 0.02
 MOVE_COST_S = 60.0
 MOVE_MARGIN = 2.0
 
@@ -27,7 +30,7 @@ class Dally(Policy):
     migrates = True
     reorders = True
     quantum_s = 600.0
-    reorder_s = 6 * 3600.0
+    reorder_s = 3600.0
     eviction_classes = len(LEVELS_GPU_S)
     reserve_after_s = 3 * 86400.0
 
@@ -36,9 +39,16 @@ class Dally(Policy):
         self.tuner = tuner or BenefitTuner()
         self._uplink_gpus = 0.0
         self._on_uplinks: dict[str, float] = {}
+        self._gpus = 1
+        self._waiting_gpus = 0
+
+    def begin(self, topology: Topology) -> None:
+        """The cluster's size is what waiting demand is measured by."""
+        self._gpus = topology.gpus
 
     def admit(self, job: JobState, now_s: float) -> None:
         """A gang that fits no rack will need the uplinks."""
+        self._waiting_gpus += job.gpus
         if job.floor == NETWORK:
             self._add_uplink(job)
 
@@ -46,7 +56,8 @@ class Dally(Policy):
         """By level, size, sensitivity and arrival."""
         level = min(bisect_right(LEVELS_GPU_S, job.gpus * job.served_s), len(LEVELS_GPU_S) - 1)
         if level:
-            level = max(0, level - int((now_s - job.since_s) / LIFT_AFTER_S))
+            demand = min(1.0, max(LEAST_DEMAND, self._waiting_gpus / self._gpus))
+            level = max(0, level - int((now_s - job.since_s) / (LIFT_AFTER_S * demand)))
         return (level, job.gpus, -job.slow[NETWORK], job.job.arrival_s)
 
     def timers(self, job: JobState, now_s: float, backlog: float) -> Timers:
@@ -75,6 +86,7 @@ class Dally(Policy):
 
     def launched(self, job: JobState, tier: Tier, declined_for_s: float, now_s: float) -> None:
         """Tell the tuner what waiting brought."""
+        self._waiting_gpus -= job.gpus
         if tier == NETWORK:
             self._add_uplink(job)
         if job.slow[NETWORK] > 1.01:
@@ -86,6 +98,7 @@ class Dally(Policy):
 
     def left(self, job: JobState, tier: Tier, run_s: float, served_s: float | None) -> None:
         """Tell the tuner what the run brought."""
+        self._waiting_gpus += job.gpus
         if tier == NETWORK and job.floor < NETWORK:
             self._drop_uplink(job)
         if served_s is not None:
@@ -93,9 +106,15 @@ class Dally(Policy):
 
     def finished(self, job: JobState, service_s: float) -> None:
         """Tell the tuner how long the job was."""
+        self._waiting_gpus -= job.gpus
         if job.floor == NETWORK:
             self._drop_uplink(job)
         self.tuner.finished(service_s)
+
+    def dropped(self, job: JobState) -> None:
+        """A waiting job asks for nothing any more."""
+        self._waiting_gpus -= job.gpus
+        self._drop_uplink(job)
 
     def _add_uplink(self, job: JobState) -> None:
         if job.id not in self._on_uplinks:
