@@ -52,6 +52,23 @@ class Profile:
         self.top_batch = top
         self.top_concurrency = max(self.concurrency)
 
+    def slowed(self, factor: float) -> "Profile":
+        """The profile of a device that takes `factor` times as long for everything."""
+        return Profile(
+            name=self.name if factor == 1.0 else f"{self.name} ÷ {factor:g}",
+            source=self.source,
+            batches=self.batches,
+            concurrency=self.concurrency,
+            latency_s={
+                k: [[v * factor for v in row] for row in rows] for k, rows in self.latency_table_s.items()
+            },
+            energy_j=self.energy_table_j,
+            instance_bytes=self.instance_bytes,
+            load_s={place: seconds * factor for place, seconds in self.load_s.items()},
+            idle_w=self.idle_w,
+            element_bytes=self.element_bytes,
+        )
+
     def latency_s(self, key: Key, batch: int, concurrency: int = 1) -> float:
         """Time of a batch while `concurrency` batches share the device."""
         by_concurrency = self.latencies_s(key, batch)

@@ -73,9 +73,10 @@ class GreedyScheduler:
         """Why did my batch not form? The reason for each key that was tried last and could not run."""
         return {key: reason.format(*values) for key, (reason, values) in self._waiting.items()}
 
-    def batch_on(self, instance: int) -> Batch:
-        """The batch an instance is running."""
-        return self._running[instance]
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is queued or running."""
+        return bool(self._running) or len(self.queue) > 0
 
     def queued_by_segment(self) -> tuple[int, ...]:
         """Requests that wait, by segment."""

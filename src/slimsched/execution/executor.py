@@ -1,0 +1,37 @@
+"""Who runs batches on a device: the seam between a server and its hardware."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from slimsched.domain.instance import Instance
+from slimsched.domain.key import Key
+
+
+class Executor(Protocol):
+    """Loads and unloads instances and runs batches of one key; any thread may call `run`."""
+
+    @property
+    def lanes(self) -> int:
+        """How many batches may run at once."""
+        ...
+
+    def load(self, instance: Instance) -> int:
+        """Make an instance ready; return the bytes it really takes."""
+        ...
+
+    def unload(self, instance: int) -> None:
+        """Give an instance's memory back."""
+        ...
+
+    def inputs(self, images: Tensor) -> Tensor:
+        """uint8 images (N, 3, side, side) as the first segment takes them."""
+        ...
+
+    def run(self, key: Key, inputs: Tensor) -> Tensor:
+        """Run one segment; the result may be used once this returns."""
+        ...
+
+    def memory_bytes(self) -> int:
+        """Bytes that loaded instances hold now."""
+        ...

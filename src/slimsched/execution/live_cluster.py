@@ -1,0 +1,261 @@
+"""The live cluster: the same gateway as simulated, its commands carried out by an engine's servers."""
+
+import asyncio
+from collections.abc import Sequence
+from time import monotonic
+from typing import assert_never
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from slimsched.domain.batch import Batch
+from slimsched.domain.block import Block
+from slimsched.domain.cluster import GATEWAY
+from slimsched.domain.request import NEVER_S, Request
+from slimsched.domain.timer import Wake, WakeAt
+from slimsched.domain.width import SEGMENTS
+from slimsched.errors import SlimError
+from slimsched.execution.engine import Engine
+from slimsched.execution.messages import (
+    BatchDone,
+    BlockGone,
+    Forget,
+    InputMissing,
+    Ready,
+    Sampled,
+    TakeBlock,
+    ToGateway,
+)
+from slimsched.routing.commands import Answer, Command, Drop, SendBlock
+from slimsched.routing.events import (
+    BlockDropped,
+    Event,
+    InputLost,
+    RequestsArrived,
+    SegmentFinished,
+    ServerDown,
+    ServerUp,
+    TelemetryReceived,
+)
+from slimsched.routing.gateway import Gateway
+from slimsched.scheduling.commands import RunBatch
+from slimsched.scheduling.events import BatchFinished, TelemetrySampled
+from slimsched.telemetry.observer import GATEWAY_NAME, Observer
+
+
+class DroppedError(SlimError):
+    """A request was given up; the message says why."""
+
+
+class Receipt(Struct, kw_only=True):
+    """What a request was given: widths and servers by segment, and where its time and energy went."""
+
+    widths: tuple[float, ...] = ()
+    servers: list[str] = []
+    reasons: list[str] = []
+    queue_s: float = 0.0
+    compute_s: float = 0.0
+    energy_j: float = 0.0
+    energy_source: str = ""
+    latency_s: float = 0.0
+
+
+class Classified(Struct, frozen=True, kw_only=True):
+    """A request's logits and its receipt."""
+
+    logits: NDArray[np.float32]
+    receipt: Receipt
+
+
+class _Open(Struct):
+    """A request under way: its image, who waits for it, its receipt so far."""
+
+    image: bytes
+    waiter: "asyncio.Future[Classified]"
+    receipt: Receipt
+    arrival_s: float
+    logits: NDArray[np.float32] | None = None
+
+
+class LiveCluster:
+    """Carries out the commands of a gateway in real time."""
+
+    def __init__(self, gateway: Gateway, engine: Engine, observers: Sequence[Observer] = ()) -> None:
+        self._gateway, self._engine, self._observers = gateway, engine, observers
+        self._names = gateway.cluster.names
+        self._open: dict[int, _Open] = {}
+        self._next_id = 0
+        self._zero_s = monotonic()
+        self._power_source = [""] * len(self._names)
+        self._reasons: dict[int, str] = {}  # by block
+        self.why_waiting: dict[str, dict[str, str]] = {}
+        """What each server last said of batches that could not form."""
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since this cluster was made, on the host's monotonic clock."""
+        return monotonic() - self._zero_s
+
+    @property
+    def clock_zero_s(self) -> float:
+        """The host's monotonic clock when this cluster's was zero."""
+        return self._zero_s
+
+    async def start(self) -> None:
+        """Bring the servers up; requests may come once this returns."""
+        self._loop = asyncio.get_running_loop()
+        for server in range(len(self._names)):
+            self._tell(ServerDown(server=server))
+        await self._engine.start(self)
+
+    def submit(
+        self,
+        image: bytes,
+        *,
+        deadline_s: float = NEVER_S,
+        min_accuracy: float = 0.0,
+        priority: int = 0,
+        number: int = -1,
+    ) -> "asyncio.Future[Classified]":
+        """Take one raw uint8 image in; `deadline_s` counts from now, `number` is its place in a known set."""
+        request = Request(
+            id=self._next_id,
+            arrival_s=self.now_s,
+            deadline_s=min(NEVER_S, self.now_s + deadline_s),
+            min_accuracy=min_accuracy,
+            priority=priority,
+            image=number,
+        )
+        self._next_id += 1
+        waiter: asyncio.Future[Classified] = self._loop.create_future()
+        self._open[request.id] = _Open(image, waiter, Receipt(servers=[], reasons=[]), request.arrival_s)
+        self._tell(RequestsArrived(requests=(request,)))
+        return waiter
+
+    async def drain(self) -> None:
+        """Wait until everything taken in is answered or dropped."""
+        while waiting := [one.waiter for one in self._open.values()]:
+            await asyncio.wait(waiting)
+
+    async def stop(self) -> None:
+        """Drain, then stop the servers."""
+        await self.drain()
+        await self._engine.stop()
+
+    def server_up(self, server: int) -> None:
+        """The engine says a server takes work."""
+        self._tell(ServerUp(server=server))
+
+    def server_down(self, server: int) -> None:
+        """The engine says a server is gone."""
+        self._tell(ServerDown(server=server))
+
+    def received(self, server: int, message: ToGateway) -> None:
+        """A server says something."""
+        match message:
+            case BatchDone():
+                self._batch_done(server, message)
+            case BlockGone(block=block, reason=reason):
+                self._tell(BlockDropped(server=server, block=block, reason=reason))
+            case InputMissing(block=block):
+                self._tell(InputLost(server=server, block=block))
+            case Sampled(snapshot=snapshot, power_source=source, waiting=waiting):
+                self._power_source[server] = source
+                self.why_waiting[self._names[server]] = waiting
+                sample = TelemetrySampled(
+                    utilization=snapshot.utilization, power_w=snapshot.power_w, vram_bytes=snapshot.vram_bytes
+                )
+                self._observe(self._names[server], sample, [])
+                self._tell(TelemetryReceived(server=server, snapshot=snapshot))
+            case Ready():
+                pass  # the engine has told us by server_up
+            case _:
+                assert_never(message)
+
+    def _tell(self, event: Event) -> None:
+        """Feed the gateway one event and carry its commands out."""
+        now_s = self.now_s
+        commands = self._gateway.handle(event, now_s=now_s)
+        for observer in self._observers:
+            observer.observe(now_s, GATEWAY_NAME, event, commands)
+        for command in commands:
+            self._carry_out(command, now_s)
+
+    def _carry_out(self, command: Command, now_s: float) -> None:
+        match command:
+            case SendBlock(server=server, block=block, source=source, reason=reason):
+                self._send(server, block, source, reason)
+            case Answer(requests=requests):
+                for request in requests:
+                    self._answer(request, now_s)
+            case Drop(requests=requests, reason=reason):
+                for request in requests:
+                    self._drop(request, reason)
+            case WakeAt(at_s=at_s):
+                self._loop.call_later(max(0.0, at_s - self.now_s), self._tell, Wake())
+            case _:
+                assert_never(command)
+
+    def _send(self, server: int, block: Block, source: int, reason: str) -> None:
+        self._reasons[block.id] = reason
+        images, peer = b"", ""
+        if source == GATEWAY:
+            images = b"".join([self._open[request.id].image for request in block.requests])
+        elif source != server:
+            peer = self._engine.peer_address(source)
+        self._engine.send(server, TakeBlock(block=block, images=images, peer=peer))
+
+    def _batch_done(self, server: int, message: BatchDone) -> None:
+        """Note what the batch gave each request, then let the gateway move them on."""
+        size = sum(len(block.requests) for block in message.blocks)
+        last = message.blocks[0].key.segment == SEGMENTS - 1
+        logits = np.frombuffer(message.logits, np.float32).reshape(size, -1) if last else None
+        row = 0
+        for block in message.blocks:
+            reason = self._reasons.pop(block.id, "")
+            for request in block.requests:
+                one = self._open.get(request.id)
+                if one is not None:
+                    receipt = one.receipt
+                    del receipt.servers[request.segment :], receipt.reasons[request.segment :]
+                    receipt.servers.append(self._names[server])
+                    receipt.reasons.append(reason)
+                    receipt.queue_s += message.queue_s
+                    receipt.compute_s += message.busy_s
+                    receipt.energy_j += message.energy_j / size
+                    if logits is not None:
+                        one.logits = logits[row]
+                row += 1
+        self._observe_batch(server, message, size)
+        self._tell(SegmentFinished(server=server, width=message.width, blocks=tuple(message.blocks)))
+
+    def _answer(self, request: Request, now_s: float) -> None:
+        one = self._open.pop(request.id)
+        receipt = one.receipt
+        receipt.widths = request.widths
+        receipt.latency_s = now_s - one.arrival_s
+        receipt.energy_source = "; ".join(sorted({s for s in self._power_source if s}))
+        assert one.logits is not None
+        if not one.waiter.done():
+            one.waiter.set_result(Classified(logits=one.logits, receipt=receipt))
+
+    def _drop(self, request: Request, reason: str) -> None:
+        one = self._open.pop(request.id)
+        for server in range(len(self._names)) if request.widths else ():
+            self._engine.send(server, Forget(requests=[request.id]))
+        if not one.waiter.done():
+            one.waiter.set_exception(DroppedError(reason))
+
+    def _observe_batch(self, server: int, message: BatchDone, size: int) -> None:
+        """Let observers see a server's batch as they would in its own log."""
+        if not self._observers:
+            return
+        key, blocks = message.blocks[0].key, tuple(message.blocks)
+        batch = Batch(id=0, key=key, instance=0, blocks=blocks, size=size)
+        done = BatchFinished(instance=0, busy_s=message.busy_s, energy_j=message.energy_j)
+        self._observe(self._names[server], done, [RunBatch(batch=batch, why="")])
+
+    def _observe(self, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        for observer in self._observers:
+            observer.observe(self.now_s, machine, event, commands)

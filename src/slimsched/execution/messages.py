@@ -1,0 +1,108 @@
+"""What gateway and servers say to each other: length-prefixed MessagePack frames over a stream."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from slimsched.domain.block import Block
+from slimsched.domain.snapshot import ServerSnapshot
+from slimsched.errors import SlimError
+
+FRAME_LIMIT_BYTES = 256 * 2**20
+
+
+class TakeBlock(Struct, frozen=True, kw_only=True, tag=True):
+    """Gateway to server: run this block; its inputs are `images`, or lie at the server at `peer`."""
+
+    block: Block
+    images: bytes = b""
+    peer: str = ""
+
+
+class Forget(Struct, frozen=True, kw_only=True, tag=True):
+    """Gateway to server: nobody will ask for these requests' activations."""
+
+    requests: list[int]
+
+
+class Drain(Struct, frozen=True, kw_only=True, tag=True):
+    """Gateway to server: stop once nothing is queued or running."""
+
+
+class Ready(Struct, frozen=True, kw_only=True, tag=True):
+    """Server to gateway: warmed up and listening."""
+
+    server: int
+    pid: int
+
+
+class BatchDone(Struct, frozen=True, kw_only=True, tag=True):
+    """Server to gateway: these blocks have run at this width; logits follow after the last segment."""
+
+    width: float
+    blocks: list[Block]
+    queue_s: float
+    busy_s: float
+    energy_j: float
+    logits: bytes = b""
+
+
+class BlockGone(Struct, frozen=True, kw_only=True, tag=True):
+    """Server to gateway: given up, and why."""
+
+    block: Block
+    reason: str
+
+
+class InputMissing(Struct, frozen=True, kw_only=True, tag=True):
+    """Server to gateway: the server that held this block's inputs has none of them."""
+
+    block: Block
+
+
+class Sampled(Struct, frozen=True, kw_only=True, tag=True):
+    """Server to gateway: telemetry, with where the power figure comes from."""
+
+    snapshot: ServerSnapshot
+    power_source: str
+    waiting: dict[str, str]
+
+
+class Fetch(Struct, frozen=True, kw_only=True, tag=True):
+    """Server to server: hand over these requests' activations."""
+
+    requests: list[int]
+
+
+class Fetched(Struct, frozen=True, kw_only=True, tag=True):
+    """Server to server: they lie in this shared-memory file, or nowhere (empty name)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+ToServer = TakeBlock | Forget | Drain
+ToGateway = Ready | BatchDone | BlockGone | InputMissing | Sampled
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class FrameError(SlimError):
+    """A peer sent something that is no frame of ours."""
+
+
+def frame(message: Struct) -> bytes:
+    """A message as bytes to send."""
+    body = _encoder.encode(message)
+    return len(body).to_bytes(4, "little") + body
+
+
+async def read_frame(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
+    """The next message; raises IncompleteReadError when the peer is gone."""
+    size = int.from_bytes(await reader.readexactly(4), "little")
+    if size > FRAME_LIMIT_BYTES:
+        raise FrameError(f"a frame of {size} bytes was announced; at most {FRAME_LIMIT_BYTES} are taken")
+    return decoder.decode(await reader.readexactly(size))

@@ -1,0 +1,131 @@
+"""Power and energy of a device, and where the figures come from: the best source that is there."""
+
+from pathlib import Path
+from time import monotonic
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """Energy since the meter was made, and over which time."""
+
+    at_s: float
+    energy_j: float
+
+
+class PowerMeter(Protocol):
+    """A source of energy readings; `error` is the relative error one must allow for."""
+
+    source: str
+    error: float
+
+    def read(self, active_j: float) -> Reading:
+        """Energy so far; `active_j` is what the profile says was drawn above idle, for meters that model."""
+        ...
+
+
+class NvmlCounter:
+    """The GPU's own energy counter (Volta and newer), in millijoules, updated about every 100 ms."""
+
+    source = "NVML energy counter"
+    error = 0.05
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+        self._zero_mj = nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+
+    def read(self, active_j: float) -> Reading:
+        """Millijoules since the start."""
+        now_mj = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
+        return Reading(at_s=monotonic(), energy_j=(now_mj - self._zero_mj) / 1000)
+
+
+class NvmlPolled:
+    """GPUs without a counter: power polled at each reading and integrated."""
+
+    source = "NVML power, polled and integrated"
+    error = 0.15
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+        self._last_s, self._energy_j = monotonic(), 0.0
+
+    def read(self, active_j: float) -> Reading:
+        """Add the power of now over the time since the last reading."""
+        now_s = monotonic()
+        watts = self._nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000
+        self._energy_j += watts * (now_s - self._last_s)
+        self._last_s = now_s
+        return Reading(at_s=now_s, energy_j=self._energy_j)
+
+
+class Rapl:
+    """The processor package's energy counter; all processes of the host share it."""
+
+    source = "RAPL package counter (whole host)"
+    error = 0.1
+
+    def __init__(self, domains: list[Path]) -> None:
+        self._domains = domains
+        self._wrap_uj = [int((domain / "max_energy_range_uj").read_text()) for domain in domains]
+        self._last_uj = self._counters()
+        self._energy_j = 0.0
+
+    def read(self, active_j: float) -> Reading:
+        """Add what the counters moved, minding that they wrap."""
+        now_uj = self._counters()
+        for now, last, wrap in zip(now_uj, self._last_uj, self._wrap_uj, strict=True):
+            self._energy_j += ((now - last) % wrap) / 1e6
+        self._last_uj = now_uj
+        return Reading(at_s=monotonic(), energy_j=self._energy_j)
+
+    def _counters(self) -> list[int]:
+        return [int((domain / "energy_uj").read_text()) for domain in self._domains]
+
+
+class Modelled:
+    """Nothing can be read: idle power over time plus what the profile says batches drew."""
+
+    source = "modelled: idle power + profile"
+    error = 0.5
+
+    def __init__(self, idle_w: float) -> None:
+        self._idle_w, self._zero_s = idle_w, monotonic()
+
+    def read(self, active_j: float) -> Reading:
+        """Idle power over the time, plus active energy by profile."""
+        now_s = monotonic()
+        return Reading(at_s=now_s, energy_j=self._idle_w * (now_s - self._zero_s) + active_j)
+
+
+def open_meter(kind: str, idle_w: float, index: int = 0) -> PowerMeter:
+    """The best meter for a device kind ('cuda' or 'cpu'): counter, polled, RAPL, modelled, in this order."""
+    if kind == "cuda" and (meter := _nvml(index)) is not None:
+        return meter
+    if kind == "cpu":
+        domains = [d for d in sorted(Path("/sys/class/powercap").glob("intel-rapl:?")) if _readable(d)]
+        if domains:
+            return Rapl(domains)
+    return Modelled(idle_w)
+
+
+def _nvml(index: int) -> PowerMeter | None:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    except Exception:
+        return None
+    try:
+        return NvmlCounter(pynvml, handle)
+    except pynvml.NVMLError:
+        return NvmlPolled(pynvml, handle)
+
+
+def _readable(domain: Path) -> bool:
+    try:
+        return int((domain / "energy_uj").read_text()) >= 0
+    except (OSError, ValueError):
+        return False
