@@ -67,6 +67,11 @@ class Site:
         environment = dict(os.environ) | {"SLURM_CONF": str(self.cluster.conf)}
         return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 
+    def resume(self, machine: str) -> None:
+        """Put a machine back to work, unless it has come back by itself."""
+        if not all(node.usable for node in self.client.nodes() if node.name == machine):
+            self.slurm("scontrol", "update", f"NodeName={machine}", "State=RESUME")
+
     def slim(self, *command: str) -> "subprocess.CompletedProcess[str]":
         """Run a `slim jobs` command against this Slurm."""
         conf = f"--conf={self.cluster.conf}"

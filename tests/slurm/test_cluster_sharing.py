@@ -18,7 +18,7 @@ def test_strangers_keep_their_gpus_and_drained_machines_get_no_gang(site) -> Non
     try:
         site.wait(lambda: controller.poll() == 0, "the gangs are done")
     finally:
-        site.slurm("scontrol", "update", "NodeName=n2", "State=RESUME")
+        site.resume("n2")
 
     assert sorted(site.finished()) == sorted(gangs)
     machines = {name for line in site.journal() for name in site.client.hostnames(line.split()[-1])}
