@@ -33,7 +33,9 @@ def plot_pareto(points: list[ParetoPoint], best: list[ParetoPoint], path: Path) 
     )
     axes.set(xlabel="million multiply-accumulates an image", ylabel="top-1 accuracy, %", xscale="log")
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.legend(loc="upper left", fontsize="small")
     try:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:
