@@ -46,11 +46,13 @@ def test_batches_slow_each_other_only_while_they_overlap() -> None:
     assert device.finish(1.75)[0].id == 2
 
 
-def test_more_batches_than_were_measured_share_in_proportion() -> None:
+def test_batches_beyond_the_lanes_that_were_profiled_wait_their_turn() -> None:
     device = SimulatedDevice(shared_profile())
-    for number in range(4):
+    for number in range(3):
         device.start(batch(number), 0.0)
-    assert device.next_finish_s() == pytest.approx(3.0)
+    assert device.next_finish_s() == pytest.approx(1.5)
+    assert [device.finish(1.5)[0].id, device.finish(1.5)[0].id] == [0, 1]
+    assert device.finish(2.5) == (batch(2), pytest.approx(1.0), 6.0)
 
 
 def test_utilization_and_power_are_those_of_the_time_since_the_last_sample() -> None:

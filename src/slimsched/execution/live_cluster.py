@@ -88,7 +88,6 @@ class LiveCluster:
         self._next_id = 0
         self._zero_s = monotonic()
         self._power_source = [""] * len(self._names)
-        self._reasons: dict[int, str] = {}  # by block
         self.why_waiting: dict[str, dict[str, str]] = {}
         """What each server last said of batches that could not form."""
 
@@ -198,7 +197,10 @@ class LiveCluster:
                 assert_never(command)
 
     def _send(self, server: int, block: Block, source: int, reason: str) -> None:
-        self._reasons[block.id] = reason
+        for request in block.requests:
+            said = self._open[request.id].receipt.reasons
+            del said[block.key.segment :]
+            said.append(reason)
         images, peer = b"", ""
         if source == GATEWAY:
             images = b"".join([self._open[request.id].image for request in block.requests])
@@ -213,14 +215,12 @@ class LiveCluster:
         logits = np.frombuffer(message.logits, np.float32).reshape(size, -1) if last else None
         row = 0
         for block in message.blocks:
-            reason = self._reasons.pop(block.id, "")
             for request in block.requests:
                 one = self._open.get(request.id)
                 if one is not None:
                     receipt = one.receipt
-                    del receipt.servers[request.segment :], receipt.reasons[request.segment :]
+                    del receipt.servers[request.segment :]
                     receipt.servers.append(self._names[server])
-                    receipt.reasons.append(reason)
                     receipt.queue_s += message.queue_s
                     receipt.compute_s += message.busy_s
                     receipt.energy_j += message.energy_j / size

@@ -84,9 +84,10 @@ class LocalEngine:
                 self.send(index, Drain())
             else:
                 writer.close()
-        for process in self._processes.values():
+        for index, process in self._processes.items():
             try:
-                await asyncio.wait_for(process.wait(), timeout=30.0 if drain else 0.5)
+                patience_s = 30.0 if drain and index in self._writers else 0.2  # one that starts has no work
+                await asyncio.wait_for(process.wait(), timeout=patience_s)
             except TimeoutError:
                 with suppress(ProcessLookupError):
                     process.kill()
@@ -133,7 +134,7 @@ class LocalEngine:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 message: ToGateway = await read_frame(reader, decoder)
-                if isinstance(message, Ready):
+                if isinstance(message, Ready) and not self._stopping:
                     server = message.server
                     self._writers[server] = writer
                     self._ready[server].set()

@@ -1,5 +1,6 @@
 """A device that runs batches as its profile says, several at once, each slowed by the others."""
 
+from collections import deque
 from math import inf
 
 from slimsched.domain.batch import Batch
@@ -21,13 +22,17 @@ class _Work:
 
 
 class SimulatedDevice:
-    """Processor sharing by profile: with c batches running each proceeds at 1 / latency(key, size, c)."""
+    """Processor sharing by profile: with c batches running each proceeds at 1 / latency(key, size, c).
+
+    At most as many run at once as were profiled together; further ones wait for a lane, first come first served.
+    """
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
         self.slowdown = 1.0
         self.version = 0  # changes whenever the next finish does
         self._running: list[_Work] = []
+        self._waiting: deque[_Work] = deque()
         self._first: _Work | None = None
         self._first_s = inf
         self._since_s = 0.0
@@ -39,8 +44,12 @@ class SimulatedDevice:
     def start(self, batch: Batch, now_s: float) -> None:
         """Begin a batch beside those already running."""
         self._pass_time(now_s)
-        self._running.append(_Work(batch, self.profile, now_s))
-        self._share()
+        work = _Work(batch, self.profile, now_s)
+        if len(self._running) < self.profile.top_concurrency:
+            self._running.append(work)
+            self._share()
+        else:
+            self._waiting.append(work)
 
     def next_finish_s(self) -> float | None:
         """When the next batch will be done if nothing else starts."""
@@ -52,6 +61,9 @@ class SimulatedDevice:
         assert done is not None
         self._pass_time(now_s)
         self._running.remove(done)
+        if self._waiting:
+            self._waiting[0].started_s = now_s
+            self._running.append(self._waiting.popleft())
         self._share()
         return done.batch, now_s - done.started_s, done.energy_j
 
@@ -85,9 +97,7 @@ class SimulatedDevice:
         """Set everyone's pace for the number that runs now, and see who will be done first."""
         self.version += 1
         self._first, least_s, active_w = None, inf, 0.0
-        count, top = len(self._running), self.profile.top_concurrency
-        pace = 1.0 / self.slowdown if count <= top else top / (count * self.slowdown)
-        column = min(count, top) - 1
+        pace, column = 1.0 / self.slowdown, len(self._running) - 1
         for work in self._running:
             work.rate_per_s = rate = pace / work.latencies_s[column]
             active_w += work.energy_j * rate
