@@ -120,29 +120,33 @@ class ThrowAwaySlurm:
 
     def stop(self) -> None:
         """End every process of this cluster, jobs included, and remove its folder."""
-        processes = self.processes()
-        for signal_number, patience_s in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 5.0)):
-            for pid in filter(_alive, processes):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal_number)
-            with contextlib.suppress(SlurmError):
-                wait_until(lambda: not any(map(_alive, processes)), "all is gone", timeout_s=patience_s)
+        with contextlib.suppress(SlurmError):
+            self._signal(signal.SIGTERM)
+            wait_until(lambda: not self.processes(), "the daemons are gone", timeout_s=3)
+        with contextlib.suppress(SlurmError):
+            wait_until(lambda: not self._signal(signal.SIGKILL), "all is gone", timeout_s=10)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def processes(self) -> list[int]:
-        """The daemons, which carry our mark in their environment, and all that they have started."""
+        """The daemons and their helpers, which carry our mark, and the jobs of this cluster."""
         mark = f"{_MARK}={self.folder}\0".encode()
+        conf = f"SLURM_CONF={self.conf}\0".encode()
         ours: list[int] = []
-        children: dict[int, list[int]] = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 with contextlib.suppress(OSError):
-                    children.setdefault(_parent(entry), []).append(int(entry.name))
-                    if mark in (entry / "environ").read_bytes():
+                    environment = (entry / "environ").read_bytes()
+                    is_job = conf in environment and b"SLURM_JOB_ID=" in environment
+                    if (mark in environment or is_job) and _alive(int(entry.name)):
                         ours.append(int(entry.name))
-        for pid in ours:  # grows while it is walked: children of children
-            ours += (child for child in children.get(pid, ()) if child not in ours)
         return ours
+
+    def _signal(self, number: signal.Signals) -> list[int]:
+        processes = self.processes()
+        for pid in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return processes
 
     def _call(self, *command: str) -> None:
         done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
@@ -262,10 +266,6 @@ def _user() -> str:
     import pwd
 
     return pwd.getpwuid(os.getuid()).pw_name
-
-
-def _parent(process: Path) -> int:
-    return int((process / "stat").read_text().rpartition(")")[2].split()[1])
 
 
 def _alive(pid: int) -> bool:
