@@ -1,0 +1,115 @@
+"""How fast a training step is, and what each measure brings: CUDA graphs, fused kernels, both.
+
+python benchmarks/training.py [--batch 512] [--steps 60]      (CUDA; on a CPU it measures plain PyTorch only)
+"""
+
+import argparse
+import copy
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from slimsched.domain.network import SLIM_RESNET
+from slimsched.domain.width import WIDTH_TUPLES
+from slimsched.slimmable import normalization, pooling, standardization
+from slimsched.slimmable.acceleration import fused_kernels
+from slimsched.slimmable.augmentation import AugmentationRecipe, augment
+from slimsched.slimmable.image_set import Colours
+from slimsched.slimmable.recipe import TrainingRecipe
+from slimsched.slimmable.resnet import SlimResNet
+from slimsched.slimmable.sandwich import NARROWEST, WIDEST, Sandwich, draw_tuples, update_average
+from slimsched.slimmable.training import make_optimizer
+
+EPOCH_IMAGES = 50_000
+PEAK_FLOP_PER_S = 790e12
+
+
+def make_step(batch: int, *, capture: bool, device: torch.device) -> Callable[[], None]:
+    """Augmentation, four passes, optimizer and average: all that a training step does."""
+    recipe = TrainingRecipe(
+        batch=batch, tuple_pool=8, precision="bf16" if device.type == "cuda" else "float32"
+    )
+    net = SlimResNet().to(device)
+    average = copy.deepcopy(net).requires_grad_(False)
+    optimizer = make_optimizer(net, recipe)
+    sandwich = Sandwich(net, average, recipe, batch=batch, capture=capture)
+    rng, generator = np.random.default_rng(0), torch.Generator(device).manual_seed(0)
+    images = torch.randint(0, 256, (batch, 3, 32, 32), device=device, dtype=torch.uint8)
+    labels = torch.randint(0, 100, (batch,), device=device)
+
+    def step() -> None:
+        x, targets = augment(
+            images,
+            labels,
+            classes=100,
+            colours=Colours(),
+            recipe=AugmentationRecipe(distort_share=0.5, mixup_share=0.2),
+            generator=generator,
+        )
+        sandwich(x, targets, draw_tuples(recipe, rng))
+        optimizer.step()
+        update_average(average, net, keep=0.99)
+
+    return step
+
+
+def step_ms(step: Callable[[], None], *, warm_up: int, steps: int, device: torch.device) -> float:
+    """Mean milliseconds of a step once kernels are chosen and graphs captured."""
+
+    def run(count: int) -> float:
+        started = time.perf_counter()
+        for _ in range(count):
+            step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+    run(warm_up)
+    return 1e3 * run(steps) / steps
+
+
+def use_fused(on: bool) -> None:
+    """Switch the fused kernels on or off for all layers."""
+    chosen = fused_kernels if on else (lambda tensor: None)
+    for module in (normalization, pooling, standardization):
+        module.fused_kernels = chosen  # type: ignore[attr-defined]
+
+
+def floor_s() -> float:
+    """Seconds an epoch if only the matrix arithmetic counted: forward once, backward twice."""
+    mean = float(np.mean([SLIM_RESNET.total_macs(widths) for widths in WIDTH_TUPLES]))
+    macs = SLIM_RESNET.total_macs(WIDEST) + SLIM_RESNET.total_macs(NARROWEST) + 2 * mean
+    return EPOCH_IMAGES * macs * 2 * 3 / PEAK_FLOP_PER_S
+
+
+def main() -> None:
+    """Print one row a variant."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--steps", type=int, default=60)
+    options = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.backends.cudnn.benchmark = True
+    cuda = device.type == "cuda"
+    print(f"{torch.cuda.get_device_name() if cuda else 'CPU'}, batch {options.batch}")
+    print("| variant | ms a step | s an epoch | epochs a minute |\n|---|---|---|---|")
+    variants = [("plain, eager", False, False)]
+    if cuda:
+        variants += [
+            ("plain, graphs", False, True),
+            ("fused, eager", True, False),
+            ("fused, graphs", True, True),
+        ]
+    for name, fused, capture in variants:
+        use_fused(fused)
+        step = make_step(options.batch, capture=capture, device=device)
+        ms = step_ms(step, warm_up=30 if cuda else 1, steps=options.steps, device=device)
+        epoch_s = ms / 1e3 * EPOCH_IMAGES / options.batch
+        print(f"| {name} | {ms:.1f} | {epoch_s:.2f} | {60 / epoch_s:.1f} |")
+    print(f"arithmetic alone at {PEAK_FLOP_PER_S / 1e12:.0f} TFLOP/s: {floor_s():.2f} s an epoch")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""What a narrower network saves on this CPU: arithmetic counted and time measured, by width.
+
+python benchmarks/widths.py [--batch 32] [--threads 1]
+"""
+
+import argparse
+import time
+
+import torch
+
+from slimsched.domain.width import SEGMENTS, WIDTHS
+from slimsched.slimmable.instance import fold
+from slimsched.slimmable.weights import load
+
+
+def best_time_s(widths: tuple[float, ...], images: torch.Tensor, repeats: int) -> float:
+    """Seconds for one batch through the folded segments, the best of several tries."""
+    net = load().net
+    segments = [
+        fold(net, index, width=width, previous=widths[index - 1] if index else None)
+        for index, width in enumerate(widths)
+    ]
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        x = images
+        for segment in segments:
+            x = segment(x)
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def main() -> None:
+    """Print one row a width."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=10)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    images = torch.randn(options.batch, 3, 32, 32)
+    shape = load().card.shape
+    print(f"batch {options.batch}, {options.threads} thread(s), best of {options.repeats}")
+    print("| width | million MACs | of 1.0 | ms an image | of 1.0 |\n|---|---|---|---|---|")
+    rows = [(width, best_time_s((width,) * SEGMENTS, images, options.repeats)) for width in reversed(WIDTHS)]
+    whole_macs, whole_s = shape.total_macs((1.0,) * SEGMENTS), rows[0][1]
+    for width, seconds in rows:
+        macs = shape.total_macs((width,) * SEGMENTS)
+        ms = 1e3 * seconds / options.batch
+        print(
+            f"| {width} | {macs / 1e6:.1f} | 1/{whole_macs / macs:.1f} "
+            f"| {ms:.2f} | 1/{whole_s / seconds:.1f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
