@@ -12,9 +12,11 @@ from slimsched.domain.accuracy import AccuracyTable
 from slimsched.domain.cluster import Cluster
 from slimsched.domain.device import Device
 from slimsched.domain.fault import Fault
+from slimsched.domain.host import Host
 from slimsched.domain.link import Link
 from slimsched.domain.network import SLIM_RESNET
 from slimsched.domain.profile import Profile
+from slimsched.domain.profile_record import ProfileRecord
 from slimsched.domain.roofline import modelled_profile
 from slimsched.domain.width import parse_widths
 from slimsched.errors import ConfigError, DataError, UnknownNameError
@@ -40,6 +42,7 @@ class _Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     device: str
     count: int = 1
     link: Link | None = None
+    host: Host | None = None
     scheduler: dict[str, Any] = {}
 
 
@@ -79,21 +82,26 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
     gateway_link = (
         link if file.gateway_link is None else _section(file.gateway_link, Link, name, "gateway_link")
     )
-    names, profiles, links, schedulers = [], [], [], []
-    known: dict[str, Profile] = {}
+    names, profiles, links, schedulers, hosts = [], [], [], [], []
+    known: dict[tuple[str, float], Profile] = {}
     for raw in file.server:
         server = _section(raw, _Server, name, "server")
         own = _section({**file.scheduler, **server.scheduler}, SchedulerOptions, name, "server.scheduler")
         if server.count < 1:
             raise ConfigError(f"{name} [server] '{server.name}': count is {server.count}; give 1 or more")
-        if server.device not in known:
-            known[server.device] = load_profile(server.device, beside)
-        _check_scheduler(own, known[server.device], f"{name} [server] '{server.name}'")
+        speed = server.host.speed if server.host is not None else 1.0
+        if not 0 < speed <= 1:
+            raise ConfigError(f"{name} [server] '{server.name}': host.speed is {speed:g}; give 0 < speed ≤ 1")
+        if (server.device, speed) not in known:
+            known[server.device, speed] = load_profile(server.device, beside).slowed(1 / speed)
+        profile = known[server.device, speed]
+        _check_scheduler(own, profile, f"{name} [server] '{server.name}'")
         for number in range(server.count):
             names.append(server.name if server.count == 1 else f"{server.name}-{number}")
-            profiles.append(known[server.device])
+            profiles.append(profile)
             links.append(server.link or link)
             schedulers.append(own)
+            hosts.append(server.host)
     _check_servers(names, links, name)
     cluster = Cluster(
         names=names,
@@ -114,12 +122,16 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
         gateway=_section(file.gateway, GatewayOptions, name, "gateway"),
         telemetry=_section(file.telemetry, TelemetryOptions, name, "telemetry"),
         load=load,
+        hosts=tuple(hosts),
     )
     return scenario.with_faults(tuple(_section(raw, Fault, name, "fault") for raw in file.fault))
 
 
 def load_profile(name: str, beside: Path) -> Profile:
-    """A device's profile: modelled from the data sheet in a device file, by name or path."""
+    """A device's profile by name or path: measured (.json), or modelled from the data sheet in a .toml."""
+    for path in (beside / name, beside / "profiles" / f"{name}.json", CONFIGS / "profiles" / f"{name}.json"):
+        if path.suffix == ".json" and path.is_file():
+            return read_profile(path).profile()
     for path in (beside / name, beside / "devices" / f"{name}.toml", CONFIGS / "devices" / f"{name}.toml"):
         if path.is_file():
             device = _section(_toml(path), Device, path.name, "")
@@ -136,7 +148,16 @@ def load_profile(name: str, beside: Path) -> Profile:
                 power = f"idle_w is {device.idle_w:g} and peak_w {device.peak_w:g}"
                 raise ConfigError(f"{path.name}: {power}; give 0 ≤ idle_w ≤ peak_w")
             return modelled_profile(device, SLIM_RESNET)
-    raise UnknownNameError("device", name, _names(CONFIGS / "devices"))
+    measured = sorted(path.stem for path in (CONFIGS / "profiles").glob("*.json"))
+    raise UnknownNameError("device", name, [*measured, *_names(CONFIGS / "devices")])
+
+
+def read_profile(path: Path) -> ProfileRecord:
+    """A profile file, as `slim profile` writes it."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ProfileRecord)
+    except (OSError, msgspec.DecodeError) as error:
+        raise DataError(f"{path.name} is not a profile: {error}; write one with slim profile") from None
 
 
 def load_accuracy(name: str) -> AccuracyTable:

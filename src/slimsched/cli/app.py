@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from slimsched.cli import bound, compare, data, jobs, model, replay, simulate
+from slimsched.cli import bound, compare, data, jobs, model, profile, replay, simulate, validate
 from slimsched.errors import SlimError
 
 app = typer.Typer(
@@ -19,6 +19,8 @@ app.command("simulate")(simulate.command)
 app.command("compare")(compare.command)
 app.command("bound")(bound.command)
 app.command("replay")(replay.command)
+app.command("profile")(profile.command)
+app.command("validate")(validate.command)
 app.add_typer(model.app, name="model", help="Train, evaluate and look at the slimmable network.")
 app.add_typer(data.app, name="data", help="Fetch and check data sets.")
 app.add_typer(jobs.app, name="jobs", help="Place training jobs on a cluster.")

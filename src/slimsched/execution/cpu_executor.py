@@ -22,6 +22,7 @@ class CpuExecutor:
     """
 
     lanes = 1
+    element_bytes = 4
 
     def __init__(self, model: TrainedModel, *, threads: int = 1, speed: float = 1.0) -> None:
         torch.set_num_threads(threads)
@@ -52,6 +53,10 @@ class CpuExecutor:
                 widest[user.segment] = max(widest.get(user.segment, 0.0), user.width)
             kept = {k: f for k, f in self._folded.items() if k.width <= widest.get(k.segment, 0.0)}
             self._folded = kept
+
+    def activation(self, shape: tuple[int, ...]) -> Tensor:
+        """Random, as after a ReLU, channels_last."""
+        return torch.rand(shape).contiguous(memory_format=torch.channels_last)
 
     def inputs(self, images: Tensor) -> Tensor:
         """uint8 (N, 3, side, side) -> normalized, channels_last."""

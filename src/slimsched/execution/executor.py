@@ -16,6 +16,15 @@ class Executor(Protocol):
         """How many batches may run at once."""
         ...
 
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one number of an activation."""
+        ...
+
+    def activation(self, shape: tuple[int, ...]) -> Tensor:
+        """A random activation of this shape, as a segment would leave it."""
+        ...
+
     def load(self, instance: Instance) -> int:
         """Make an instance ready; return the bytes it really takes."""
         ...

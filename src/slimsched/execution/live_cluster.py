@@ -81,12 +81,19 @@ class _Open(Struct):
 class LiveCluster:
     """Carries out the commands of a gateway in real time."""
 
-    def __init__(self, gateway: Gateway, engine: Engine, observers: Sequence[Observer] = ()) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        engine: Engine,
+        observers: Sequence[Observer] = (),
+        *,
+        clock_zero_s: float | None = None,
+    ) -> None:
         self._gateway, self._engine, self._observers = gateway, engine, observers
         self._names = gateway.cluster.names
         self._open: dict[int, _Open] = {}
         self._next_id = 0
-        self._zero_s = monotonic()
+        self._zero_s = monotonic() if clock_zero_s is None else clock_zero_s
         self._power_source = [""] * len(self._names)
         self.why_waiting: dict[str, dict[str, str]] = {}
         """What each server last said of batches that could not form."""
@@ -97,9 +104,18 @@ class LiveCluster:
         return monotonic() - self._zero_s
 
     @property
-    def clock_zero_s(self) -> float:
-        """The host's monotonic clock when this cluster's was zero."""
-        return self._zero_s
+    def in_system(self) -> int:
+        """Requests taken in and neither answered nor dropped."""
+        return len(self._open)
+
+    def is_alive(self, server: int) -> bool:
+        """Whether a server takes work now."""
+        return bool(self._gateway.seen.alive[server])
+
+    @property
+    def power_sources(self) -> str:
+        """Where the servers' power figures come from."""
+        return "; ".join(sorted({source for source in self._power_source if source}))
 
     async def start(self) -> None:
         """Bring the servers up; requests may come once this returns."""
@@ -235,7 +251,7 @@ class LiveCluster:
         receipt = one.receipt
         receipt.widths = request.widths
         receipt.latency_s = now_s - one.arrival_s
-        receipt.energy_source = "; ".join(sorted({s for s in self._power_source if s}))
+        receipt.energy_source = self.power_sources
         assert one.logits is not None
         if not one.waiter.done():
             one.waiter.set_result(Classified(logits=one.logits, receipt=receipt))

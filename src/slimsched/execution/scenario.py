@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from slimsched.domain.cluster import Cluster
 from slimsched.domain.fault import Fault
+from slimsched.domain.host import Host
 from slimsched.errors import ConfigError
 from slimsched.execution.simulated_cluster import TelemetryOptions
 from slimsched.routing.gateway import GatewayOptions
@@ -23,6 +24,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     telemetry: TelemetryOptions
     load: Load
     faults: tuple[Fault, ...] = ()
+    hosts: tuple[Host | None, ...] = ()
+    """How each server sits on its machine when it runs live; None where it can only be simulated."""
 
     def with_load(
         self,

@@ -24,10 +24,11 @@ def simulate(
     observers: Sequence[Observer] = (),
     bound_accuracy: float | None = None,
     make: RouterMaker = make_router,
+    images: int | None = None,
 ) -> Trace:
     """Simulate a scenario under a router; the same seed gives the same run, event by event."""
     cluster, load = scenario.cluster, scenario.load
-    stream = load.stream(seed, cluster.accuracy.images)
+    stream = load.stream(seed, cluster.accuracy.images if images is None else images)
     gateway = Gateway(cluster, make(router, cluster, seed), scenario.gateway)
     meter = Meter(cluster.accuracy)
     simulated = SimulatedCluster(
