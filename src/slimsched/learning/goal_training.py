@@ -1,0 +1,132 @@
+"""Training of the goal router: its few gains, by evolution over drawn clusters and loads.
+
+Every generation draws new scenarios, gives the same ones to all candidates and ranks them (CMA-ES). A
+candidate is worth
+
+    correct answers per arrived request / the fluid bound's − a · mean latency − b · p99
+
+which is a horizon of a whole run: what a choice does to queues later is in it. The scenarios runs are
+compared on (paper, edge-12, fleet-64, all traces) and their seeds are never drawn.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import cma
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from slimsched.domain.cluster import Cluster
+from slimsched.execution.scenario import Scenario
+from slimsched.execution.simulation import simulate
+from slimsched.learning.random_scenario import random_scenario
+from slimsched.routing.goal import Goal
+from slimsched.routing.router import Router
+from slimsched.routing.routers.goal import GoalParameters, GoalRouter
+
+Values = NDArray[np.float64]
+
+SPREAD = {  # parameter: how far (in logarithm) a first step goes
+    "gain_per_s": 0.7,
+    "wait_per_s": 0.7,
+    "move_per_s": 0.7,
+    "target_s": 0.3,
+    "integral_per_s": 0.5,
+    "ahead": 1.0,
+    "dead": 0.3,
+}
+LEAST = 0.01
+"""Zero cannot be reached by factors; below this a parameter counts as zero."""
+
+
+class GoalTraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long and on what to train."""
+
+    generations: int = 25
+    population: int = 10
+    scenarios: int = 4
+    requests: int = 8_000
+    mean_weight_per_s: float = 0.05  # a
+    p99_weight_per_s: float = 0.05  # b
+
+
+class Generation(Struct, frozen=True, kw_only=True):
+    """One point of the training curve."""
+
+    generation: int
+    best: float
+    mean: float
+    parameters: GoalParameters
+
+
+def train_goal(
+    like: Scenario,
+    options: GoalTraining,
+    *,
+    seed: int,
+    workers: int,
+    report: Callable[[Generation], None],
+    begin: GoalParameters | None = None,
+) -> GoalParameters:
+    """Evolve the parameters; the result is the mean of the search distribution, not a lucky candidate."""
+    start = begin or GoalParameters()
+    settings = {
+        "popsize": options.population,
+        "seed": seed + 1,
+        "verbose": -9,
+        "CMA_stds": list(SPREAD.values()),
+    }
+    search = cma.CMAEvolutionStrategy(to_vector(start), 1.0, settings)
+    rng = np.random.default_rng([seed, 7919])
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+        for number in range(options.generations):
+            drawn = [int(rng.integers(2**31)) for _ in range(options.scenarios)]
+            asked: list[Values] = search.ask()
+            tasks = list(_tasks(like, options, drawn, asked))
+            found = np.array(list(pool.map(worth, tasks))).reshape(len(asked), len(drawn)).mean(axis=1)
+            search.tell(asked, (-found).tolist())
+            report(
+                Generation(
+                    generation=number + 1,
+                    best=float(found.max()),
+                    mean=float(found.mean()),
+                    parameters=from_vector(search.result.xfavorite),
+                )
+            )
+    return from_vector(search.result.xfavorite)
+
+
+def to_vector(parameters: GoalParameters) -> Values:
+    """Logarithms of the parameters that are trained."""
+    return np.log([max(LEAST if name == "ahead" else 1e-6, getattr(parameters, name)) for name in SPREAD])
+
+
+def from_vector(vector: Values) -> GoalParameters:
+    """The parameters back from their logarithms."""
+    values = dict(zip(SPREAD, np.exp(vector).tolist(), strict=True))
+    values["ahead"] = values["ahead"] if values["ahead"] > 2 * LEAST else 0.0
+    return msgspec.structs.replace(GoalParameters(), **{k: float(f"{v:.4g}") for k, v in values.items()})
+
+
+def worth(task: tuple[Scenario, GoalTraining, int, GoalParameters]) -> float:
+    """Run one candidate on one drawn scenario."""
+    like, options, drawn, parameters = task
+    scenario = random_scenario(like, np.random.default_rng(drawn), requests=options.requests)
+
+    def make(spec: str, cluster: Cluster, seed: int) -> Router:
+        return GoalRouter(cluster, Goal(), parameters)
+
+    row = simulate(scenario, "goal", seed=drawn, make=make).summary
+    mean_s, p99_s = min(2.0, row.latency_mean_s), min(3.0, row.latency_p99_s)
+    return row.bound_share - options.mean_weight_per_s * mean_s - options.p99_weight_per_s * p99_s
+
+
+def _tasks(
+    like: Scenario, options: GoalTraining, drawn: list[int], asked: list[Values]
+) -> Iterator[tuple[Scenario, GoalTraining, int, GoalParameters]]:
+    for vector in asked:
+        for one in drawn:
+            yield like, options, one, from_vector(vector)

@@ -1,0 +1,256 @@
+"""The paper's PPO router, equations (1) to (13) from top to bottom.
+
+State (1) is `routing.routers.ppo.state_of`, the reward (7) `learning.rollout.Outcome.reward`; the rest here.
+Where the paper is silent: docs/decisions/ppo.md.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+import numpy as np
+import torch
+from msgspec import Struct
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from slimsched.domain.width import WIDTHS
+from slimsched.execution.scenario import Scenario
+from slimsched.learning.rollout import Outcome, RewardWeights, Rollout
+from slimsched.routing.routers.ppo import Decision, PpoRouter
+from slimsched.routing.routers.random import group_sizes
+
+Values = NDArray[np.float64]
+
+
+class PpoOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The paper's constants where it gives them (clip, c_v, K), ours where it does not."""
+
+    weights: RewardWeights = RewardWeights()
+    updates: int = 100
+    window_s: float = 0.5  # simulated time between updates
+    episode_s: float = 15.0
+    epochs: int = 3  # K
+    clip: float = 0.2  # ϵ
+    value_weight: float = 0.5  # c_v
+    entropy_weight: float = 0.003  # c_H
+    gradient_norm: float = 0.5
+    learning_rate: float = 1e-3
+    minibatch: int = 512
+    hidden: int = 64
+    epsilon_max: float = 0.3
+    epsilon_min: float = 0.02
+    epsilon_share: float = 0.5  # T_dec as a share of the updates
+
+
+# ---------------------------------------------------------------------------------- (3) the network
+
+
+class PolicyNetwork(nn.Module):
+    """(ℓ_srv, ℓ_w, ℓ_g, V)(s) = MLP(s): two shared layers, three heads in one matrix, one value."""
+
+    def __init__(self, state: int, choices: tuple[int, int, int], hidden: int) -> None:
+        super().__init__()
+        self.choices = choices
+        self.input = nn.Linear(state, hidden)
+        self.hidden = nn.Linear(hidden, hidden)
+        self.heads = nn.Linear(hidden, sum(choices))
+        self.value = nn.Linear(hidden, 1)
+        nn.init.zeros_(self.heads.bias)
+        nn.init.normal_(self.heads.weight, std=0.01)  # begin as uniform random routing
+
+    def forward(self, states: Tensor) -> tuple[list[Tensor], Tensor]:
+        x = torch.tanh(self.hidden(torch.tanh(self.input(states))))
+        return list(self.heads(x).split(self.choices, dim=1)), self.value(x).squeeze(1)
+
+
+# ------------------------------------------------------------- (4) to (6) the likelihood of an action
+
+
+def epsilon_at(step: float, decay_steps: float, low: float, high: float) -> float:
+    """ε_t = max(ε_min, ε_max + t / T_dec · (ε_min − ε_max)), eq. (5)."""
+    return max(low, high + step / decay_steps * (low - high))
+
+
+def log_probability(logits: list[Tensor], actions: Tensor, epsilon: Tensor) -> Tensor:
+    """log π̃(a|s): the server head mixed with ε of uniform, the other two as they are, eqs. (5) and (6)."""
+    servers = logits[0].shape[1]
+    server = torch.softmax(logits[0], dim=1).gather(1, actions[:, :1]).squeeze(1)
+    mixed = (1.0 - epsilon) * server + epsilon / servers
+    others = sum(
+        torch.log_softmax(head, dim=1).gather(1, actions[:, column : column + 1]).squeeze(1)
+        for column, head in enumerate(logits[1:], start=1)
+    )
+    return torch.log(mixed) + others
+
+
+# ------------------------------------------------------------------------------- (8) advantages
+
+
+def advantages(rewards: Tensor, values: Tensor) -> Tensor:
+    """One-step: R = r, A = R − V_old(s), then zero mean and unit deviation."""
+    found = rewards - values
+    return (found - found.mean()) / (found.std(unbiased=False) + 1e-8)
+
+
+# ------------------------------------------------------------------------------ (9) to (13) losses
+
+
+class Losses(Struct, frozen=True):
+    """The parts of J, and J itself."""
+
+    surrogate: Tensor  # L_CLIP
+    value: Tensor  # L_V
+    entropy: Tensor  # H
+    total: Tensor  # J
+
+
+def losses(
+    logits: list[Tensor],
+    values: Tensor,
+    actions: Tensor,
+    epsilon: Tensor,
+    old_log_probability: Tensor,
+    advantage: Tensor,
+    returns: Tensor,
+    options: PpoOptions,
+) -> Losses:
+    """ρ (9), clipped surrogate (10), value loss (11), entropy of the heads (12), total (13)."""
+    ratio = torch.exp(log_probability(logits, actions, epsilon) - old_log_probability)
+    clipped = ratio.clamp(1.0 - options.clip, 1.0 + options.clip)
+    surrogate = torch.min(ratio * advantage, clipped * advantage).mean()
+    value = 0.5 * (returns - values).square().mean()
+    entropy = torch.stack([-(head.softmax(1) * head.log_softmax(1)).sum(1).mean() for head in logits]).sum()
+    total = -surrogate + options.value_weight * value - options.entropy_weight * entropy
+    return Losses(surrogate, value, entropy, total)
+
+
+# ---------------------------------------------------------------------- collect, update, report
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """What one update saw: the curve of a training run."""
+
+    update: int
+    decisions: int
+    reward: float
+    accuracy: float
+    latency_s: float
+    energy_j: float
+    imbalance: float
+    entropy: float
+    value_loss: float
+    epsilon: float
+
+
+class PpoTrainer:
+    """Collect → advantages → update → report; the cluster runs on between updates, as a live one would."""
+
+    def __init__(self, scenario: Scenario, options: PpoOptions, *, seed: int) -> None:
+        self.options = options
+        self.scenario = scenario.with_load(seconds=options.episode_s)
+        self._seed = 1_000_000 + 1000 * seed  # far from the seeds runs are compared on
+        torch.manual_seed(seed)
+        cluster = scenario.cluster
+        state = 2 + 3 * len(cluster)
+        choices = (len(cluster), len(WIDTHS), len(group_sizes(cluster.batch_limit)))
+        self.network = PolicyNetwork(state, choices, options.hidden)
+        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=options.learning_rate)
+        self.mean, self.deviation, self._states = np.zeros(state), np.ones(state), 0.0
+        self.router = PpoRouter(cluster, Random(seed), self.weights(), options.epsilon_max)
+        self.update_number = 0
+        self._rollout: Rollout | None = None
+        self._scale = 1.0  # running deviation of rewards: keeps V within reach
+
+    def train(self, report: Callable[[Progress], None]) -> None:
+        """All updates that are still to come."""
+        while self.update_number < self.options.updates:
+            report(self.step())
+
+    def step(self) -> Progress:
+        """One window of simulated time and one update."""
+        options = self.options
+        epsilon = epsilon_at(
+            self.update_number,
+            max(1.0, options.epsilon_share * options.updates),
+            options.epsilon_min,
+            options.epsilon_max,
+        )
+        self.router.epsilon = epsilon
+        self.router.use(self.weights())
+        decisions, outcomes = self._collect()
+        rewards = np.array([outcome.reward(options.weights) for outcome in outcomes])
+        last = self._update(decisions, rewards, epsilon)
+        self.update_number += 1
+        return Progress(
+            update=self.update_number,
+            decisions=len(decisions),
+            reward=float(rewards.mean()),
+            accuracy=float(np.mean([outcome.accuracy for outcome in outcomes])),
+            latency_s=float(np.mean([outcome.latency_s for outcome in outcomes])),
+            energy_j=float(np.mean([outcome.energy_j for outcome in outcomes])),
+            imbalance=float(np.mean([outcome.imbalance for outcome in outcomes])),
+            entropy=float(last.entropy.detach()),
+            value_loss=float(last.value.detach()),
+            epsilon=epsilon,
+        )
+
+    def _collect(self) -> tuple[list[Decision], list[Outcome]]:
+        """Blocks that came back in one window, each with the decision that sent it."""
+        if self._rollout is None or self._rollout.is_over:
+            self.router.decisions = []
+            self._seed += 1
+            self._rollout = Rollout(self.scenario, self.router, seed=self._seed)
+        outcomes = self._rollout.advance(self.options.window_s)
+        while not outcomes:
+            outcomes = self._rollout.advance(self.options.window_s)
+        made = self.router.decisions
+        assert made is not None
+        return [made[outcome.decision] for outcome in outcomes], outcomes
+
+    def _update(self, decisions: list[Decision], rewards: Values, epsilon: float) -> Losses:
+        """K epochs of minibatches over what was collected."""
+        options, network = self.options, self.network
+        raw = np.array([decision.state for decision in decisions])
+        self._normalise(raw)
+        states = torch.tensor(np.clip((raw - self.mean) / self.deviation, -10.0, 10.0), dtype=torch.float32)
+        actions = torch.tensor([decision.action for decision in decisions])
+        old = torch.tensor([decision.log_probability for decision in decisions], dtype=torch.float32)
+        self._scale += (
+            0.1 * (float(rewards.std()) - self._scale) if self.update_number else float(rewards.std()) - 1
+        )
+        returns = torch.tensor(rewards / max(self._scale, 1e-6), dtype=torch.float32)
+        mixed = torch.full((len(decisions),), epsilon)
+        with torch.no_grad():
+            advantage = advantages(returns, network(states)[1])
+        for _ in range(options.epochs):
+            for some in torch.split(torch.randperm(len(decisions)), options.minibatch):
+                logits, values = network(states[some])
+                found = losses(
+                    logits,
+                    values,
+                    actions[some],
+                    mixed[some],
+                    old[some],
+                    advantage[some],
+                    returns[some],
+                    options,
+                )
+                self.optimiser.zero_grad()
+                found.total.backward()  # type: ignore[no-untyped-call]
+                nn.utils.clip_grad_norm_(network.parameters(), options.gradient_norm)
+                self.optimiser.step()
+        return found
+
+    def _normalise(self, states: Values) -> None:
+        """Running mean and deviation of the state; slow enough that old decisions stay comparable."""
+        share = max(0.02, len(states) / (self._states + len(states)))
+        self._states += len(states)
+        self.mean += share * (states.mean(axis=0) - self.mean)
+        self.deviation += share * (np.maximum(states.std(axis=0), 1e-3) - self.deviation)
+
+    def weights(self) -> dict[str, Values]:
+        """What a PpoRouter needs."""
+        found = {
+            name: value.detach().double().numpy().copy() for name, value in self.network.state_dict().items()
+        }
+        return {**found, "state.mean": self.mean.copy(), "state.deviation": self.deviation.copy()}

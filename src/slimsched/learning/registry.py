@@ -1,0 +1,92 @@
+"""The table of all routers: the classical ones, the paper's trained policies, and `goal`."""
+
+import json
+from functools import cache
+from random import Random
+
+import msgspec
+
+from slimsched.domain.cluster import Cluster
+from slimsched.errors import ConfigError, DataError, UnknownNameError
+from slimsched.learning.policy_file import SHIPPED, read_policy, shipped_policies
+from slimsched.routing import registry as classical
+from slimsched.routing.goal import Goal, goal_of
+from slimsched.routing.guard import GuardedRouter
+from slimsched.routing.router import Router
+from slimsched.routing.routers.goal import GoalParameters, GoalRouter
+from slimsched.routing.routers.ppo import PpoRouter
+
+GOAL_OPTIONS = ("min_accuracy", "p99_ms", "minimise", "maximise", "shadow")
+FALLBACK = "drift-plus-penalty:v=0.5"
+"""The classical router the guard turns to: of all it held the most load in docs/results.md."""
+
+
+def make_router(spec: str, cluster: Cluster, seed: int) -> Router:
+    """Make any router from its name and options.
+
+    Examples: 'lp:margin=1.2', 'ppo-efficient', 'ppo:my-policy.safetensors',
+    'goal:min_accuracy=75:p99_ms=60:minimise=energy', 'goal:shadow=1'.
+    """
+    name, *options = spec.split(":")
+    if name == "goal":
+        return make_goal(options, cluster, seed)
+    if name == "ppo" and options:
+        return make_ppo(":".join(options), cluster, seed)
+    if name in shipped_policies():
+        return make_ppo(name, cluster, seed)
+    if name not in classical.ROUTERS:
+        raise UnknownNameError("router", name, router_names())
+    return classical.make_router(spec, cluster, seed)
+
+
+def router_names() -> list[str]:
+    """Every name `make_router` knows."""
+    return [*classical.ROUTERS, *shipped_policies(), "goal"]
+
+
+def make_ppo(policy: str, cluster: Cluster, seed: int) -> PpoRouter:
+    """The paper's router with a shipped policy, or one from a file."""
+    weights, story = read_policy(policy)
+    return PpoRouter(cluster, Random(seed), weights, float(story["epsilon"]))
+
+
+def make_goal(options: list[str], cluster: Cluster, seed: int) -> GuardedRouter:
+    """The goal router behind its guard; learned parameters can be overridden for ablations."""
+    asked: dict[str, str] = {}
+    known = (*GOAL_OPTIONS, *GoalParameters.__struct_fields__)
+    for option in options:
+        key, _, value = option.partition("=")
+        if key not in known:
+            raise ConfigError(f"router 'goal' has no option '{key}'; it takes {', '.join(known)}")
+        asked[key] = value
+    words = {key: asked[key] for key in ("minimise", "maximise") if key in asked}
+    numbers = {key: _number(key, value) for key, value in asked.items() if key not in words}
+    changed = {key: value for key, value in numbers.items() if key in GoalParameters.__struct_fields__}
+    goal: Goal = goal_of(
+        min_accuracy=numbers.get("min_accuracy", 0.0), p99_ms=numbers.get("p99_ms", 0.0), **words
+    )
+    learned = msgspec.structs.replace(learned_parameters(), **changed)
+    return GuardedRouter(
+        GoalRouter(cluster, goal, learned),
+        classical.make_router(FALLBACK, cluster, seed),
+        shadow=bool(numbers.get("shadow", 0.0)),
+    )
+
+
+@cache
+def learned_parameters() -> GoalParameters:
+    """What training left in the package."""
+    path = SHIPPED / "goal.json"
+    try:
+        return msgspec.convert(json.loads(path.read_text())["parameters"], GoalParameters)
+    except (OSError, KeyError, ValueError) as error:
+        raise DataError(
+            f"{path.name} cannot be read ({error}); train it with: slim router train goal"
+        ) from None
+
+
+def _number(key: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise ConfigError(f"router 'goal', option '{key}': '{value}' is not a number") from None
