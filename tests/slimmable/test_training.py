@@ -10,7 +10,8 @@ from slimsched.slimmable import checkpoint
 from slimsched.slimmable.recipe import Recipe, TrainingRecipe, read_recipe
 from slimsched.slimmable.resnet import SlimResNet
 from slimsched.slimmable.sandwich import draw_tuples
-from slimsched.slimmable.training import EpochReport, average_keep, learning_rate, train
+from slimsched.slimmable.schedule import average_keep, learning_rate
+from slimsched.slimmable.training import EpochReport, train
 
 CPU = torch.device("cpu")
 DATA = toy_images()

@@ -4,7 +4,6 @@ Everything random in an epoch comes from (seed, epoch), so a resumed run does wh
 """
 
 import copy
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,9 +22,7 @@ from slimsched.slimmable.paper_table import MIXED, UNIFORM
 from slimsched.slimmable.recipe import Recipe, TrainingRecipe
 from slimsched.slimmable.resnet import SlimResNet
 from slimsched.slimmable.sandwich import Sandwich, draw_tuples, update_average
-
-MEASURED_EPOCHS = 3
-FIX_EPOCHS_AFTER = 8
+from slimsched.slimmable.schedule import average_keep, epochs_that_fit, learning_rate
 
 
 class EpochReport(Struct, frozen=True, kw_only=True):
@@ -55,76 +52,108 @@ def train(
     stop_after: int | None = None,
 ) -> tuple[SlimResNet, checkpoint.Progress]:
     """Train (or go on training what `folder` holds); return the averaged network and how far it came."""
-    began = time.perf_counter()
+    began_s = time.perf_counter()
     training = recipe.training
     check_teacher(training, teacher, len(data.classes))
-    torch.manual_seed(training.seed)
-    net = SlimResNet(recipe.network.shape(len(data.classes))).to(device)
-    average = copy.deepcopy(net).requires_grad_(False)
-    optimizer = make_optimizer(net, training)
+    trainer = Trainer(recipe, data, colours=colours, device=device, teacher=teacher)
     progress = checkpoint.Progress(recipe=recipe, epochs=0 if training.minutes else training.epochs)
     if (folder / checkpoint.NAME).exists():
-        progress = checkpoint.load(folder / checkpoint.NAME, recipe, net, average, optimizer)
-    torch.backends.cudnn.benchmark = device.type == "cuda"
-    batch = min(training.batch, len(data))
-    sandwich = Sandwich(net, teacher or average, training, batch=batch, capture=device.type == "cuda")
-    images, labels = (
-        torch.from_numpy(np.array(data.images)).to(device),
-        torch.from_numpy(data.labels).to(device),
-    )
-    steps = len(data) // batch
-    began -= progress.seconds
-    durations: list[float] = []
+        progress = checkpoint.load(
+            folder / checkpoint.NAME, recipe, trainer.net, trainer.average, trainer.optimizer
+        )
+    began_s -= progress.seconds
+    epoch_times_s: list[float] = []
     while not progress.epochs or progress.epoch < progress.epochs:
-        started = time.perf_counter()
-        epoch = progress.epoch
-        rng = np.random.default_rng((training.seed, epoch))
-        generator = torch.Generator(device).manual_seed(int(rng.integers(2**62)))
-        order = torch.from_numpy(rng.permutation(len(data))).to(device)
-        rate = 0.0
-        for step in range(steps):
-            index = order[step * batch : (step + 1) * batch]
-            x, targets = augment(
-                images[index],
-                labels[index],
-                classes=len(data.classes),
-                colours=colours,
-                recipe=recipe.augmentation,
-                generator=generator,
-            )
-            rate = learning_rate(training, epoch + step / steps, progress.epochs)
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            sandwich(x, targets, draw_tuples(training, rng))
-            optimizer.step()
-            update_average(
-                average, net, keep=average_keep(training, epoch * steps + step, progress.epochs * steps)
-            )
-            advance(step + 1, steps)
-        widest, others = sandwich.take_losses()
-        durations.append(time.perf_counter() - started)
-        progress = structs.replace(progress, epoch=epoch + 1, seconds=time.perf_counter() - began)
-        if not progress.epochs and len(durations) >= FIX_EPOCHS_AFTER:
-            progress = fix_epochs(progress, durations)
-        last = stop_after == progress.epoch or progress.epoch == progress.epochs
+        started_s = time.perf_counter()
+        widest, others, rate = trainer.run_epoch(progress.epoch, progress.epochs, advance)
+        now_s = time.perf_counter()
+        epoch_times_s.append(now_s - started_s)
+        progress = structs.replace(progress, epoch=progress.epoch + 1, seconds=now_s - began_s)
+        if not progress.epochs:
+            epochs = epochs_that_fit(training, progress.epoch, progress.seconds, epoch_times_s)
+            progress = structs.replace(progress, epochs=epochs)
+        last = progress.epoch in (stop_after, progress.epochs)
         if last or progress.epoch % training.checkpoint_every == 0:
-            checkpoint.save(folder, progress, net, average, optimizer)
-        due = held_out is not None and (last or progress.epoch % training.validate_every == 0)
+            checkpoint.save(folder, progress, trainer.net, trainer.average, trainer.optimizer)
+        accuracy = {}
+        if held_out is not None and (last or progress.epoch % training.validate_every == 0):
+            accuracy = validate(trainer.average, held_out, colours)
         report(
             EpochReport(
                 epoch=progress.epoch,
                 epochs=progress.epochs,
-                loss_widest=widest / steps,
-                loss_others=others / steps / (1 + training.random_tuples),
+                loss_widest=widest,
+                loss_others=others,
                 learning_rate=rate,
-                epoch_s=durations[-1],
+                epoch_s=epoch_times_s[-1],
                 elapsed_s=progress.seconds,
-                accuracy=validate(average, held_out, colours) if due and held_out is not None else {},
+                accuracy=accuracy,
             )
         )
         if last:
             break
-    return average, progress
+    return trainer.average, progress
+
+
+class Trainer:
+    """A network in training: its weights, their average, the optimizer, and the images on their device."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: ImageSet,
+        *,
+        colours: Colours,
+        device: torch.device,
+        teacher: SlimResNet | None = None,
+    ) -> None:
+        torch.manual_seed(recipe.training.seed)
+        torch.backends.cudnn.benchmark = device.type == "cuda"
+        self.recipe, self.colours, self.classes = recipe, colours, len(data.classes)
+        self.net = SlimResNet(recipe.network.shape(self.classes)).to(device)
+        self.average = copy.deepcopy(self.net).requires_grad_(False)
+        self.optimizer = make_optimizer(self.net, recipe.training)
+        self.batch = min(recipe.training.batch, len(data))
+        self.steps = len(data) // self.batch
+        self._images = torch.from_numpy(np.array(data.images)).to(device)
+        self._labels = torch.from_numpy(data.labels).to(device)
+        self._sandwich = Sandwich(
+            self.net,
+            teacher or self.average,
+            recipe.training,
+            batch=self.batch,
+            capture=device.type == "cuda",
+        )
+
+    def run_epoch(
+        self, epoch: int, epochs: int, advance: Callable[[int, int], None]
+    ) -> tuple[float, float, float]:
+        """One pass over the data; mean losses of the widest and the other tuples, and the last rate."""
+        training, device = self.recipe.training, self._images.device
+        rng = np.random.default_rng((training.seed, epoch))
+        generator = torch.Generator(device).manual_seed(int(rng.integers(2**62)))
+        order = torch.from_numpy(rng.permutation(len(self._labels))).to(device)
+        rate = 0.0
+        for step in range(self.steps):
+            index = order[step * self.batch : (step + 1) * self.batch]
+            x, targets = augment(
+                self._images[index],
+                self._labels[index],
+                classes=self.classes,
+                colours=self.colours,
+                recipe=self.recipe.augmentation,
+                generator=generator,
+            )
+            rate = learning_rate(training, epoch + step / self.steps, epochs)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self._sandwich(x, targets, draw_tuples(training, rng))
+            self.optimizer.step()
+            keep = average_keep(training, epoch * self.steps + step, epochs * self.steps)
+            update_average(self.average, self.net, keep=keep)
+            advance(step + 1, self.steps)
+        widest, others = self._sandwich.take_losses()
+        return widest / self.steps, others / self.steps / (1 + training.random_tuples), rate
 
 
 def check_teacher(training: TrainingRecipe, teacher: SlimResNet | None, classes: int) -> None:
@@ -146,29 +175,6 @@ def make_optimizer(net: SlimResNet, training: TrainingRecipe) -> torch.optim.SGD
         nesterov=True,
         fused=next(net.parameters()).is_cuda,
     )
-
-
-def learning_rate(training: TrainingRecipe, epoch: float, epochs: int) -> float:
-    """Linear warm-up, then half a cosine down to 0 at the end; flat while the end is not fixed yet."""
-    if epoch < training.warmup_epochs:
-        return training.learning_rate * (epoch + 1e-2) / training.warmup_epochs
-    if not epochs:
-        return training.learning_rate
-    done = (epoch - training.warmup_epochs) / max(epochs - training.warmup_epochs, 1)
-    return training.learning_rate * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
-
-
-def average_keep(training: TrainingRecipe, step: int, steps: int) -> float:
-    """Share of the average kept in a step: a horizon of `average_share` of the run, shorter at the start."""
-    horizon = max(training.average_share * steps, 1.0) if steps else 1e9
-    return min(1 - 1 / horizon, (1 + step) / (10 + step))
-
-
-def fix_epochs(progress: checkpoint.Progress, durations: list[float]) -> checkpoint.Progress:
-    """Choose the number of epochs that fills the minutes given, from the speed of the last few."""
-    epoch_s = float(np.mean(durations[-MEASURED_EPOCHS:]))
-    left_s = progress.recipe.training.minutes * 60 - progress.seconds
-    return structs.replace(progress, epochs=progress.epoch + max(1, int(left_s / epoch_s)))
 
 
 def validate(net: SlimResNet, held_out: ImageSet, colours: Colours) -> dict[tuple[float, ...], float]:
