@@ -49,9 +49,16 @@ def test_gangs_are_whole_gpus_single_and_every_job_finishes_once(name, jobs) -> 
 
 @pytest.mark.parametrize("name", POLICIES)
 @settings(max_examples=6, deadline=None)
-@given(jobs=job_lists(), at_s=st.floats(0.0, 20000.0), repair_s=st.floats(1.0, 5000.0))
-def test_a_lost_machine_loses_no_job(name, jobs, at_s, repair_s) -> None:
-    failures = [Failure(machine="r0m1", at_s=at_s, repair_s=repair_s)]
+@given(
+    jobs=job_lists(),
+    at_s=st.lists(st.floats(0.0, 20000.0), min_size=4, max_size=4),
+    repair_s=st.floats(1.0, 5000.0),
+)
+def test_lost_machines_lose_no_job(name, jobs, at_s, repair_s) -> None:
+    failures = [
+        Failure(machine=machine.name, at_s=when, repair_s=repair_s)
+        for machine, when in zip(SMALL.machines, at_s, strict=True)
+    ]
     check(simulation(policy_named(name), jobs, failures=failures).run(), jobs)
 
 

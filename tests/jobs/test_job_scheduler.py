@@ -111,6 +111,19 @@ def test_a_lost_machine_is_emptied_and_used_again_when_it_is_back() -> None:
     assert kinds(machine.handle(NodeUp(machine="r0m0"), now_s=13.0), StartJob)[0].job_id == "b"
 
 
+def test_a_gang_does_not_move_to_a_machine_that_was_lost_meanwhile() -> None:
+    machine = scheduler(policy_named("gandiva"))
+    for name in ("a", "b", "c", "d"):
+        machine.handle(JobSubmitted(job=job(name, 3, service_s=1e5)), now_s=0.0)
+    machine.handle(JobSubmitted(job=job("gang", 2, service_s=1e5)), now_s=1.0)
+    machine.handle(JobFinished(job_id="d"), now_s=2.0)
+    (move,) = kinds(machine.handle(Wake(), now_s=601.0), PreemptJob)
+    assert move.job_id == "gang"
+    machine.handle(NodeDown(machine="r1m1"), now_s=602.0)
+    commands = machine.handle(JobPreempted(job_id="gang", served_s=10.0), now_s=631.0)
+    assert all(name != "r1m1" for start in kinds(commands, StartJob) for name, _ in start.placement)
+
+
 def test_a_start_that_failed_is_tried_again() -> None:
     machine = scheduler(policy_named("fit-first"))
     machine.handle(JobSubmitted(job=job("a", 4)), now_s=0.0)

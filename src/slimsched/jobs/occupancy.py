@@ -144,17 +144,13 @@ class Occupancy:
         left = self.free.by_machine[self.free.index[name]]
         self.free.take(((name, left),))
         self.down.add(name)
-        claimants = [
-            claim.job
-            for claim in self.claims.open.values()
-            if name in claim.held and claim.job.phase == CLAIMING
-        ]
+        claimants = [claim.job for claim in self.claims.open.values() if name in claim.held]
         for job in claimants:
             self.claims.dissolve(job, self.down)
         for job in list(self.running.values()):
             if job.phase == RUNNING and any(machine == name for machine, _ in job.placement):
                 self.stop(job, f"machine {name} is down")
-        return claimants
+        return [job for job in claimants if job.phase == CLAIMING]
 
     def _regain(self, name: str, now_s: float) -> None:
         """A machine is back: what nobody holds of it is free."""
