@@ -1,15 +1,32 @@
 import hashlib
+import io
+import tarfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from slimsched.cli.app import app
 from slimsched.errors import DataError
+from slimsched.slimmable import cifar
 from slimsched.slimmable.download import download
 
-CONTENT = bytes(range(256)) * 4000
+
+def archive() -> bytes:
+    """An archive laid out like the official one, its images noise."""
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as tar:
+        for name in ("train.bin", "test.bin", "fine_label_names.txt"):
+            member = tarfile.TarInfo(f"cifar-100-binary/{name}")
+            member.size = 500_000
+            tar.addfile(member, io.BytesIO(bytes(range(250)) * 2000))
+    return raw.getvalue()
+
+
+CONTENT = archive()
 MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
@@ -97,3 +114,11 @@ def test_another_file_than_expected_is_refused_and_removed(
 def test_a_wrong_address_says_so(server: ThreadingHTTPServer, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="answered 404"):
         download(address(server, "/missing"), tmp_path / "a.bin", md5=MD5)
+
+
+def test_the_command_lays_the_data_out_where_it_is_found(server: ThreadingHTTPServer, tmp_path: Path) -> None:
+    arguments = ["data", "fetch", "--data", str(tmp_path), "--url", address(server, "/file"), "--md5", MD5]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0
+    assert (tmp_path / "cifar-100-binary" / "test.bin").stat().st_size == 500_000
+    assert cifar.find(tmp_path) == tmp_path / "cifar-100-binary"

@@ -122,6 +122,7 @@ def test_the_example_finds_the_rocket_and_the_cup(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.data
+@pytest.mark.slow
 @pytest.mark.skipif("SLIM_DATA" not in os.environ, reason="SLIM_DATA names no folder with CIFAR-100")
 def test_checking_the_data_counts_its_images() -> None:
     result = CliRunner().invoke(app, ["data", "check", "--json"])

@@ -29,11 +29,11 @@ _SUB_FOLDERS = ("", "cifar100", "cifar-100-binary", "cifar-100")
 
 
 def find(folder: Path) -> Path | None:
-    """The folder at or just below this one that holds CIFAR-100, if any does."""
-    for name in _SUB_FOLDERS:
-        inner = folder / name
-        if (inner / "test.bin").is_file() or (inner / ARCHIVE).is_file() or any(inner.glob("test-*.xz")):
-            return inner
+    """The folder at or just below this one that holds CIFAR-100, if any does; unpacked ones first."""
+    for pattern in ("test.bin", ARCHIVE, "test-*.xz"):
+        for name in _SUB_FOLDERS:
+            if any((folder / name).glob(pattern)):
+                return folder / name
     return None
 
 
