@@ -48,18 +48,24 @@ def measured(log: Iterable[Mapping[str, Any]]) -> dict[str, Course]:
     last_s = at_s = 0.0
     for entry in log:
         kind = entry["type"]
-        if kind in ("JobSubmitted", "JobFinished", "Wake", "JobFoundRunning"):
+        if kind in EVENTS or kind == "Rebuilt":
             at_s = max(entry["now_s"], at_s + APART_S if entry["now_s"] <= last_s else 0.0)
             last_s = entry["now_s"]
         if kind == "JobSubmitted":
             job = msgspec.convert(entry["job"], Job)
-            courses[job.id] = {"job": job, "arrival_s": at_s}
+            courses.setdefault(job.id, {"job": job, "arrival_s": at_s})
         elif kind == "StartJob":
             courses[entry["job_id"]] |= {"start_s": at_s, "placement": _placement(entry["placement"])}
         elif kind == "JobFoundRunning":
-            courses[entry["job"]["id"]]["placement"] = _placement(entry["placement"])
+            course = courses[entry["job"]["id"]]
+            course["placement"] = _placement(entry["placement"])
+            course.pop("end_s", None)
         elif kind == "JobFinished":
             courses[entry["job_id"]]["end_s"] = at_s
+        elif kind == "Rebuilt":  # who is not found running now has just ended
+            for course in courses.values():
+                if "start_s" in course:
+                    course.setdefault("end_s", at_s)
     return {job_id: Course(**fields) for job_id, fields in courses.items()}
 
 

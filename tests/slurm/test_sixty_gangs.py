@@ -57,13 +57,14 @@ def test_sixty_gangs_finish_once_and_start_when_and_where_the_simulator_says(sit
     )
     off_s = [abs(told[g].start_s - live[g].start_s) / SPEED for g in live]
     waits_s = [mean(course.wait_s for course in c.values()) / SPEED for c in (live, told, guess)]
+    rebuilt = [entry["reason"] for entry in site.entries() if entry["type"] == "Rebuilt"][1:]
     with capsys.disabled():
         print(
             f"\nsixty gangs: start latency mean {mean(latency_s.values()):.2f} s, max "
             f"{max(latency_s.values()):.2f} s; start and end cost {overhead_s:.2f} s; mean wait live "
             f"{waits_s[0]:.2f} s, simulated with real durations {waits_s[1]:.2f} s (largest difference "
             f"{max(off_s):.3f} s), with nominal ones {waits_s[2]:.2f} s; same tier {same_tier(live, told)} "
-            f"and {same_tier(live, guess)} of 60"
+            f"and {same_tier(live, guess)} of 60; scheduler rebuilt {len(rebuilt)} times {rebuilt}"
         )
 
     # told how long each gang held its GPUs, the simulator finds the same starts and tiers

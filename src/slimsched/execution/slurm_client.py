@@ -31,17 +31,21 @@ class SlurmClient:
         self.conf = conf
         self.timeout_s = timeout_s
         self._environment = dict(os.environ) | ({"SLURM_CONF": str(conf)} if conf else {})
+        self._version: tuple[int, int] | None = None
         self._hostnames: dict[str, tuple[str, ...]] = {}
 
     # observing
 
     def version(self) -> tuple[int, int]:
         """Year and month of Slurm's release."""
+        if self._version is not None:
+            return self._version
         text = self._run("squeue", "--version")
         match = re.search(r"(\d+)\.(\d+)", text)
         if match is None:
             raise SlurmError(f"squeue --version says '{text.strip()}'; expected a version such as 22.05.8")
-        return int(match[1]), int(match[2])
+        self._version = int(match[1]), int(match[2])
+        return self._version
 
     def configuration(self) -> dict[str, str]:
         """Slurm's configuration as the controller sees it."""
@@ -50,11 +54,13 @@ class SlurmClient:
 
     def jobs(self) -> list[SlurmJob]:
         """Every job Slurm still knows, those that ended a short while ago included."""
-        return [SlurmJob.from_reply(reply) for reply in self._ask("squeue", "jobs")]
+        return [SlurmJob.from_reply(reply) for reply in self._ask("jobs", "squeue", "--json")]
 
     def nodes(self) -> list[SlurmNode]:
-        """Every machine, in Slurm's own order."""
-        return [SlurmNode.from_reply(reply) for reply in self._ask("sinfo", "nodes")]
+        """Every machine, in Slurm's own order (from 23.02 on, sinfo tells of groups of machines)."""
+        grouped = self.version() >= (23, 2)
+        command = ("scontrol", "show", "nodes", "--json") if grouped else ("sinfo", "--json")
+        return [SlurmNode.from_reply(reply) for reply in self._ask("nodes", *command)]
 
     def racks(self) -> dict[str, str]:
         """The leaf switch each machine hangs on, by machine; empty without topology.conf."""
@@ -122,13 +128,13 @@ class SlurmClient:
 
     # the wire
 
-    def _ask(self, command: str, key: str) -> list[Reply]:
-        text = self._run(command, "--json")
+    def _ask(self, key: str, *command: str) -> list[Reply]:
+        text = self._run(*command)
         try:
             reply = json.loads(text)
         except json.JSONDecodeError:
             raise SlurmError(
-                f"'{command} --json' did not answer with JSON; use a Slurm of 22.05 or newer built with JSON"
+                f"'{' '.join(command)}' did not answer with JSON; use a Slurm of 22.05 or newer with JSON"
             ) from None
         if reply.get("errors"):  # Slurm 22.05 exits with 0 and an empty list when its controller is away
             said = "; ".join(f"{e.get('description', '')} {e.get('error', '')}" for e in reply["errors"])

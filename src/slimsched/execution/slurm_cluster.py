@@ -128,7 +128,7 @@ class ThrowAwaySlurm:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def processes(self) -> list[int]:
-        """The daemons and their helpers, which carry our mark, and the jobs of this cluster."""
+        """The daemons and what they start, which carry our mark, and the jobs of this cluster."""
         mark = f"{_MARK}={self.folder}\0".encode()
         conf = f"SLURM_CONF={self.conf}\0".encode()
         ours: list[int] = []
