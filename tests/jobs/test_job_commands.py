@@ -62,6 +62,8 @@ def test_explain_says_why_a_job_waited() -> None:
     found = json.loads(run("explain", "g40", *arguments, "--policy", "fifo", "--at-s", "1", "--json"))
     assert found["state"] in ("waiting", "running")
     assert found["reason"]
+    later = json.loads(run("explain", "g40", *arguments, "--policy", "fifo", "--at-s", "1e9", "--json"))
+    assert later["state"] == "finished"
 
 
 @pytest.mark.parametrize(

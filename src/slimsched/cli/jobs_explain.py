@@ -1,7 +1,7 @@
 """`slim jobs explain`: why a job of a simulated trace waited."""
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -9,6 +9,11 @@ from rich.console import Console
 
 from slimsched.cli import jobs_setting as options
 from slimsched.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from slimsched.domain.job import Job
+    from slimsched.jobs.explanation import Explanation
+    from slimsched.telemetry.job_runs import JobHistory
 
 
 def explain(
@@ -54,7 +59,12 @@ def explain(
         at_s = started_s if started_s == history.submitted_s else started_s - 1e-3
     simulation = comparison.build(policy, prepared, setting, seed)
     simulation.run(until_s=at_s)
-    reason = simulation.scheduler.explain(job, now_s=at_s)
+    known = histories(simulation.log).get(job)
+    if known is None or known.finished_s is not None:
+        (asked,) = [one for one in prepared if one.id == job]
+        reason = _not_here(asked, known)
+    else:
+        reason = simulation.scheduler.explain(job, now_s=at_s)
     if as_json:
         print(json.dumps({"at_s": at_s, **msgspec.to_builtins(reason)}, indent=1))
         return
@@ -74,3 +84,14 @@ def explain(
         console.print(f"  nearest: {near.name}, {near.free_gpus} GPUs free, {near.missing_gpus} missing")
     if reason.victims_considered:
         console.print(f"  victims considered: {', '.join(reason.victims_considered)}")
+
+
+def _not_here(job: "Job", known: "JobHistory | None") -> "Explanation":
+    """A job that has not come yet, or has gone."""
+    from slimsched.jobs.explanation import Explanation
+
+    if known is None:
+        said = f"it arrives at {job.arrival_s:.0f} s"
+        return Explanation(job_id=job.id, state="not submitted", gpus=job.gpus, reason=said)
+    said = f"finished at {known.finished_s:.0f} s after {known.wait_s:.0f} s without GPUs"
+    return Explanation(job_id=job.id, state="finished", gpus=job.gpus, waited_s=known.wait_s, reason=said)
