@@ -4,13 +4,15 @@ from hypothesis import strategies as st
 from cluster import requests
 from slimsched.routing.fifo import Fifo, Place
 
-places = st.tuples(st.integers(0, 3), st.sampled_from([None, 0.25, 1.0]), st.integers(-1, 2))
+places = st.tuples(
+    st.integers(0, 3), st.sampled_from([None, 0.25, 1.0]), st.integers(-1, 2), st.sampled_from([0.0, 0.5])
+)
 
 
 def test_the_head_is_the_oldest_and_takes_all_of_its_place() -> None:
     fifo = Fifo()
-    here: Place = (0, None, -1)
-    there: Place = (1, 0.5, 2)
+    here: Place = (0, None, -1, 0.0)
+    there: Place = (1, 0.5, 2, 0.0)
     fifo.push(here, requests(2))
     fifo.push(there, requests(1, first=10))
     fifo.push(here, requests(2, first=20))

@@ -8,6 +8,7 @@ from slimsched.routing.events import (
     BlockDropped,
     InputLost,
     RequestsArrived,
+    RequestsCancelled,
     SegmentFinished,
     ServerDown,
     ServerUp,
@@ -196,3 +197,42 @@ def test_the_observation_counts_what_is_out() -> None:
     assert seen.outstanding.tolist() == [0.0, 0.0, 0.0]
     assert seen.backlog_s[0] == 0
     assert seen.fifo == 3
+
+
+def test_a_width_that_was_asked_for_is_served_whatever_the_router_says() -> None:
+    front = Front()
+    blocks = sent(front.tell(RequestsArrived(requests=(*requests(1), *requests(2, first=5, width=1.0)))))
+    assert sorted((c.block.key.width, len(c.block.requests)) for c in blocks) == [(0.5, 1), (1.0, 2)]
+
+
+def test_an_accuracy_floor_lifts_the_width_where_it_could_not_be_reached_any_more() -> None:
+    front = Front(Obedient(width=0.25))
+    (out,) = sent(front.arrive(1, min_accuracy=0.76))
+    accuracy = front.gateway.cluster.accuracy
+    widths: tuple[float, ...] = ()
+    for _ in range(3):
+        widths = (*widths, out.block.key.width)
+        assert accuracy.best_reachable(widths) >= 0.76
+        (out,) = sent(front.finish(out.block, width=out.block.key.width))
+    assert accuracy.accuracy((*widths, out.block.key.width)) >= 0.76
+
+
+def test_an_energy_ceiling_lowers_the_width() -> None:
+    free = sent(Front(Obedient(width=1.0)).arrive(1))[0].block.key.width
+    frugal = sent(Front(Obedient(width=1.0)).arrive(1, max_energy_j=0.001))[0].block.key.width
+    assert (free, frugal) == (1.0, 0.25)
+
+
+def test_cancelled_requests_are_dropped_when_next_seen_and_cost_no_more() -> None:
+    front = Front(Obedient(server=None))
+    front.arrive(3)
+    front.tell(RequestsCancelled(requests=(1,)))
+    front.router.server = 0
+    commands = front.tell(Wake())
+    (out,) = sent(commands)
+    assert [r.id for r in out.block.requests] == [0, 2]
+    assert [c.reason for c in commands if isinstance(c, Drop)] == ["cancelled"]
+    front.tell(RequestsCancelled(requests=(2,)))
+    commands = front.finish(out.block)
+    assert [[r.id for r in c.block.requests] for c in sent(commands)] == [[0]]
+    assert front.gateway.in_system == 1

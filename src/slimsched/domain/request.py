@@ -18,6 +18,8 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     priority: int = 0
     image: int = -1
     widths: tuple[float, ...] = ()
+    width: float = 0.0  # asked for in every segment; 0: the router chooses
+    max_energy_j: float = 0.0  # 0: no limit
 
     @property
     def segment(self) -> int:
@@ -34,20 +36,20 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
         """Whether the last segment has run."""
         return len(self.widths) == SEGMENTS
 
+    @property
+    def has_terms(self) -> bool:
+        """Whether its sender limits what the router may choose."""
+        return self.min_accuracy > 0.0 or self.width > 0.0 or self.max_energy_j > 0.0
+
     def after(self, width: float) -> "Request":
         """The same request once its next segment has run at this width."""
-        return Request(
-            id=self.id,
-            arrival_s=self.arrival_s,
-            deadline_s=self.deadline_s,
-            min_accuracy=self.min_accuracy,
-            priority=self.priority,
-            image=self.image,
-            widths=(*self.widths, width),
-        )
+        return self._with((*self.widths, width))
 
     def restarted(self) -> "Request":
         """The same request from its image again, its activation being lost."""
+        return self._with(())
+
+    def _with(self, widths: tuple[float, ...]) -> "Request":
         return Request(
             id=self.id,
             arrival_s=self.arrival_s,
@@ -55,4 +57,7 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
             min_accuracy=self.min_accuracy,
             priority=self.priority,
             image=self.image,
+            widths=widths,
+            width=self.width,
+            max_energy_j=self.max_energy_j,
         )

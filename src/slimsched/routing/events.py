@@ -14,6 +14,12 @@ class RequestsArrived(Struct, frozen=True, kw_only=True, tag=True):
     requests: tuple[Request, ...]
 
 
+class RequestsCancelled(Struct, frozen=True, kw_only=True, tag=True):
+    """Nobody waits for these requests any more."""
+
+    requests: tuple[int, ...]
+
+
 class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
     """A server has run a segment of these blocks (or parts of them) at a width."""
 
@@ -58,6 +64,7 @@ class ServerUp(Struct, frozen=True, kw_only=True, tag=True):
 
 Event = (
     RequestsArrived
+    | RequestsCancelled
     | SegmentFinished
     | BlockDropped
     | InputLost

@@ -24,6 +24,7 @@ from slimsched.routing.events import (
     Event,
     InputLost,
     RequestsArrived,
+    RequestsCancelled,
     SegmentFinished,
     ServerDown,
     ServerUp,
@@ -32,8 +33,8 @@ from slimsched.routing.events import (
 from slimsched.routing.fifo import Fifo, Place
 from slimsched.routing.observation import Observation
 from slimsched.routing.router import Route, Router
+from slimsched.routing.terms import width_within_terms
 
-START: Place = (0, None, GATEWAY)
 RETRY_S = 0.001
 """When a router that is asked at each event said wait, it is asked again after this time at the latest."""
 
@@ -66,6 +67,8 @@ class Gateway:
         self._sent: dict[int, _Sent] = {}
         self._next_block = 0
         self._in_system = 0
+        self._cancelled: set[int] = set()  # dropped when next seen
+        self._has_terms = False
         self._wake_s: float | None = None
         self._rate_s = 0.0
 
@@ -75,6 +78,8 @@ class Gateway:
         match event:
             case RequestsArrived(requests=requests):
                 commands += self._admit(requests, now_s)
+            case RequestsCancelled(requests=numbers):
+                self._cancelled.update(numbers)
             case SegmentFinished(server=server, width=width, blocks=blocks):
                 commands += self._advance(server, width, blocks)
             case BlockDropped(block=block, reason=reason):
@@ -128,7 +133,7 @@ class Gateway:
             if early_drop and first.deadline_s <= now_s:
                 commands += self._drop(lane.take(place, 1), "deadline passed")
                 continue
-            seen.segment, seen.previous, seen.source = place
+            seen.segment, seen.previous, seen.source, _ = place
             seen.count, seen.widths = count, first.widths
             seen.arrival_s, seen.deadline_s, seen.min_accuracy = (
                 first.arrival_s,
@@ -138,19 +143,35 @@ class Gateway:
             route = self.router.route(seen)
             if route is None:
                 break
-            key = self._key(route, place[0], place[1])
-            commands.append(self._send(route, key, lane.take(place, route.group), place[2]))
+            requests = lane.take(place, max(1, route.group))
+            if self._cancelled:
+                requests = self._sift(requests, commands)
+            if requests:
+                commands.append(self._send(route, self._key(route, place, requests), requests, place[2]))
         return commands
 
-    def _key(self, route: Route, segment: int, previous: float | None) -> Key:
-        """The key a route asks for, after checking the route."""
-        key = KEYS.get((segment, route.width, previous))
+    def _key(self, route: Route, place: Place, requests: tuple[Request, ...]) -> Key:
+        """The key a route asks for, after checking the route and minding the requests' own terms."""
+        segment, previous, _, asked = place
+        width = asked or route.width
+        if self._has_terms and not asked and any(request.has_terms for request in requests):
+            width = width_within_terms(self.cluster, route.server, width, requests)
+        key = KEYS.get((segment, width, previous))
         if key is None or route.group < 1 or not self.seen.alive[route.server]:
             raise SlimError(
                 f"router {type(self.router).__name__} answered {route}: the server must be alive "
                 f"(alive: {self.seen.alive_ids}), the width one of the network's, the group at least 1"
             )
         return key
+
+    def _sift(self, requests: tuple[Request, ...], commands: list[Command]) -> tuple[Request, ...]:
+        """Drop those that nobody waits for any more; return the others."""
+        gone = tuple(request for request in requests if request.id in self._cancelled)
+        if not gone:
+            return requests
+        self._cancelled.difference_update([request.id for request in gone])
+        commands += self._drop(gone, "cancelled")
+        return tuple(request for request in requests if request not in gone)
 
     def _send(self, route: Route, key: Key, requests: tuple[Request, ...], source: int) -> SendBlock:
         """Note what goes out and where."""
@@ -173,17 +194,27 @@ class Gateway:
         room = limit - self._in_system if limit else len(requests)
         taken, refused = requests[: max(0, room)], requests[max(0, room) :]
         self._in_system += len(taken)
-        self._wait(taken, START)
+        self._has_terms = self._has_terms or any(request.has_terms for request in taken)
+        self._wait(taken, 0, None, GATEWAY)
         return [Drop(requests=refused, reason="queue full")] if refused else []
 
-    def _wait(self, requests: Sequence[Request], place: Place, *, first: bool = False) -> None:
-        """Queue requests of one place, each level of priority in its own lane."""
-        levels = {request.priority for request in requests}
-        for level in levels:
-            lane = self._lanes.get(level)
+    def _wait(
+        self,
+        requests: Sequence[Request],
+        segment: int,
+        previous: float | None,
+        source: int,
+        *,
+        first: bool = False,
+    ) -> None:
+        """Queue requests whose inputs lie at `source`, each priority in its own lane."""
+        kinds = {(request.priority, request.width) for request in requests}
+        for kind in kinds:
+            lane = self._lanes.get(kind[0])
             if lane is None:
-                lane = self._lanes[level] = Fifo()
-            members = requests if len(levels) == 1 else [r for r in requests if r.priority == level]
+                lane = self._lanes[kind[0]] = Fifo()
+            members = requests if len(kinds) == 1 else [r for r in requests if (r.priority, r.width) == kind]
+            place = (segment, previous, source, kind[1])
             if first:
                 lane.push_front(place, members)
             else:
@@ -195,6 +226,8 @@ class Gateway:
         commands: list[Command] = []
         for block in blocks:
             back = self._bring_back(block)
+            if self._cancelled:
+                back = self._sift(back, commands)
             if not back:
                 continue
             moved = [request.after(width) for request in back]
@@ -203,7 +236,7 @@ class Gateway:
                 self.seen.done += len(moved)
                 commands.append(Answer(requests=tuple(moved)))
             else:
-                self._wait(moved, (block.key.segment + 1, width, server))
+                self._wait(moved, block.key.segment + 1, width, server)
         return commands
 
     def _bring_back(self, block: Block) -> tuple[Request, ...]:
@@ -240,7 +273,7 @@ class Gateway:
 
     def _restart(self, requests: Sequence[Request]) -> None:
         """Queue requests again from their image, before all others."""
-        self._wait([request.restarted() for request in requests], START, first=True)
+        self._wait([request.restarted() for request in requests], 0, None, GATEWAY, first=True)
 
     def _note(self, event: TelemetryReceived) -> None:
         """Take a snapshot over into the observation."""
