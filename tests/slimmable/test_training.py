@@ -40,6 +40,11 @@ def test_every_width_learns_to_tell_colours_apart(tmp_path: Path) -> None:
     assert min(reports[-1].accuracy.values()) > 80
 
 
+def test_half_precision_trains_on_a_cpu_too(tmp_path: Path) -> None:
+    net = run(tmp_path, toy_recipe(epochs=1, precision="bf16"))
+    assert all(parameter.isfinite().all() for parameter in net.parameters())
+
+
 def test_a_student_learns_from_a_wider_teacher(tmp_path: Path) -> None:
     teacher = run(tmp_path / "teacher", toy_recipe(tuples="widest"))
     recipe = toy_recipe(teacher="model", teacher_share=0.7, in_place_share=0.5, temperature=2.0)
