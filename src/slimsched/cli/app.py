@@ -4,7 +4,19 @@ import sys
 
 import typer
 
-from slimsched.cli import bound, compare, data, jobs, model, profile, replay, simulate, validate
+from slimsched.cli import (
+    bound,
+    compare,
+    data,
+    jobs,
+    model,
+    profile,
+    replay,
+    reproduce,
+    router,
+    simulate,
+    validate,
+)
 from slimsched.errors import SlimError
 
 app = typer.Typer(
@@ -21,6 +33,8 @@ app.command("bound")(bound.command)
 app.command("replay")(replay.command)
 app.command("profile")(profile.command)
 app.command("validate")(validate.command)
+app.command("reproduce")(reproduce.command)
+app.add_typer(router.app, name="router", help="Train and list routers.")
 app.add_typer(model.app, name="model", help="Train, evaluate and look at the slimmable network.")
 app.add_typer(data.app, name="data", help="Fetch and check data sets.")
 app.add_typer(jobs.app, name="jobs", help="Place training jobs on a cluster.")

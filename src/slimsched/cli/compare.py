@@ -14,6 +14,7 @@ from slimsched.cli import scenario as options
 from slimsched.cli.table import print_summaries
 from slimsched.errors import ConfigError
 from slimsched.execution.comparison import compare
+from slimsched.learning.registry import make_router
 from slimsched.telemetry.plots import plot_runs
 
 DEFAULT = "random,round-robin,jsq,power-of-two,sed,speed-jsq,drift-plus-penalty,slackfit,lp"
@@ -46,6 +47,8 @@ def command(
 
       slim compare --routers random,sed,lp --seeds 5 --json
 
+      slim compare --routers drift-plus-penalty,goal:p99_ms=80,goal:minimise=energy:min_accuracy=75
+
       slim compare --arrivals trace.csv.gz --rate 5000 --seconds 30 --plot compare.png
     """
     if seeds < 1:
@@ -62,6 +65,7 @@ def command(
             seeds=seeds,
             workers=workers or os.cpu_count() or 1,
             progress=lambda router: bar.update(task, advance=1, description=f"{router} done"),
+            make=make_router,
         )
     if plot is not None:
         plot_runs([one.trace for one in found], f"{chosen.name}, seed {seed}", plot)

@@ -11,6 +11,7 @@ from rich.console import Console
 from slimsched.cli import scenario as options
 from slimsched.config import CONFIGS, build_scenario
 from slimsched.execution.replay import replay
+from slimsched.learning.registry import make_router
 from slimsched.telemetry.log import read_log
 
 
@@ -29,7 +30,7 @@ def command(
     header, entries = read_log(log)
     beside = Path(header.beside) if header.beside else CONFIGS
     scenario = build_scenario(header.scenario, f"{log.name}: scenario", beside)
-    found = replay(scenario, header.router, header.seed, entries)
+    found = replay(scenario, header.router, header.seed, entries, make=make_router)
     difference = found.difference
     if as_json:
         row = {"entries": found.entries, "machines": found.machines, "same": difference is None}

@@ -12,6 +12,7 @@ from slimsched import __version__
 from slimsched.cli import scenario as options
 from slimsched.cli.table import print_summaries
 from slimsched.execution.simulation import simulate
+from slimsched.learning.registry import make_router
 from slimsched.telemetry.log import Header, LogWriter
 from slimsched.telemetry.plots import plot_runs
 
@@ -65,7 +66,7 @@ def command(
             stack.enter_context(
                 Console(stderr=True).status(f"simulating {chosen.load.seconds:g} s of {chosen.name}")
             )
-        trace = simulate(chosen, router, seed=seed, drain=drain, observers=observers)
+        trace = simulate(chosen, router, seed=seed, drain=drain, observers=observers, make=make_router)
     if plot is not None:
         plot_runs([trace], f"{chosen.name}, seed {seed}", plot)
     if as_json:

@@ -45,12 +45,12 @@ LEAST = 0.01
 class GoalTraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long and on what to train."""
 
-    generations: int = 25
-    population: int = 10
+    generations: int = 16
+    population: int = 8
     scenarios: int = 4
-    requests: int = 8_000
-    mean_weight_per_s: float = 0.05  # a
-    p99_weight_per_s: float = 0.05  # b
+    requests: int = 5_000
+    mean_weight_per_s: float = 0.02  # a
+    p99_weight_per_s: float = 0.02  # b
 
 
 class Generation(Struct, frozen=True, kw_only=True):

@@ -150,6 +150,7 @@ class PpoTrainer:
         self.scenario = scenario.with_load(seconds=options.episode_s)
         self._seed = 1_000_000 + 1000 * seed  # far from the seeds runs are compared on
         torch.manual_seed(seed)
+        self._shuffle = torch.Generator().manual_seed(seed)
         cluster = scenario.cluster
         state = 2 + 3 * len(cluster)
         choices = (len(cluster), len(WIDTHS), len(group_sizes(cluster.batch_limit)))
@@ -223,7 +224,7 @@ class PpoTrainer:
         with torch.no_grad():
             advantage = advantages(returns, network(states)[1])
         for _ in range(options.epochs):
-            for some in torch.split(torch.randperm(len(decisions)), options.minibatch):
+            for some in torch.split(torch.randperm(len(decisions), generator=self._shuffle), options.minibatch):
                 logits, values = network(states[some])
                 found = losses(
                     logits,
@@ -247,6 +248,17 @@ class PpoTrainer:
         self._states += len(states)
         self.mean += share * (states.mean(axis=0) - self.mean)
         self.deviation += share * (np.maximum(states.std(axis=0), 1e-3) - self.deviation)
+
+    @property
+    def statistics(self) -> tuple[float, float]:
+        """States seen and the running deviation of rewards."""
+        return self._states, self._scale
+
+    def resume(self, update: int, statistics: tuple[float, ...]) -> None:
+        """Go on after an update; episodes go on with seeds not used before it."""
+        self.update_number = update
+        self._states, self._scale = statistics
+        self._seed += update
 
     def weights(self) -> dict[str, Values]:
         """What a PpoRouter needs."""
