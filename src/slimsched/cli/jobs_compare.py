@@ -41,6 +41,7 @@ def compare(
     workers: Annotated[int, typer.Option("--workers", help="Processes; 0: one a core.", min=0)] = 0,
     failures: options.Failures = 0.0,
     quota: options.Quota = None,
+    models: options.Models = None,
     data: options.Data = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the first seed to a PNG.")] = None,
     as_json: options.AsJson = False,
@@ -67,7 +68,14 @@ def compare(
     topology = options.read_topology(cluster, gpus)
     settings = [
         options.make_setting(
-            topology, network=net, arrivals=kind, load=load, jobs=jobs, failures=failures, quota=quota
+            topology,
+            network=net,
+            arrivals=kind,
+            load=load,
+            jobs=jobs,
+            failures=failures,
+            quota=quota,
+            models=models,
         )
         for net in network.split(",")
         for kind in arrivals.split(",")

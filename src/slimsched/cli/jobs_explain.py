@@ -32,6 +32,7 @@ def explain(
     seed: options.Seed = 0,
     failures: options.Failures = 0.0,
     quota: options.Quota = None,
+    models: options.Models = None,
     data: options.Data = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -48,7 +49,14 @@ def explain(
 
     topology = options.read_topology(cluster, gpus)
     setting = options.make_setting(
-        topology, network=network, arrivals=arrivals, load=load, jobs=jobs, failures=failures, quota=quota
+        topology,
+        network=network,
+        arrivals=arrivals,
+        load=load,
+        jobs=jobs,
+        failures=failures,
+        quota=quota,
+        models=models,
     )
     prepared = comparison.prepare(options.read_trace(trace, data, seed, jobs, topology), setting, seed)
     if all(one.id != job for one in prepared):

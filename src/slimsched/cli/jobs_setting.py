@@ -40,6 +40,12 @@ Failures = Annotated[
     float, typer.Option("--failures", help="Failures of a machine a day, each repaired in an hour.", min=0)
 ]
 Quota = Annotated[list[str] | None, typer.Option("--quota", help="TENANT=GPUS; may be given again.")]
+Models = Annotated[
+    str | None,
+    typer.Option(
+        "--models", help="Models that jobs without one draw from, comma-separated; see `slim jobs models`."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 
 GENERATED_JOBS = 5000
@@ -92,11 +98,13 @@ def make_setting(
     jobs: int,
     failures: float,
     quota: list[str] | None,
+    models: str | None,
 ) -> "JobSetting":
     """All that a simulation depends on besides trace, policy and seed."""
     from slimsched.domain.fabric import fabric_named
     from slimsched.errors import UnknownNameError
     from slimsched.execution.simulated_jobs_comparison import JobSetting
+    from slimsched.workload.job_models import MEASURED
     from slimsched.workload.job_window import ARRIVALS
 
     fabric_named(network)
@@ -111,4 +119,5 @@ def make_setting(
         jobs=jobs,
         failures_per_machine_day=failures,
         quotas=read_quotas(quota),
+        models=tuple(models.split(",")) if models else MEASURED,
     )

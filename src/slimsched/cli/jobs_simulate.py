@@ -26,6 +26,7 @@ def simulate(
     seed: options.Seed = 0,
     failures: options.Failures = 0.0,
     quota: options.Quota = None,
+    models: options.Models = None,
     data: options.Data = None,
     log: Annotated[
         Path | None, typer.Option("--log", help="Write events and commands as JSON lines.")
@@ -49,7 +50,14 @@ def simulate(
 
     topology = options.read_topology(cluster, gpus)
     setting = options.make_setting(
-        topology, network=network, arrivals=arrivals, load=load, jobs=jobs, failures=failures, quota=quota
+        topology,
+        network=network,
+        arrivals=arrivals,
+        load=load,
+        jobs=jobs,
+        failures=failures,
+        quota=quota,
+        models=models,
     )
     prepared = comparison.prepare(options.read_trace(trace, data, seed, jobs, topology), setting, seed)
     with Progress(*COLUMNS, console=Console(stderr=True), disable=as_json, transient=True) as bar:

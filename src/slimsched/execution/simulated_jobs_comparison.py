@@ -22,8 +22,10 @@ from slimsched.jobs.sensitivity import Sensitivity
 from slimsched.telemetry.job_log import JobLog
 from slimsched.telemetry.job_runs import JobHistory, histories
 from slimsched.telemetry.job_summary import JobSummary, summarize
-from slimsched.workload.job_models import TRAINING_MODELS
+from slimsched.workload.job_models import MEASURED, TRAINING_MODELS
 from slimsched.workload.job_window import assign_models, rearrange, window
+
+BY_SEED = ("jct_mean_s", "makespan_s", "comm_overhead")
 
 
 class JobSetting(Struct, frozen=True, kw_only=True):
@@ -35,6 +37,7 @@ class JobSetting(Struct, frozen=True, kw_only=True):
     arrivals: str = "trace"
     load: float = 1.0
     jobs: int = 0
+    models: tuple[str, ...] = MEASURED
     checkpoint: Checkpoint = Checkpoint()
     failures_per_machine_day: float = 0.0
     repair_s: float = 3600.0
@@ -47,13 +50,17 @@ class JobSetting(Struct, frozen=True, kw_only=True):
 
 
 class JobRow(Struct, frozen=True, kw_only=True):
-    """A policy in a setting: means over seeds, and the half width of the 95 % interval of each mean."""
+    """A policy in a setting: means over seeds, and the half width of the 95 % interval of each mean.
+
+    `by_seed` has the main figures seed by seed, for paired comparisons between policies.
+    """
 
     network: str
     arrivals: str
     seeds: int
     summary: JobSummary
     ci95: dict[str, float]
+    by_seed: dict[str, list[float]]
 
 
 def prepare(trace: Sequence[Job], setting: JobSetting, seed: int) -> list[Job]:
@@ -61,7 +68,7 @@ def prepare(trace: Sequence[Job], setting: JobSetting, seed: int) -> list[Job]:
     rng = np.random.default_rng(seed)
     count = setting.jobs or len(trace)
     topology = setting.topology
-    jobs = assign_models(window(trace, count, rng), rng)
+    jobs = assign_models(window(trace, count, rng), rng, setting.models)
     for job in jobs:
         check_demand(job, topology, setting.quotas)
     return rearrange(jobs, setting.arrivals, rng=rng, gpus=topology.gpus, load=setting.load)
@@ -201,4 +208,5 @@ def average(summaries: Sequence[JobSummary], *, network: str, arrivals: str) -> 
         seeds=count,
         summary=JobSummary(**means),  # type: ignore[arg-type]
         ci95=ci95,
+        by_seed={name: [getattr(summary, name) for summary in summaries] for name in BY_SEED},
     )

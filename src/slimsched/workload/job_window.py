@@ -8,7 +8,7 @@ from numpy.random import Generator
 
 from slimsched.domain.job import Job
 from slimsched.errors import ConfigError, UnknownNameError
-from slimsched.workload.job_models import MEASURED
+from slimsched.workload.job_models import MEASURED, TRAINING_MODELS
 
 ARRIVALS = ("trace", "batch", "poisson")
 
@@ -24,14 +24,17 @@ def window(jobs: Sequence[Job], count: int, rng: Generator) -> list[Job]:
     ]
 
 
-def assign_models(jobs: Sequence[Job], rng: Generator) -> list[Job]:
-    """Let every job that names no model draw one of the measured models, all equally likely.
+def assign_models(jobs: Sequence[Job], rng: Generator, models: Sequence[str] = MEASURED) -> list[Job]:
+    """Let every job that names no model draw one of these models, all equally likely.
 
     One draw a job, in order of arrival, whether it needs it or not: so the rule depends on the seed alone.
     """
-    draws = rng.integers(0, len(MEASURED), size=len(jobs))
+    for name in models:
+        if name not in TRAINING_MODELS:
+            raise UnknownNameError("training model", name, tuple(TRAINING_MODELS))
+    draws = rng.integers(0, len(models), size=len(jobs))
     return [
-        job if job.model else msgspec.structs.replace(job, model=MEASURED[int(draw)])
+        job if job.model else msgspec.structs.replace(job, model=models[int(draw)])
         for job, draw in zip(jobs, draws, strict=True)
     ]
 
