@@ -59,7 +59,16 @@ def test_lost_machines_lose_no_job(name, jobs, at_s, repair_s) -> None:
         Failure(machine=machine.name, at_s=when, repair_s=repair_s)
         for machine, when in zip(SMALL.machines, at_s, strict=True)
     ]
-    check(simulation(policy_named(name), jobs, failures=failures).run(), jobs)
+    driven = simulation(policy_named(name), jobs, failures=failures)
+    check(driven.run(), jobs)
+    books = driven.scheduler
+    assert not books.jobs
+    assert not books.running
+    assert not books.spread
+    assert not books.claims.open
+    assert not books.waiting.size
+    down = sum(machine.gpus for machine in SMALL.machines if machine.name in books.down)
+    assert books.free.total == SMALL.gpus - down
 
 
 @pytest.mark.parametrize("name", ["dally", "tiresias", "srtf", "gandiva", "themis"])
