@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from slimsched.execution.slurm_error import SlurmGoneError
 from slimsched.execution.slurm_job import Status
 
 
@@ -37,3 +38,15 @@ def test_operators_may_requeue_release_and_cancel(site) -> None:
     assert Counter(site.finished()) == {requeued: 1, released: 1}
     assert site.jobs()[cancelled].status is Status.GONE
     assert site.jobs()[requeued].restarts == 1
+
+
+@pytest.mark.slow
+@pytest.mark.slurm
+def test_stopping_a_gang_that_has_just_ended_does_not_run_it_again(site) -> None:
+    gang = site.submit(gpus=1, steps=1, step_s=0.1)
+    site.client.release(gang)
+    site.wait(lambda: site.count(Status.GONE) == 1, "the gang is done")
+    site.client.requeue_held(gang)
+    assert site.jobs()[gang].state == "COMPLETED"
+    with pytest.raises(SlurmGoneError, match="already finished"):
+        site.client.hold(gang)

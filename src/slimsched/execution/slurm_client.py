@@ -8,7 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slimsched.domain.placement import Placement, gpus_in
-from slimsched.execution.slurm_error import SlurmDeniedError, SlurmError, SlurmUnreachableError
+from slimsched.execution.slurm_error import (
+    SlurmDeniedError,
+    SlurmError,
+    SlurmGoneError,
+    SlurmUnreachableError,
+)
 from slimsched.execution.slurm_job import SlurmJob
 from slimsched.execution.slurm_node import SlurmNode
 from slimsched.execution.slurm_note import Memory, Request, written
@@ -21,6 +26,7 @@ _UNREACHABLE = re.compile(
     r"Failed while looking for|Unspecified error",
     re.IGNORECASE,
 )
+_GONE = re.compile(r"already (finished|completing)|invalid job id", re.IGNORECASE)
 _NO_CONFIGURATION = re.compile(r"configuration source|slurm\.conf", re.IGNORECASE)
 
 
@@ -123,8 +129,11 @@ class SlurmClient:
         self._run("scontrol", "hold", job_id)
 
     def requeue_held(self, job_id: str) -> None:
-        """Stop a running job (SIGTERM, then SIGKILL after KillWait) and put it back, held."""
-        self._run("scontrol", "requeuehold", job_id)
+        """Stop a running job (SIGTERM, then SIGKILL after KillWait) and put it back, held.
+
+        `Incomplete`: else Slurm would make a job run again that has ended since we looked.
+        """
+        self._run("scontrol", "requeuehold", "Incomplete", job_id)
 
     # the wire
 
@@ -171,6 +180,8 @@ class SlurmClient:
             raise SlurmDeniedError(
                 f"Slurm refused '{' '.join(command[:3])}' ({said}); run as Slurm's user or as an operator"
             )
+        if _GONE.search(said):
+            raise SlurmGoneError(f"Slurm refused '{' '.join(command[:3])}': {said}")
         raise SlurmError(f"Slurm refused '{' '.join(command[:3])}': {said}")
 
 

@@ -16,7 +16,12 @@ from slimsched.domain.topology import Topology
 from slimsched.domain.training_model import TrainingModel
 from slimsched.errors import SlimError
 from slimsched.execution.slurm_client import SlurmClient
-from slimsched.execution.slurm_error import SlurmDeniedError, SlurmError, SlurmUnreachableError
+from slimsched.execution.slurm_error import (
+    SlurmDeniedError,
+    SlurmError,
+    SlurmGoneError,
+    SlurmUnreachableError,
+)
 from slimsched.execution.slurm_job import Status
 from slimsched.execution.slurm_note import Memory
 from slimsched.execution.slurm_observation import Observation
@@ -201,7 +206,9 @@ class SlurmController:
                 self._client.requeue_held(job_id)
         except (SlurmUnreachableError, SlurmDeniedError):
             raise
-        except SlurmError as error:  # it may just have ended; otherwise the rebuilt scheduler asks again
+        except SlurmGoneError:
+            pass  # it has ended by itself: the next look says so
+        except SlurmError as error:
             self._warn(str(error))
             self._watch.broken = f"job {job_id} could not be stopped"
 
@@ -220,4 +227,4 @@ class SlurmController:
                     declined_since_s=state.clock_s,
                     placement=tracked.memory.placement,
                 )
-                self._client.remember(job_id, tracked.memory)
+                self._watch.remember(job_id, tracked)

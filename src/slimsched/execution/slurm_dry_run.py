@@ -29,4 +29,4 @@ class DryRunClient(SlurmClient):
 
     def requeue_held(self, job_id: str) -> None:
         """Say that a running job would be stopped."""
-        self.calls.append(f"scontrol requeuehold {job_id}")
+        self.calls.append(f"scontrol requeuehold Incomplete {job_id}")

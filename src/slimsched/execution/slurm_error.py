@@ -13,3 +13,7 @@ class SlurmUnreachableError(SlurmError):
 
 class SlurmDeniedError(SlurmError):
     """Slurm does not let us do this; we must be an operator or Slurm's own user."""
+
+
+class SlurmGoneError(SlurmError):
+    """The job has ended before Slurm could do what was asked; the next look will show that."""

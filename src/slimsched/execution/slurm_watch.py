@@ -1,13 +1,19 @@
 """The controller's eyes: what has happened to our jobs between two looks at Slurm, as events."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import assert_never
 
 from msgspec import Struct
 
 from slimsched.domain.placement import Placement
 from slimsched.execution.slurm_client import SlurmClient
-from slimsched.execution.slurm_error import SlurmDeniedError, SlurmError, SlurmUnreachableError
+from slimsched.execution.slurm_error import (
+    SlurmDeniedError,
+    SlurmError,
+    SlurmGoneError,
+    SlurmUnreachableError,
+)
 from slimsched.execution.slurm_job import Status
 from slimsched.execution.slurm_note import Memory
 from slimsched.execution.slurm_observation import Observation, ObservedJob
@@ -88,6 +94,11 @@ class SlurmWatch:
         """Leave a job alone until it is gone."""
         self._put_aside.add(job_id)
         del self.tracked[job_id]
+
+    def remember(self, job_id: str, tracked: Tracked) -> None:
+        """Write what we must not forget into the job, if it is still there."""
+        with suppress(SlurmGoneError):
+            self._client.remember(job_id, tracked.memory)
 
     def warn_once(self, text: str) -> None:
         """Say something that will stay true for a while."""
@@ -186,7 +197,7 @@ class SlurmWatch:
             tracked.memory = Memory(
                 arrival_s=observed.job.arrival_s, served_s=round(served_s, 3), placement=tracked.placement
             )
-            self._client.remember(job_id, tracked.memory)
+            self.remember(job_id, tracked)
         tracked.stage = Stage.WAITING
         return JobPreempted(job_id=job_id, served_s=tracked.memory.served_s)
 
