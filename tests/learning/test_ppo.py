@@ -29,7 +29,7 @@ from slimsched.routing.routers.ppo import PpoRouter, state_of
 
 torch.set_num_threads(1)
 PAPER = load_scenario("paper", accuracy="paper").with_load(rate_per_s=3000.0)
-SMALL = PpoOptions(updates=2, window_s=0.1, episode_s=0.2, hidden=8, minibatch=64)
+SMALL = PpoOptions(updates=2, clusters=2, window_s=0.1, episode_s=0.2, hidden=8, minibatch=64)
 
 LOGITS = [
     torch.log(torch.tensor([[0.7, 0.2, 0.1]])),
@@ -59,11 +59,11 @@ def test_likelihood_6_mixes_epsilon_into_the_server_head_only() -> None:
 
 
 def test_reward_7_term_by_term() -> None:
-    outcome = Outcome(0, 0.75, 2.0, 300.0, 0.04)
+    outcome = Outcome(0, 0.75, 2.0, 300.0, 0.04, fullness=0.5)
     weights = RewardWeights(
         accuracy=10, latency_per_s=0.5, energy_per_j=0.01, imbalance=5, bonus=0.25, centre=0.7
     )
-    assert outcome.reward(weights) == pytest.approx(10 * 0.05 - 0.5 * 2 - 0.01 * 300 - 5 * 0.04 + 0.25)
+    assert outcome.reward(weights) == pytest.approx(10 * 0.05 - 0.5 * 2 - 0.01 * 300 - 5 * 0.04 + 0.25 / 2)
 
 
 def test_advantages_8_are_one_step_and_normalised() -> None:
@@ -154,6 +154,7 @@ def test_training_finds_the_better_width_of_a_bandit() -> None:
     options = PpoOptions(
         weights=RewardWeights(accuracy=1.0, latency_per_s=0.0, centre=0.73),
         updates=12,
+        clusters=1,
         window_s=0.2,
         episode_s=0.4,
         learning_rate=3e-3,

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -26,6 +27,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     seed: int
     seeds: int
     workers: int
+    data: Path | None
 
 
 class Column(Struct, frozen=True, kw_only=True):
@@ -53,16 +55,25 @@ TABLES = {
         paper=("75.26", "6.100 ± 11.673", "1085.41 ± 2125.62", "0.0815 ± 0.0374", "196,947"),
     ),
 }
+EXPERIMENTS = ("loads", "robustness", "scale", "variance", "goals", "ablation")
 ROWS = ("accuracy, %", "latency, s", "energy (paper's), J", "GPU var", "images answered")
 
 
 def command(
-    what: Annotated[list[str], typer.Argument(help="table3, table4, table5.")],
+    what: Annotated[
+        list[str], typer.Argument(help=f"{', '.join(TABLES)}, {', '.join(EXPERIMENTS)} (docs/results.md).")
+    ],
     accuracy: options.Accuracy = "paper",
     seconds: options.Seconds = None,
     seed: options.Seed = 0,
     seeds: Annotated[int, typer.Option("--seeds", help="Runs a table; means over them.")] = 5,
     workers: Annotated[int, typer.Option("--workers", help="Processes; 0: one a core.")] = 0,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", envvar="SLIM_DATA", help="Folder with arrivals/ (real traces), for robustness."
+        ),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Reproduce parts of the paper and print them beside its figures.
@@ -82,6 +93,7 @@ def command(
         seed=seed,
         seeds=seeds,
         workers=workers or os.cpu_count() or 1,
+        data=data,
     )
     console = Console()
     found = {name: REPRODUCTIONS[name](name, asked) for name in dict.fromkeys(what)}
@@ -140,4 +152,22 @@ def _cells(row: Summary) -> tuple[str, str, str, str, str]:
     )
 
 
-REPRODUCTIONS: dict[str, Callable[[str, Asked], Reproduced]] = dict.fromkeys(TABLES, serving_table)
+def experiment(name: str, asked: Asked) -> Reproduced:
+    """The open questions and the goal router's claims."""
+    from slimsched.cli.reproduce_experiment import run_experiment
+
+    return run_experiment(
+        name,
+        accuracy=asked.accuracy,
+        seconds=asked.seconds,
+        data=asked.data,
+        seed=asked.seed,
+        seeds=asked.seeds,
+        workers=asked.workers,
+    )
+
+
+REPRODUCTIONS: dict[str, Callable[[str, Asked], Reproduced]] = {
+    **dict.fromkeys(TABLES, serving_table),
+    **dict.fromkeys(EXPERIMENTS, experiment),
+}

@@ -29,14 +29,12 @@ from slimsched.routing.routers.goal import GoalParameters, GoalRouter
 
 Values = NDArray[np.float64]
 
-SPREAD = {  # parameter: how far (in logarithm) a first step goes
+SPREAD = {  # parameter: how far (in logarithm) a first step goes; the target is part of the goal, not learned
     "gain_per_s": 0.7,
     "wait_per_s": 0.7,
     "move_per_s": 0.7,
-    "target_s": 0.3,
     "integral_per_s": 0.5,
     "ahead": 1.0,
-    "dead": 0.3,
 }
 LEAST = 0.01
 """Zero cannot be reached by factors; below this a parameter counts as zero."""
@@ -45,7 +43,7 @@ LEAST = 0.01
 class GoalTraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long and on what to train."""
 
-    generations: int = 16
+    generations: int = 12
     population: int = 8
     scenarios: int = 4
     requests: int = 5_000

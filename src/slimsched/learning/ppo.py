@@ -1,7 +1,7 @@
 """The paper's PPO router, equations (1) to (13) from top to bottom.
 
 State (1) is `routing.routers.ppo.state_of`, the reward (7) `learning.rollout.Outcome.reward`; the rest here.
-Where the paper is silent: docs/decisions/ppo.md.
+Where the paper is silent: docs/decisions/0030-ppo-where-the-paper-is-silent.md.
 """
 
 from collections.abc import Callable
@@ -27,8 +27,9 @@ class PpoOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     weights: RewardWeights = RewardWeights()
     updates: int = 100
-    window_s: float = 0.5  # simulated time between updates
-    episode_s: float = 15.0
+    clusters: int = 4  # simulated side by side, their episodes staggered
+    window_s: float = 0.25  # simulated time of each between updates
+    episode_s: float = 12.0
     epochs: int = 3  # K
     clip: float = 0.2  # ϵ
     value_weight: float = 0.5  # c_v
@@ -157,9 +158,12 @@ class PpoTrainer:
         self.network = PolicyNetwork(state, choices, options.hidden)
         self.optimiser = torch.optim.Adam(self.network.parameters(), lr=options.learning_rate)
         self.mean, self.deviation, self._states = np.zeros(state), np.ones(state), 0.0
-        self.router = PpoRouter(cluster, Random(seed), self.weights(), options.epsilon_max)
+        self._routers = [
+            PpoRouter(cluster, Random(f"{seed}/{number}"), self.weights(), options.epsilon_max)
+            for number in range(options.clusters)
+        ]
+        self._rollouts: list[Rollout | None] = [None] * options.clusters
         self.update_number = 0
-        self._rollout: Rollout | None = None
         self._scale = 1.0  # running deviation of rewards: keeps V within reach
 
     def train(self, report: Callable[[Progress], None]) -> None:
@@ -176,9 +180,7 @@ class PpoTrainer:
             options.epsilon_min,
             options.epsilon_max,
         )
-        self.router.epsilon = epsilon
-        self.router.use(self.weights())
-        decisions, outcomes = self._collect()
+        decisions, outcomes = self._collect(epsilon)
         rewards = np.array([outcome.reward(options.weights) for outcome in outcomes])
         last = self._update(decisions, rewards, epsilon)
         self.update_number += 1
@@ -195,18 +197,29 @@ class PpoTrainer:
             epsilon=epsilon,
         )
 
-    def _collect(self) -> tuple[list[Decision], list[Outcome]]:
-        """Blocks that came back in one window, each with the decision that sent it."""
-        if self._rollout is None or self._rollout.is_over:
-            self.router.decisions = []
+    def _collect(self, epsilon: float) -> tuple[list[Decision], list[Outcome]]:
+        """Blocks that came back in one window of every cluster, each with the decision that sent it."""
+        weights, decisions, outcomes = self.weights(), [], []
+        for number, router in enumerate(self._routers):
+            router.epsilon = epsilon
+            router.use(weights)
+            back = self._rollout(number).advance(self.options.window_s)
+            made = router.decisions
+            assert made is not None
+            decisions += [made[outcome.decision] for outcome in back]
+            outcomes += back
+        return decisions, outcomes
+
+    def _rollout(self, number: int) -> Rollout:
+        """The episode a cluster is in, a new one when it is over; the first ones end one after another."""
+        found = self._rollouts[number]
+        if found is None or found.is_over:
+            share = 1.0 if found is not None else (number + 1) / len(self._rollouts)
             self._seed += 1
-            self._rollout = Rollout(self.scenario, self.router, seed=self._seed)
-        outcomes = self._rollout.advance(self.options.window_s)
-        while not outcomes:
-            outcomes = self._rollout.advance(self.options.window_s)
-        made = self.router.decisions
-        assert made is not None
-        return [made[outcome.decision] for outcome in outcomes], outcomes
+            scenario = self.scenario.with_load(seconds=share * self.options.episode_s)
+            self._routers[number].decisions = []
+            found = self._rollouts[number] = Rollout(scenario, self._routers[number], seed=self._seed)
+        return found
 
     def _update(self, decisions: list[Decision], rewards: Values, epsilon: float) -> Losses:
         """K epochs of minibatches over what was collected."""
@@ -224,7 +237,9 @@ class PpoTrainer:
         with torch.no_grad():
             advantage = advantages(returns, network(states)[1])
         for _ in range(options.epochs):
-            for some in torch.split(torch.randperm(len(decisions), generator=self._shuffle), options.minibatch):
+            for some in torch.split(
+                torch.randperm(len(decisions), generator=self._shuffle), options.minibatch
+            ):
                 logits, values = network(states[some])
                 found = losses(
                     logits,

@@ -1,6 +1,6 @@
 """A rollout: the simulated cluster advanced a little at a time, with a reward for every block that came back.
 
-Reward (7), block by block:  r = α·p_acc − β·L − γ·P̄·L − δ·Var(U) + b
+Reward (7), block by block:  r = α·p_acc − β·L − γ·P̄·L − δ·Var(U) + b·(requests / B_max)
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class RewardWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     latency_per_s: float = 1.0  # β
     energy_per_j: float = 0.0  # γ
     imbalance: float = 0.0  # δ
-    bonus: float = 0.0  # b
+    bonus: float = 0.03  # b, for a full block: without it blocks of one are the quickest way through
     centre: float = 0.0
 
 
@@ -41,6 +41,7 @@ class Outcome(Struct, frozen=True):
     latency_s: float  # L_t
     energy_j: float  # E_t = P̄_t · L_t
     imbalance: float  # Var(U)
+    fullness: float = 1.0  # requests / B_max
 
     def reward(self, weights: RewardWeights) -> float:
         """Eq. (7), term by term."""
@@ -49,18 +50,19 @@ class Outcome(Struct, frozen=True):
             - weights.latency_per_s * self.latency_s
             - weights.energy_per_j * self.energy_j
             - weights.imbalance * self.imbalance
-            + weights.bonus
+            + weights.bonus * self.fullness
         )
 
 
 class OutcomeRecorder:
     """Follows blocks from decision to return; the n-th decision of a router is block n + 1 of its gateway."""
 
-    def __init__(self, accuracy: AccuracyTable, seen: Observation) -> None:
+    def __init__(self, accuracy: AccuracyTable, seen: Observation, batch_limit: int) -> None:
         self.outcomes: list[Outcome] = []
         self._accuracy = accuracy
         self._seen = seen
-        self._out: dict[int, tuple[float, int]] = {}  # block → (sent, requests still out)
+        self._batch_limit = batch_limit
+        self._out: dict[int, tuple[float, int, int]] = {}  # block → (sent, requests still out, of so many)
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         """Note blocks that go out and blocks that come back."""
@@ -73,14 +75,17 @@ class OutcomeRecorder:
                     continue
                 left = sent[1] - len(block.requests)
                 if left > 0:
-                    self._out[block.id] = (sent[0], left)
+                    self._out[block.id] = (sent[0], left, sent[2])
                 else:
-                    self._come_back(block.id, block.requests, event.width, now_s - sent[0])
+                    self._come_back(block.id, block.requests, event.width, now_s - sent[0], sent[2])
         for command in commands:
             if isinstance(command, SendBlock):
-                self._out[command.block.id] = (now_s, len(command.block.requests))
+                size = len(command.block.requests)
+                self._out[command.block.id] = (now_s, size, size)
 
-    def _come_back(self, block: int, requests: Sequence[Request], width: float, latency_s: float) -> None:
+    def _come_back(
+        self, block: int, requests: Sequence[Request], width: float, latency_s: float, size: int
+    ) -> None:
         seen = self._seen
         self.outcomes.append(
             Outcome(
@@ -89,6 +94,7 @@ class OutcomeRecorder:
                 latency_s,
                 float(seen.power_w.mean()) * latency_s,
                 float(np.var(seen.utilization)),
+                size / self._batch_limit,
             )
         )
 
@@ -109,7 +115,7 @@ class Rollout:
     def __init__(self, scenario: Scenario, router: Router, *, seed: int) -> None:
         cluster = scenario.cluster
         self.gateway = Gateway(cluster, router, scenario.gateway)
-        self.recorder = OutcomeRecorder(cluster.accuracy, self.gateway.seen)
+        self.recorder = OutcomeRecorder(cluster.accuracy, self.gateway.seen, cluster.batch_limit)
         self.meter = Meter(cluster.accuracy)
         self.simulated = SimulatedCluster(
             cluster=cluster,

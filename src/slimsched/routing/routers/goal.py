@@ -47,10 +47,10 @@ class GoalParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gain_per_s: float = 4.0  # g: price of a second of backlog above the target, a network
     wait_per_s: float = 1.0  # ω: price of a second of the head's own waiting and running
     move_per_s: float = 1.5  # θ: price of a second of moving, which loads the links as well
-    target_s: float = 0.012  # backlog a server should have when no limit on latency is stated
+    target_s: float = 0.012  # backlog to aim for when no limit on latency is stated; set by hand
     integral_per_s: float = 3.0  # pace of η
     ahead: float = 0.0  # share of the later segments' work that a crowded server is charged for at once
-    dead: float = 1.0  # share of the target below which backlog has no price
+    dead: float = 1.0  # share of the target below which backlog has no price; set by hand
     planner: float = 1.0  # share of the planner's price that is used; 0 leaves the queue's own price
 
 

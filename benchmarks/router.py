@@ -1,0 +1,118 @@
+"""How long learned routers take to decide, and how fast they train.
+
+    python benchmarks/router.py             # decisions, then steps a second beside Stable-Baselines3
+
+Decisions: microseconds (p50 and p99) of `route` at 3, 12 and 64 servers, head and servers changing between
+decisions. Training: decisions a second of our PPO (collecting and updating) and of Stable-Baselines3's PPO
+on the same scenario through `slimsched/Routing-v0`, one after the other on one thread, and of that
+environment alone under random actions.
+"""
+
+from time import perf_counter, process_time
+
+import numpy as np
+import torch
+from msgspec.structs import replace
+
+from slimsched.config import load_scenario
+from slimsched.domain.cluster import Cluster
+from slimsched.execution.scenario import Scenario
+from slimsched.learning.environment import RoutingEnv
+from slimsched.learning.ppo import PpoOptions, PpoTrainer
+from slimsched.learning.registry import make_router
+from slimsched.routing.observation import Observation
+
+SERVERS = (3, 12, 64)
+
+
+def widened(cluster: Cluster, servers: int) -> Cluster:
+    """The paper's mix of devices repeated."""
+    return Cluster(
+        names=[f"server-{number}" for number in range(servers)],
+        profiles=[cluster.profiles[number % len(cluster)] for number in range(servers)],
+        network=cluster.network,
+        accuracy=cluster.accuracy,
+        links=[cluster.links[0]] * servers,
+        gateway_link=replace(cluster.gateway_link, bandwidth_bytes_per_s=1e12),
+        batch_limit=cluster.batch_limit,
+    )
+
+
+def decision_us(cluster: Cluster, router: str, count: int = 4000) -> tuple[float, float]:
+    """p50 and p99 of one decision; every tenth begins a new scheduling step."""
+    made, seen = make_router(router, cluster, 0), Observation(len(cluster))
+    rng = np.random.default_rng(0)
+    seen.arrival_rate_per_s, seen.deadline_s = 3000.0 * len(cluster), 1e9
+    times = []
+    for number in range(count):
+        segment = number % 4
+        widths = tuple(float(w) for w in rng.choice([0.25, 0.5, 0.75, 1.0], size=segment))
+        seen.segment, seen.widths, seen.previous = segment, widths, widths[-1] if widths else None
+        seen.source, seen.count = int(rng.integers(len(cluster))) if segment else -1, 16
+        seen.backlog_s[int(rng.integers(len(cluster)))] = rng.uniform(0.0, 0.05)
+        seen.now_s = 0.005 * (number // 10)
+        began_s = perf_counter()
+        made.route(seen)
+        times.append(1e6 * (perf_counter() - began_s))
+    return float(np.percentile(times, 50)), float(np.percentile(times, 99))
+
+
+def training(scenario: Scenario) -> None:
+    """Our PPO, Stable-Baselines3's, and the bare environment, in decisions a second."""
+    from stable_baselines3 import PPO
+
+    trainer = PpoTrainer(scenario, PpoOptions(), seed=0)
+    began_s, began_cpu_s, decisions = perf_counter(), process_time(), 0
+    for _ in range(8):
+        decisions += trainer.step().decisions
+    ours, ours_cpu = decisions / (perf_counter() - began_s), decisions / (process_time() - began_cpu_s)
+
+    steps = 2 * 2048
+    model = PPO(
+        "MlpPolicy", RoutingEnv(scenario), n_steps=2048, batch_size=512, n_epochs=3, seed=0, device="cpu"
+    )
+    began_s, began_cpu_s = perf_counter(), process_time()
+    model.learn(steps)
+    theirs, theirs_cpu = steps / (perf_counter() - began_s), steps / (process_time() - began_cpu_s)
+
+    environment = RoutingEnv(scenario)
+    environment.reset(seed=0)
+    began_s, began_cpu_s = perf_counter(), process_time()
+    for number in range(steps):
+        over = environment.step(np.array([number % 3, number % 4, number % 5]))[3]
+        if over:
+            environment.reset()
+    bare, bare_cpu = steps / (perf_counter() - began_s), steps / (process_time() - began_cpu_s)
+    environment.close()
+    print("decisions a second:            wall      CPU")
+    print(f"our PPO, training          {ours:8,.0f} {ours_cpu:8,.0f}")
+    print(f"Stable-Baselines3, training{theirs:8,.0f} {theirs_cpu:8,.0f}")
+    print(f"environment, random actions{bare:8,.0f} {bare_cpu:8,.0f}")
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    paper = load_scenario("paper", accuracy="paper").with_load(rate_per_s=4000.0)
+    print("microseconds a decision, p50 / p99, by servers:")
+    print(f"{'router':28}" + "".join(f"{servers:>16}" for servers in SERVERS))
+    for router in (
+        "drift-plus-penalty",
+        "lp",
+        "goal",
+        "goal:minimise=energy:min_accuracy=75",
+        "ppo-efficient",
+    ):
+        cells = []
+        for servers in SERVERS:
+            if router.startswith("ppo") and servers != 3:
+                cells.append(f"{'-':>16}")
+                continue
+            p50, p99 = decision_us(widened(paper.cluster, servers), router)
+            cells.append(f"{p50:8.0f} / {p99:5.0f}")
+        print(f"{router[:28]:28}" + "".join(cells))
+    print()
+    training(paper)
+
+
+if __name__ == "__main__":
+    main()
