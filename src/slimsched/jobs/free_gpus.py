@@ -9,10 +9,16 @@ from slimsched.domain.topology import Topology
 
 
 class FreeGpus:
-    """Free GPUs by machine, by rack and in all; a machine that is down has none."""
+    """Free GPUs by machine, by rack and in all; a machine that is down has none.
 
-    def __init__(self, topology: Topology) -> None:
+    `crossing` counts the gangs on each rack's uplink.
+    """
+
+    def __init__(self, topology: Topology, *, calm: bool = False) -> None:
+        """With `calm`, gangs that must cross racks keep away from uplinks that others use."""
         self.topology = topology
+        self.calm = calm
+        self.crossing = [0] * len(topology.racks)
         self.names = [machine.name for machine in topology.machines]
         self.rack_of = list(topology.rack_of)
         self.index = topology.index
@@ -84,7 +90,26 @@ class FreeGpus:
         if allowed == Tier.RACK:
             return None
         order = sorted(range(len(self.by_rack)), key=lambda rack: (-self.by_rack[rack], rack))
+        if self.calm:
+            quiet = [rack for rack in order if not self.crossing[rack]]
+            if self.racks_needed(quiet, gpus) == self.racks_needed(order, gpus):
+                order = quiet
         return self._fill(order, gpus)
+
+    def find_quiet(self, gpus: int, racks: int) -> Placement | None:
+        """A placement on at most so many racks whose uplinks nobody uses, or None."""
+        order = [rack for rack in range(len(self.by_rack)) if not self.crossing[rack]]
+        order.sort(key=lambda rack: (-self.by_rack[rack], rack))
+        needed = self.racks_needed(order, gpus)
+        return self._fill(order, gpus) if needed is not None and needed <= racks else None
+
+    def racks_needed(self, order: list[int], gpus: int) -> int | None:
+        """How many racks in this order hold the gang, or None if they do not."""
+        for count, rack in enumerate(order, start=1):
+            gpus -= self.by_rack[rack]
+            if gpus <= 0:
+                return count
+        return None
 
     def _best_rack(self, gpus: int) -> int | None:
         """The rack where the gang touches the fewest machines; among those, the fullest."""

@@ -13,7 +13,7 @@ from slimsched.jobs.job_state import JobState, Phase
 from slimsched.jobs.policy import Policy
 from slimsched.jobs.waiting import Waiting
 
-MACHINE = Tier.MACHINE
+MACHINE, RACK, NETWORK = Tier
 WAITING, CLAIMING, RUNNING, STOPPING = Phase
 
 Split = Callable[[str, Placement, FreeGpus], Placement]
@@ -28,11 +28,12 @@ class Occupancy:
     ) -> None:
         self.topology = topology
         self.policy = policy
-        self.free = FreeGpus(topology)
+        self.free = FreeGpus(topology, calm=policy.calm)
         self.waiting = Waiting()
         self.jobs: dict[str, JobState] = {}
         self.running: dict[str, JobState] = {}
         self.spread: dict[str, JobState] = {}
+        self.crossing: dict[str, list[int]] = {}
         self.claims = Claims(self.free)
         self.evictable = Evictable(self.free, policy)
         self.quotas = dict(quotas or {})
@@ -78,15 +79,27 @@ class Occupancy:
         self.running[job.id] = job
         if job.tier > job.floor:
             self.spread[job.id] = job
+        if job.tier == NETWORK:
+            self._cross(job)
         if self.policy.preempts:
             self.evictable.add(job, now_s)
         if self.quotas and job.job.tenant in self.quotas:
             self.tenant_gpus[job.job.tenant] += job.gpus
 
+    def _cross(self, job: JobState) -> None:
+        """Count a gang on the uplinks of its racks."""
+        rack_of = self.topology.rack_of_name
+        racks = list(dict.fromkeys(rack_of[name] for name, _ in job.placement))
+        self.crossing[job.id] = racks
+        for rack in racks:
+            self.free.crossing[rack] += 1
+
     def _vacate(self, job: JobState, now_s: float, served_s: float | None) -> None:
         """Take a job off its GPUs; `served_s` is its service in all, if known."""
         del self.running[job.id]
         self.spread.pop(job.id, None)
+        for rack in self.crossing.pop(job.id, ()):
+            self.free.crossing[rack] -= 1
         self.evictable.remove(job)
         job.epoch += 1
         run_s = now_s - job.since_s

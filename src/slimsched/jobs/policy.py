@@ -23,6 +23,8 @@ class Policy:
     """Whether nobody may pass a job that does not fit."""
     preempts: ClassVar[bool] = False
     migrates: ClassVar[bool] = False
+    calm: ClassVar[bool] = False
+    """Whether gangs that must cross racks keep away from each other's uplinks."""
     quantum_s: ClassVar[float] = 300.0
     """Seconds between two looks at who should be preempted or migrated."""
     eviction_classes: ClassVar[int] = 1
@@ -71,6 +73,10 @@ class Policy:
     def should_move(self, job: JobState, to: Tier, now_s: float) -> bool:
         """Whether a running job is worth stopping to go on at another tier."""
         return job.slow[job.tier] >= 1.1 * job.slow[to]
+
+    def should_part(self, job: JobState, others: int, now_s: float) -> bool:
+        """Whether a gang that shares its uplinks with so many others is worth moving to quiet racks."""
+        return False
 
     def launched(self, job: JobState, tier: Tier, declined_for_s: float, now_s: float) -> None:
         """Learn that a job started at a tier after declining offers for so long."""

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from slimsched.domain.placement import Tier
+from slimsched.domain.placement import Placement, Tier
 from slimsched.jobs.job_state import JobState, Phase
 
 if TYPE_CHECKING:
@@ -31,3 +31,34 @@ def migrate(scheduler: "JobScheduler", now_s: float) -> None:
         if scheduler.policy.should_move(job, scheduler.topology.tier(placement), now_s):
             scheduler.stop(job, "moves to a closer placement")
             scheduler.claim(job, placement, now_s)
+    if scheduler.policy.calm and len(scheduler.crossing) > 1:
+        _part(scheduler, now_s)
+
+
+def _part(scheduler: "JobScheduler", now_s: float) -> None:
+    """Move one gang that shares its uplinks to racks where no other crosses; its own GPUs count as free."""
+    free = scheduler.free
+    for job_id, racks in scheduler.crossing.items():
+        job = scheduler.running[job_id]
+        others = max(free.crossing[rack] for rack in racks) - 1
+        if job.phase != Phase.RUNNING or not others or not scheduler.policy.should_part(job, others, now_s):
+            continue
+        placement = _without(scheduler, job, racks)
+        if placement is not None:
+            scheduler.stop(job, "moves to quiet uplinks")
+            scheduler.claim(job, placement, now_s)
+            return
+
+
+def _without(scheduler: "JobScheduler", job: JobState, racks: list[int]) -> Placement | None:
+    """Where a gang would go if it were not where it is."""
+    free = scheduler.free
+    up = tuple(part for part in job.placement if part[0] not in scheduler.down)
+    free.give(up)
+    for rack in racks:
+        free.crossing[rack] -= 1
+    placement = free.find_quiet(job.gpus, len(racks))
+    for rack in racks:
+        free.crossing[rack] += 1
+    free.take(up)
+    return placement

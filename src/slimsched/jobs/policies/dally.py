@@ -3,7 +3,8 @@
 Ours, after the idea of Dally (arXiv 2401.16492), whose formulas are not public. Not told durations.
 Order: levels of attained ideal GPU-service; at the same level the smallest gang first, then the one that
 suffers most from the network. Half a day of waiting lifts a job by one level, and less when few GPUs are
-waited for: so that wide, long gangs do not end up last, alone on an empty cluster.
+waited for: so that wide, long gangs do not end up last, alone on an empty cluster. Gangs that must cross
+racks keep away from each other's uplinks.
 """
 
 from bisect import bisect_right
@@ -28,6 +29,7 @@ class Dally(Policy):
     name = "dally"
     preempts = True
     migrates = True
+    calm = True
     reorders = True
     quantum_s = 600.0
     reorder_s = 3600.0
@@ -83,6 +85,13 @@ class Dally(Policy):
             return False
         gain = self.tuner.slowdown(job, job.tier) / self.tuner.slowdown(job, to) - 1.0
         return gain * self.tuner.residual_s(job.service_s(now_s)) > MOVE_MARGIN * MOVE_COST_S
+
+    def should_part(self, job: JobState, others: int, now_s: float) -> bool:
+        """Move when the waiting for each other outweighs the checkpoint."""
+        if now_s - job.since_s < self.min_run_s:
+            return False
+        gain_s = job.network_duty * others * self.tuner.residual_s(job.service_s(now_s))
+        return gain_s > MOVE_MARGIN * MOVE_COST_S
 
     def launched(self, job: JobState, tier: Tier, declined_for_s: float, now_s: float) -> None:
         """Tell the tuner what waiting brought."""
