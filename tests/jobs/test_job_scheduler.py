@@ -4,6 +4,7 @@ import pytest
 
 from jobs.workloads import SMALL, job, scheduler, simulation
 from slimsched.domain.placement import Tier
+from slimsched.domain.topology import Topology
 from slimsched.errors import SlimError
 from slimsched.jobs.commands import PreemptJob, StartJob
 from slimsched.jobs.demand import DemandError
@@ -122,6 +123,34 @@ def test_a_gang_does_not_move_to_a_machine_that_was_lost_meanwhile() -> None:
     machine.handle(NodeDown(machine="r1m1"), now_s=602.0)
     commands = machine.handle(JobPreempted(job_id="gang", served_s=10.0), now_s=631.0)
     assert all(name != "r1m1" for start in kinds(commands, StartJob) for name, _ in start.placement)
+
+
+def test_gangs_that_must_cross_racks_keep_off_each_others_uplinks() -> None:
+    wide = Topology.grid(racks=4, machines_per_rack=1, gpus_per_machine=4)
+    calm = scheduler(policy_named("dally"), wide)
+    calm.handle(JobSubmitted(job=job("a", 6)), now_s=0.0)
+    (start,) = kinds(calm.handle(JobSubmitted(job=job("b", 6)), now_s=1.0), StartJob)
+    assert {name for name, _ in start.placement} == {"r2m0", "r3m0"}
+    careless = scheduler(policy_named("fit-first"), wide)
+    careless.handle(JobSubmitted(job=job("small", 1)), now_s=0.0)
+    careless.handle(JobSubmitted(job=job("a", 6)), now_s=0.0)
+    assert max(careless.free.crossing) == 1
+
+
+def test_gangs_that_share_uplinks_part_when_there_is_room() -> None:
+    wide = Topology.grid(racks=5, machines_per_rack=1, gpus_per_machine=4)
+    machine = scheduler(policy_named("dally"), wide)
+    for name in ("d", "e"):
+        machine.handle(JobSubmitted(job=job(name, 4)), now_s=0.0)
+    for name in ("a", "b"):
+        machine.handle(JobSubmitted(job=job(name, 6)), now_s=0.0)
+    assert max(machine.free.crossing) == 2
+    for name in ("d", "e"):
+        machine.handle(JobFinished(job_id=name), now_s=10.0)
+    (move,) = kinds(machine.handle(Wake(), now_s=1200.0), PreemptJob)
+    assert move.reason == "moves to quiet uplinks"
+    machine.handle(JobPreempted(job_id=move.job_id, served_s=900.0), now_s=1230.0)
+    assert max(machine.free.crossing) == 1
 
 
 def test_a_start_that_failed_is_tried_again() -> None:
