@@ -13,6 +13,7 @@ from cluster import flat_profile, small_cluster
 from slimsched.config import load_scenario
 from slimsched.domain.host import Host
 from slimsched.domain.profile_record import record_of
+from slimsched.domain.terms import Terms
 from slimsched.domain.width import WIDTHS
 from slimsched.errors import ConfigError
 from slimsched.execution import shared_tensor
@@ -135,7 +136,7 @@ def test_a_server_killed_under_load_costs_no_request_and_comes_back() -> None:
 def test_what_is_too_late_is_dropped_with_a_reason() -> None:
     async def test(running: LiveCluster, engine: LocalEngine) -> None:
         with pytest.raises(DroppedError, match="deadline passed"):
-            await running.submit(random_images(1)[0].tobytes(), deadline_s=-1.0)
+            await running.submit(random_images(1)[0].tobytes(), Terms(deadline_s=-1.0))
 
     live(test, early_drop=True)
 

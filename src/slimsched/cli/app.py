@@ -14,6 +14,7 @@ from slimsched.cli import (
     replay,
     reproduce,
     router,
+    serve,
     simulate,
     validate,
 )
@@ -31,6 +32,7 @@ app.command("simulate")(simulate.command)
 app.command("compare")(compare.command)
 app.command("bound")(bound.command)
 app.command("replay")(replay.command)
+app.command("serve")(serve.command)
 app.command("profile")(profile.command)
 app.command("validate")(validate.command)
 app.command("reproduce")(reproduce.command)

@@ -9,10 +9,12 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from slimsched.domain.accuracy import AccuracyTable
 from slimsched.domain.batch import Batch
 from slimsched.domain.block import Block
 from slimsched.domain.cluster import GATEWAY
 from slimsched.domain.request import NEVER_S, Request
+from slimsched.domain.terms import ANY_TERMS, Terms
 from slimsched.domain.timer import Wake, WakeAt
 from slimsched.domain.width import SEGMENTS
 from slimsched.errors import SlimError
@@ -33,6 +35,7 @@ from slimsched.routing.events import (
     Event,
     InputLost,
     RequestsArrived,
+    RequestsCancelled,
     SegmentFinished,
     ServerDown,
     ServerUp,
@@ -108,6 +111,16 @@ class LiveCluster:
         """Requests taken in and neither answered nor dropped."""
         return len(self._open)
 
+    @property
+    def accuracy(self) -> AccuracyTable:
+        """What each width tuple is worth."""
+        return self._gateway.cluster.accuracy
+
+    @property
+    def any_alive(self) -> bool:
+        """Whether any server takes work now."""
+        return bool(self._gateway.seen.alive_ids)
+
     def is_alive(self, server: int) -> bool:
         """Whether a server takes work now."""
         return bool(self._gateway.seen.alive[server])
@@ -125,32 +138,51 @@ class LiveCluster:
         await self._engine.start(self)
 
     def submit(
-        self,
-        image: bytes,
-        *,
-        deadline_s: float = NEVER_S,
-        min_accuracy: float = 0.0,
-        priority: int = 0,
-        number: int = -1,
+        self, image: bytes, terms: Terms = ANY_TERMS, *, number: int = -1
     ) -> "asyncio.Future[Classified]":
-        """Take one raw uint8 image in; `deadline_s` counts from now, `number` is its place in a known set."""
-        request = Request(
-            id=self._next_id,
-            arrival_s=self.now_s,
-            deadline_s=min(NEVER_S, self.now_s + deadline_s),
-            min_accuracy=min_accuracy,
-            priority=priority,
-            image=number,
+        """Take one raw uint8 image in; `number` is its place in a known set."""
+        return self.submit_many([image], terms, numbers=[number])[0]
+
+    def submit_many(
+        self, images: Sequence[bytes], terms: Terms = ANY_TERMS, *, numbers: Sequence[int] | None = None
+    ) -> "list[asyncio.Future[Classified]]":
+        """Take several images in at once, all on the same terms."""
+        now_s, first = self.now_s, self._next_id
+        self._next_id += len(images)
+        requests = tuple(
+            Request(
+                id=first + n,
+                arrival_s=now_s,
+                deadline_s=min(NEVER_S, now_s + terms.deadline_s),
+                min_accuracy=terms.min_accuracy,
+                priority=terms.priority,
+                image=-1 if numbers is None else numbers[n],
+                width=terms.width,
+                max_energy_j=terms.max_energy_j,
+            )
+            for n in range(len(images))
         )
-        self._next_id += 1
-        waiter: asyncio.Future[Classified] = self._loop.create_future()
-        self._open[request.id] = _Open(image, waiter, Receipt(servers=[], reasons=[]), request.arrival_s)
-        self._tell(RequestsArrived(requests=(request,)))
-        return waiter
+        waiters = []
+        for request, image in zip(requests, images, strict=True):
+            waiter: asyncio.Future[Classified] = self._loop.create_future()
+            waiters.append(waiter)
+            self._open[request.id] = _Open(image, waiter, Receipt(servers=[], reasons=[]), now_s)
+        self._tell(RequestsArrived(requests=requests))
+        return waiters
+
+    def cancel(self, waiters: "Sequence[asyncio.Future[Classified]]") -> None:
+        """Give up those that are not answered yet."""
+        if all(waiter.done() for waiter in waiters):
+            return
+        gone = {id(waiter) for waiter in waiters if not waiter.done()}
+        numbers = tuple(number for number, one in self._open.items() if id(one.waiter) in gone)
+        for number in numbers:
+            self._open[number].waiter.cancel()
+        self._tell(RequestsCancelled(requests=numbers))
 
     async def drain(self) -> None:
         """Wait until everything taken in is answered or dropped."""
-        while waiting := [one.waiter for one in self._open.values()]:
+        while waiting := [one.waiter for one in self._open.values() if not one.waiter.done()]:
             await asyncio.wait(waiting)
 
     async def stop(self) -> None:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.domain.profile_record import record_of
+from slimsched.domain.terms import Terms
 from slimsched.errors import ConfigError
 from slimsched.execution.live_cluster import Classified, DroppedError, LiveCluster
 from slimsched.execution.local_engine import LocalEngine
@@ -94,7 +95,9 @@ async def run_live(
             late_s.append(live.now_s - began_s - request.arrival_s)
             patience_s = request.deadline_s - request.arrival_s
             waiters.append(
-                live.submit(images[request.image].tobytes(), deadline_s=patience_s, number=request.image)
+                live.submit(
+                    images[request.image].tobytes(), Terms(deadline_s=patience_s), number=request.image
+                )
             )
         answers = await asyncio.gather(*waiters, return_exceptions=True)
         seconds = live.now_s - began_s

@@ -47,6 +47,13 @@ class Scenario(Struct, frozen=True, kw_only=True):
         load.check()
         return replace(self, load=load)
 
+    def for_clients(self) -> "Scenario":
+        """The same with what clients are promised: late work given up early, priorities in every queue."""
+        schedulers = tuple(
+            replace(one, order="deadline", early_drop=True, priorities=True) for one in self.schedulers
+        )
+        return replace(self, schedulers=schedulers, gateway=replace(self.gateway, early_drop=True))
+
     def with_faults(self, faults: tuple[Fault, ...]) -> "Scenario":
         """The same with more faults on its timeline."""
         for fault in faults:

@@ -28,8 +28,8 @@ def main() -> None:
     """Serve as the spec on standard input says."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway decides when to stop
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=ServerSpec)
-    if spec.host.cores:
-        os.sched_setaffinity(0, spec.host.cores)
+    if hasattr(os, "sched_setaffinity") and (cores := os.sched_getaffinity(0) & set(spec.host.cores)):
+        os.sched_setaffinity(0, cores)
     model = load(Path(spec.model) if spec.model else None)
     executor = make_executor(spec, model)
     warm_up(executor, model.card.shape, spec.scheduler.batch_limit)

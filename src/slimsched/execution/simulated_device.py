@@ -24,7 +24,7 @@ class _Work:
 class SimulatedDevice:
     """Processor sharing by profile: with c batches running each proceeds at 1 / latency(key, size, c).
 
-    At most as many run at once as were profiled together; further ones wait for a lane, first come first served.
+    At most as many run at once as were profiled together; further ones wait for a lane in order of arrival.
     """
 
     def __init__(self, profile: Profile) -> None:

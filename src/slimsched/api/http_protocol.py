@@ -1,0 +1,218 @@
+"""HTTP/1.1 on one connection: bytes in, requests to a handler, responses out in order."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import httptools
+from msgspec import Struct
+
+IDLE_LIMIT_S = 75.0
+HEAD_LIMIT_BYTES = 32 * 1024
+PIPELINE_LIMIT = 32
+
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    413: "Content Too Large",
+    422: "Unprocessable Content",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+    504: "Gateway Timeout",
+}
+
+
+class HttpRequest(Struct, frozen=True, kw_only=True):
+    """A whole request."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class HttpResponse(Struct, frozen=True, kw_only=True):
+    """A whole response."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+    headers: dict[str, str] = {}
+
+
+Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
+Refuse = Callable[[int, str], HttpResponse]
+
+
+class HttpProtocol(asyncio.Protocol):
+    """Parses with llhttp, answers pipelined requests in order, cancels work when the client leaves."""
+
+    def __init__(
+        self, handler: Handler, refuse: Refuse, body_limit_bytes: int, open_: "set[HttpProtocol]"
+    ) -> None:
+        self._handler, self._refuse, self._body_limit = handler, refuse, body_limit_bytes
+        self._open = open_
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._waiting: deque[tuple[HttpRequest, bool]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._closing = False
+        self._broken: tuple[int, str] | None = None
+        self._reset()
+
+    # -- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not its children
+        self._open.add(self)
+        self._idle = self._loop.call_later(IDLE_LIMIT_S, self._timed_out)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The client has left: nobody waits for what is under way."""
+        self._open.discard(self)
+        self._idle.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come."""
+        if self._broken is not None:
+            return
+        self._idle.cancel()
+        self._idle = self._loop.call_later(IDLE_LIMIT_S, self._timed_out)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._break(400, "upgrades are not served here; speak plain HTTP/1.1")
+        except httptools.HttpParserError as error:
+            if self._broken is None:
+                self._break(400, f"not HTTP/1.1: {error}")
+
+    def close_when_done(self) -> None:
+        """Answer what was asked, then close."""
+        self._closing = True
+        if self._task is None:
+            self._transport.close()
+
+    # -- httptools
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._reset()
+
+    def on_url(self, url: bytes) -> None:
+        """Part of its target."""
+        self._count(len(url))
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One of its headers."""
+        self._count(len(name) + len(value))
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """All of its headers are here."""
+        length = self._headers.get("content-length", "0")
+        if length.isdigit() and int(length) > self._body_limit:
+            self._break(413, self._too_large())
+        elif self._headers.get("expect", "").lower() == "100-continue":
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        """Part of its body."""
+        self._size += len(body)
+        if self._size > self._body_limit:
+            self._break(413, self._too_large())
+        else:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        if self._broken is not None:
+            return
+        request = HttpRequest(
+            method=self._parser.get_method().decode("latin-1"),
+            path=self._url.decode("latin-1").partition("?")[0],
+            headers=self._headers,
+            body=self._body[0] if len(self._body) == 1 else b"".join(self._body),
+        )
+        self._waiting.append((request, self._parser.should_keep_alive()))
+        if len(self._waiting) >= PIPELINE_LIMIT:
+            self._transport.pause_reading()
+        if self._task is None:
+            self._task = self._loop.create_task(self._answer())
+
+    # -- ours
+
+    async def _answer(self) -> None:
+        """Answer what waits, in order."""
+        try:
+            while self._waiting:
+                request, keep_alive = self._waiting.popleft()
+                self._transport.resume_reading()
+                response = await self._handler(request)
+                keep_alive = keep_alive and not self._closing
+                self._write(response, keep_alive, head_only=request.method == "HEAD")
+                if not keep_alive:
+                    self._transport.close()
+                    return
+        finally:
+            self._task = None
+        if self._broken is not None:
+            self._finish_broken()
+        elif self._closing:
+            self._transport.close()
+
+    def _write(self, response: HttpResponse, keep_alive: bool, head_only: bool = False) -> None:
+        lines = [
+            f"HTTP/1.1 {response.status} {_REASONS.get(response.status, 'Error')}",
+            f"content-type: {response.content_type}",
+            f"content-length: {len(response.body)}",
+            *[f"{name}: {value}" for name, value in response.headers.items()],
+        ]
+        if not keep_alive:
+            lines.append("connection: close")
+        head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+        self._transport.write(head if head_only else head + response.body)
+
+    def _break(self, status: int, why: str) -> None:
+        """After this nothing on the connection can be trusted: say so behind what is under way, and close."""
+        self._broken = (status, why)
+        if self._task is None:
+            self._finish_broken()
+
+    def _finish_broken(self) -> None:
+        assert self._broken is not None
+        self._write(self._refuse(*self._broken), keep_alive=False)
+        self._transport.close()
+
+    def _timed_out(self) -> None:
+        """Nothing came for long: close, unless we are the ones who are slow."""
+        if self._task is not None:
+            self._idle = self._loop.call_later(IDLE_LIMIT_S, self._timed_out)
+        elif self._headers or self._url:
+            self._break(408, "the request did not arrive whole in time")
+        else:
+            self._transport.close()
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > HEAD_LIMIT_BYTES and self._broken is None:
+            self._break(431, f"the request's headers take more than {HEAD_LIMIT_BYTES} bytes; send fewer")
+
+    def _too_large(self) -> str:
+        return f"the body is larger than {self._body_limit} bytes; send fewer images a request"
+
+    def _reset(self) -> None:
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        self._size = self._head_bytes = 0

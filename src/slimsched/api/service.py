@@ -1,0 +1,161 @@
+"""The inference service: what both protocols call. Admission, limits, the cluster, and the receipt."""
+
+import asyncio
+from enum import StrEnum
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from slimsched import __version__
+from slimsched.api.call import MODEL, OUTPUTS, VERSION, Call, Parameter, Wanted
+from slimsched.api.refusal import (
+    BadRequest,
+    ExecutionFailed,
+    RefusalError,
+    TooLate,
+    TooMany,
+    Unavailable,
+)
+from slimsched.domain.width import format_widths
+from slimsched.execution.live_cluster import Classified, DroppedError, LiveCluster
+from slimsched.slimmable.weights import ModelCard
+
+
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one request, and all together, may ask for."""
+
+    images_per_request: int = 64
+    body_bytes: int = 4 * 2**20
+    images_in_system: int = 4096
+
+
+class Phase(StrEnum):
+    """Where the service is in its life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+
+
+class Answered(Struct, frozen=True, kw_only=True):
+    """Logits (n, classes) and what the answer says of itself."""
+
+    logits: NDArray[np.float32]
+    parameters: dict[str, Parameter]
+
+
+class InferenceService:
+    """Takes calls in while ready, gives each its answer or a refusal, and drains before it ends."""
+
+    def __init__(self, cluster: LiveCluster, card: ModelCard, limits: Limits) -> None:
+        self.card, self.limits = card, limits
+        self.phase = Phase.STARTING
+        self._cluster = cluster
+        self._best = float(cluster.accuracy.by_tuple.max())
+
+    async def start(self) -> None:
+        """Bring the servers up, warmed; ready afterwards."""
+        await self._cluster.start()
+        self.phase = Phase.READY
+
+    async def drain(self) -> None:
+        """Refuse new calls, answer those taken in, stop the servers."""
+        self.phase = Phase.DRAINING
+        await self._cluster.stop()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a call would be taken in now."""
+        return self.phase is Phase.READY and self._cluster.any_alive
+
+    def wanted(self, names: list[Wanted]) -> tuple[Wanted, ...]:
+        """The outputs asked for, classes and logits when none were."""
+        for one in names:
+            if one.name not in OUTPUTS:
+                raise BadRequest(f"unknown output '{one.name}'; this model has {', '.join(OUTPUTS)}")
+        return tuple(names)
+
+    async def infer(self, call: Call) -> Answered:
+        """Classify the images of a call; a refusal says why not."""
+        self._admit(call)
+        waiters = self._cluster.submit_many([image.tobytes() for image in call.images], call.terms)
+        try:
+            answers = await asyncio.gather(*waiters)
+        except DroppedError as dropped:
+            raise _refusal(str(dropped)) from None
+        finally:
+            self._cluster.cancel(waiters)
+        return Answered(
+            logits=np.stack([answer.logits for answer in answers]), parameters=self._receipt(answers)
+        )
+
+    def labels(self, classes: NDArray[np.int64]) -> list[str]:
+        """Names of classes."""
+        return [self.card.classes[int(number)] for number in classes]
+
+    def server_metadata(self) -> dict[str, object]:
+        """Who serves."""
+        extensions = ["binary_tensor_data", "parameters", "model_configuration"]
+        return {"name": "slim-scheduler", "version": __version__, "extensions": extensions}
+
+    def model_metadata(self) -> dict[str, object]:
+        """What the model takes and gives."""
+        side, classes = self.card.shape.image_size, self.card.shape.classes
+        return {
+            "name": MODEL,
+            "versions": [VERSION],
+            "platform": "slimsched_pytorch",
+            "inputs": [{"name": "images", "datatype": "UINT8", "shape": [-1, 3, side, side]}],
+            "outputs": [
+                {"name": "classes", "datatype": "INT64", "shape": [-1]},
+                {"name": "logits", "datatype": "FP32", "shape": [-1, classes]},
+                {"name": "labels", "datatype": "BYTES", "shape": [-1]},
+            ],
+        }
+
+    def _admit(self, call: Call) -> None:
+        if self.phase is not Phase.READY:
+            raise Unavailable(f"the server is {self.phase}; try again shortly")
+        if not self._cluster.any_alive:
+            raise Unavailable("no server is up at the moment; they are being restarted")
+        if call.terms.min_accuracy > self._best:
+            asked, best = 100 * call.terms.min_accuracy, 100 * self._best
+            raise BadRequest(
+                f"parameter min_accuracy asks for {asked:.2f} %, but the best widths reach {best:.2f} %; "
+                "ask for less"
+            )
+        under_way, most = self._cluster.in_system, self.limits.images_in_system
+        if under_way + len(call.images) > most:
+            raise TooMany(
+                f"{under_way} images are under way, {most} are the limit; try again", retry_after_s=1.0
+            )
+
+    def _receipt(self, answers: list[Classified]) -> dict[str, Parameter]:
+        """What each image was given, several separated by semicolons, and the means over the call."""
+        receipts = [answer.receipt for answer in answers]
+        count = len(receipts)
+        accuracy = sum(self._cluster.accuracy.accuracy(one.widths) for one in receipts) / count
+        queue_s = sum(one.queue_s for one in receipts) / count
+        compute_s = sum(one.compute_s for one in receipts) / count
+        latency_s = sum(one.latency_s for one in receipts) / count
+        return {
+            "widths": ";".join(format_widths(one.widths) for one in receipts),
+            "servers": ";".join(",".join(one.servers) for one in receipts),
+            "predicted_accuracy": accuracy,
+            "queue_ms": 1e3 * queue_s,
+            "compute_ms": 1e3 * compute_s,
+            "network_ms": 1e3 * max(0.0, latency_s - queue_s - compute_s),
+            "energy_mj": 1e3 * sum(one.energy_j for one in receipts),
+            "energy_source": receipts[0].energy_source,
+            "reason": receipts[0].reasons[-1],
+        }
+
+
+def _refusal(reason: str) -> RefusalError:
+    """A drop's reason as the protocols' codes."""
+    if reason.startswith("deadline"):
+        return TooLate(f"{reason}; ask for more time or less accuracy")
+    if reason.startswith("execution failed"):
+        return ExecutionFailed(reason)
+    return TooMany(f"{reason}; try again shortly", retry_after_s=1.0)

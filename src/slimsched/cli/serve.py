@@ -1,0 +1,122 @@
+"""`slim serve`: the cluster behind the Open Inference Protocol."""
+
+import asyncio
+import logging
+import os
+import signal
+import ssl
+from pathlib import Path
+from time import monotonic
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from slimsched.cli import scenario as options
+from slimsched.errors import ConfigError, SlimError
+from slimsched.execution.scenario import Scenario
+
+
+def command(
+    scenario: options.ScenarioName = "laptop",
+    config: options.ConfigFile = None,
+    router: Annotated[str, typer.Option("--router", help="The router.")] = "drift-plus-penalty",
+    host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1",
+    http_port: Annotated[int, typer.Option("--http-port", help="HTTP port; 0: any free one.")] = 8000,
+    grpc_port: Annotated[int, typer.Option("--grpc-port", help="gRPC port; 0: any free one.")] = 8001,
+    token: Annotated[str, typer.Option("--token", envvar="SLIM_TOKEN", help="Bearer token to ask for.")] = "",
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate (PEM).")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM).")] = None,
+) -> None:
+    """Serve SlimResNet on this machine until told to stop (SIGTERM or Ctrl-C drains first).
+
+    Examples:
+
+      slim serve
+
+      slim serve --http-port 9000 --token secret
+
+      curl localhost:8000/v2/models/slimresnet
+    """
+    chosen = options.choose(scenario, config, None, None, None, None)[0].for_clients()
+    tls = _tls(tls_cert, tls_key)
+    if host not in ("127.0.0.1", "::1", "localhost") and not token:
+        Console(stderr=True).print(
+            f"[yellow]listening at {host} without a token: anyone can use this server[/yellow]"
+        )
+    logging.basicConfig(level=os.environ.get("SLIM_LOG", "INFO"), format="%(asctime)s %(name)s %(message)s")
+    work = _serve(chosen, router, host, (http_port, grpc_port), token, tls)
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
+
+
+async def _serve(
+    chosen: Scenario, router: str, host: str, ports: tuple[int, int], token: str, tls: "Tls | None"
+) -> None:
+    from slimsched.api.grpc_server import GrpcServer
+    from slimsched.api.http_server import HttpServer
+    from slimsched.api.service import InferenceService, Limits
+    from slimsched.execution.live_cluster import LiveCluster
+    from slimsched.execution.live_run import specs_of
+    from slimsched.execution.local_engine import LocalEngine
+    from slimsched.routing.gateway import Gateway
+    from slimsched.routing.registry import make_router
+    from slimsched.slimmable import shipped
+    from slimsched.slimmable.weights import read_card
+
+    zero_s = monotonic()
+    gateway = Gateway(chosen.cluster, make_router(router, chosen.cluster, 0), chosen.gateway)
+    engine = LocalEngine(specs_of(chosen, zero_s))
+    cluster = LiveCluster(gateway, engine, clock_zero_s=zero_s)
+    service = InferenceService(cluster, read_card(shipped.folder() / f"{shipped.NAME}.json"), Limits())
+    http, grpc = HttpServer(service, token=token), GrpcServer(service, token=token)
+    try:
+        http_port = await http.start(host, ports[0], tls.context if tls else None)
+        grpc_port = await grpc.start(host, ports[1], tls.grpc_credentials() if tls else None)
+    except (OSError, RuntimeError) as error:
+        raise SlimError(
+            f"cannot listen at {host}, ports {ports[0]} and {ports[1]} ({error}); "
+            "choose others with --http-port and --grpc-port"
+        ) from None
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    console = Console(stderr=True)
+    with console.status(f"starting {len(chosen.cluster)} servers"):
+        await service.start()
+    address = f"http{'s' if tls else ''}://{host}:{http_port}"
+    console.print(f"ready: {address}/v2/models/slimresnet, gRPC at {host}:{grpc_port}, router {router}")
+    await stop.wait()
+    console.print("draining")
+    await service.drain()
+    await asyncio.gather(http.stop(), grpc.stop())
+
+
+class Tls:
+    """A certificate and its key, for either protocol."""
+
+    def __init__(self, cert: Path, key: Path) -> None:
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            self.context.load_cert_chain(cert, key)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"cannot use {cert} and {key} for TLS: {error}") from None
+        self._pair = (key.read_bytes(), cert.read_bytes())
+
+    def grpc_credentials(self) -> object:
+        """The same pair as gRPC takes it."""
+        import grpc
+
+        return grpc.ssl_server_credentials([self._pair])
+
+
+def _tls(cert: Path | None, key: Path | None) -> Tls | None:
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise ConfigError("TLS needs both --tls-cert and --tls-key")
+    return Tls(cert, key)

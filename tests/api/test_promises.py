@@ -1,0 +1,132 @@
+"""What the server promises: nothing accepted is lost, whoever stops, dies or leaves."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from served import Served
+
+Images = NDArray[np.uint8]
+
+
+def body_of(images: Images) -> tuple[bytes, dict[str, str]]:
+    head = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "images",
+                    "shape": list(images.shape),
+                    "datatype": "UINT8",
+                    "parameters": {"binary_data_size": images.nbytes},
+                }
+            ],
+            "outputs": [{"name": "classes"}],
+        }
+    ).encode()
+    return head + images.tobytes(), {"inference-header-content-length": str(len(head))}
+
+
+class Load:
+    """Several clients in closed loop, remembering every answer."""
+
+    def __init__(self, address: str, images: Images, clients: int = 8) -> None:
+        self.statuses: list[int] = []
+        self.broken = 0
+        self.refused = 0
+        self._address, self._images = address, images
+        self._go_on = True
+        self._threads = [threading.Thread(target=self._client) for _ in range(clients)]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._go_on = False
+        for thread in self._threads:
+            thread.join()
+
+    def wait_for(self, answers: int) -> None:
+        while len(self.statuses) < answers:
+            time.sleep(0.01)
+
+    def _client(self) -> None:
+        body, headers = body_of(self._images)
+        while self._go_on:
+            connection = http.client.HTTPConnection(self._address, timeout=60)
+            try:
+                connection.connect()
+            except OSError:
+                self.refused += 1
+                time.sleep(0.01)
+                continue
+            try:
+                while self._go_on:
+                    connection.request("POST", "/v2/models/slimresnet/infer", body=body, headers=headers)
+                    response = connection.getresponse()
+                    response.read()
+                    self.statuses.append(response.status)
+                    if response.getheader("connection") == "close":
+                        break
+            except (OSError, http.client.HTTPException):
+                self.broken += 1
+            finally:
+                connection.close()
+
+
+def test_sigterm_under_load_answers_everything_it_took_in(
+    own_server: Callable[..., Served], images: Images
+) -> None:
+    served = own_server()
+    load = Load(served.http, images[:2])
+    load.wait_for(40)
+    assert served.stop() == 0
+    load.stop()
+    assert set(load.statuses) <= {200, 503}, "accepted ones are answered, later ones refused"
+    assert load.statuses.count(200) >= 40
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in served.children())
+
+
+def test_a_killed_server_process_costs_no_request(own_server: Callable[..., Served], images: Images) -> None:
+    served = own_server()
+    load = Load(served.http, images[:2])
+    load.wait_for(20)
+    before = served.children()
+    os.kill(before[0], signal.SIGKILL)
+    load.wait_for(len(load.statuses) + 40)
+    load.stop()
+    assert set(load.statuses) == {200}
+    assert load.broken == 0
+    give_up_s = time.monotonic() + 60
+    while len(served.children()) < 2 and time.monotonic() < give_up_s:
+        time.sleep(0.1)
+    assert len(served.children()) == 2, "and it is started again"
+    assert served.stop() == 0
+
+
+def test_a_client_that_leaves_takes_its_work_with_it(
+    own_server: Callable[..., Served], images: Images
+) -> None:
+    served = own_server()
+    host, port = served.http.split(":")
+    body, headers = body_of(np.repeat(images, 8, axis=0))
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    head = (
+        f"POST /v2/models/slimresnet/infer HTTP/1.1\r\nhost: x\r\n{lines}content-length: {len(body)}\r\n\r\n"
+    )
+    began_s = time.monotonic()
+    for _ in range(40):  # 2,560 images: far more than can be served in the time allowed below
+        with socket.create_connection((host, int(port)), timeout=30) as client:
+            client.sendall(head.encode() + body)
+    small, headers = body_of(images[:1])
+    connection = http.client.HTTPConnection(served.http, timeout=120)
+    connection.request("POST", "/v2/models/slimresnet/infer", body=small, headers=headers)
+    assert connection.getresponse().status == 200
+    assert time.monotonic() - began_s < 30
+    assert served.stop() == 0

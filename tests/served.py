@@ -1,0 +1,73 @@
+"""Starting a real `slim serve` on free ports."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+CONFIG = """
+name = "two-cores"
+accuracy = "measured"
+[load]
+rate_per_s = 10.0
+seconds = 1.0
+[link]
+bandwidth_bytes_per_s = 2e9
+latency_s = 0.0002
+[gateway]
+step_s = 0.002
+[scheduler]
+batch_limit = 16
+vram_cap_bytes = 2_000_000_000
+utilization_block = 1.01
+[[server]]
+name = "one"
+device = "cpu-8-core"
+host = { kind = "cpu" }
+[[server]]
+name = "two"
+device = "cpu-8-core"
+host = { kind = "cpu", speed = 0.5 }
+"""
+
+
+@dataclass
+class Served:
+    """A running server: its process, its ports and what it says."""
+
+    process: subprocess.Popen[str]
+    http: str
+    grpc: str
+    log: Path
+
+    def stop(self, patience_s: float = 60.0) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=patience_s)
+
+    def children(self) -> list[int]:
+        """Its server processes."""
+        task = Path(f"/proc/{self.process.pid}/task")
+        return [int(pid) for path in task.glob("*/children") for pid in path.read_text().split()]
+
+
+def serve(folder: Path, *options: str) -> Served:
+    """Start `slim serve` and wait until it is ready."""
+    config, log = folder / "two-cores.toml", folder / "serve.log"
+    config.write_text(CONFIG)
+    command = [sys.executable, "-c", "from slimsched.cli.app import main; main()", "serve"]
+    command += ["--config", str(config), "--http-port", "0", "--grpc-port", "0", *options]
+    with log.open("w") as out:
+        environment = {**os.environ, "COLUMNS": "200"}
+        process = subprocess.Popen(command, stderr=out, stdout=out, text=True, env=environment)
+    give_up_s = time.monotonic() + 120
+    while time.monotonic() < give_up_s and process.poll() is None:
+        found = re.search(r"ready: https?://(\S+?)/v2.*gRPC at (\S+),", log.read_text())
+        if found:
+            return Served(process, found[1], found[2], log)
+        time.sleep(0.05)
+    process.kill()
+    raise AssertionError(f"the server did not start: {log.read_text()}")
