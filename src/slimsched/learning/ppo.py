@@ -26,7 +26,7 @@ class PpoOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The paper's constants where it gives them (clip, c_v, K), ours where it does not."""
 
     weights: RewardWeights = RewardWeights()
-    updates: int = 100
+    updates: int = 90
     clusters: int = 4  # simulated side by side, their episodes staggered
     window_s: float = 0.25  # simulated time of each between updates
     episode_s: float = 12.0
