@@ -5,7 +5,6 @@ from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from slimsched.domain.width import SEGMENTS, WIDTH_TUPLES, WIDTHS, tuple_index
 from slimsched.errors import DataError
@@ -121,6 +120,8 @@ def _nearest(known: Mapping[int, float]) -> NDArray[np.float64]:
 
 def _additive(known: Mapping[int, float]) -> NDArray[np.float64]:
     """acc(w) = a + Σ_s Σ_j d[s, j] · (w_s ≥ W_j), d ≥ 0: least squares with a light pull towards small d."""
+    from scipy.optimize import nnls  # here: it takes longer to import than all of ours
+
     steps = (_GRID[:, :, None] >= np.array(WIDTHS[1:])).reshape(len(WIDTH_TUPLES), -1).astype(float)
     rows = np.hstack([np.ones((len(steps), 1)), steps])  # (256, 1 + 4 · 3)
     pull = 1e-2 * np.eye(rows.shape[1])[1:]

@@ -8,7 +8,6 @@ from multiprocessing import get_context
 import msgspec
 import numpy as np
 from msgspec import Struct
-from scipy.stats import t as student
 
 from slimsched.execution.scenario import Scenario
 from slimsched.execution.simulation import simulate
@@ -59,12 +58,14 @@ def _one(run: tuple[Scenario, str, int, RouterMaker]) -> Trace:
 
 def _gather(traces: list[Trace]) -> Compared:
     """Mean of every figure and Student's half interval of the mean."""
+    from scipy.special import stdtrit  # the quantile of Student's t
+
     rows = [msgspec.structs.asdict(trace.summary) for trace in traces]
     mean, ci95 = dict(rows[0]), {}
     for name, first in rows[0].items():
         if isinstance(first, float | int) and len(rows) > 1:
             values = np.array([row[name] for row in rows], dtype=float)
             mean[name] = type(first)(values.mean()) if isinstance(first, float) else round(values.mean())
-            width = student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / sqrt(len(values))
+            width = stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / sqrt(len(values))
             ci95[name] = float(width)
     return Compared(summary=Summary(**mean), ci95=ci95, trace=traces[0])

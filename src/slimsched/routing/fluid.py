@@ -14,7 +14,6 @@ from functools import lru_cache
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 
 from slimsched.domain.cluster import Cluster
 from slimsched.domain.key import KEYS, Key
@@ -39,6 +38,8 @@ def fluid_optimum(
     cluster: Cluster, rate_per_s: float, *, active_power_w: float | None = None
 ) -> FluidOptimum:
     """Solve the programme, optionally with a budget for power above idle."""
+    from scipy.optimize import linprog
+
     kinds: dict[int, tuple[Profile, int]] = {}
     for profile in cluster.profiles:
         kinds[id(profile)] = (profile, kinds.get(id(profile), (profile, 0))[1] + 1)

@@ -9,7 +9,6 @@ from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
 
 from slimsched.domain.cluster import GATEWAY, Cluster
 from slimsched.domain.key import KEYS
@@ -80,6 +79,8 @@ class LpRouter:
 
     def _plan(self, seen: Observation) -> None:
         """Σ_t acc z[d, t] at its largest with Σ_t cost[d, t] z[d, t] ≤ servers of kind d that are alive."""
+        from scipy.optimize import linprog
+
         self._planned_s, self._planned_rate = seen.now_s, seen.arrival_rate_per_s
         self._planned_for = len(seen.alive_ids)
         waiting = seen.fifo + float(seen.outstanding.sum())
