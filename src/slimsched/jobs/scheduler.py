@@ -318,8 +318,9 @@ class JobScheduler(Occupancy):
     def _arm(self, now_s: float) -> None:
         """Ask to be woken for the next timer, if nobody has asked for an earlier time yet."""
         next_s = self.timers.next_s()
+        restless = self.spread if self.policy.migrates else ()
         if self._periodic and (
-            self.waiting.size or (self.policy.migrates and (self.spread or len(self.crossing) > 1))
+            self.waiting.size or restless or (self.policy.calm and len(self.crossing) > 1)
         ):
             if self._quantum_s == FOREVER or self._quantum_s < now_s:
                 self._quantum_s = now_s + self.policy.quantum_s
