@@ -13,7 +13,7 @@ from slimsched.domain.width import WIDTH_TUPLES, WIDTHS
 from slimsched.errors import ConfigError, UnknownNameError
 from slimsched.execution.simulation import simulate
 from slimsched.learning.goal_training import GoalTraining, from_vector, to_vector, train_goal
-from slimsched.learning.registry import make_router, router_names
+from slimsched.learning.registry import goal_spec, make_router, router_names
 from slimsched.routing.cost_to_go import ROW, CostToGo
 from slimsched.routing.goal import goal_of
 from slimsched.routing.guard import GuardedRouter
@@ -176,6 +176,15 @@ def test_a_goal_that_means_nothing_is_refused_with_a_remedy(spec: str, remedy: s
 def test_an_unknown_router_lists_the_learned_ones_too() -> None:
     with pytest.raises(UnknownNameError, match=r"ppo-efficient.*goal"):
         make_router("best", PAPER.cluster, 0)
+
+
+def test_goals_stated_as_options_become_part_of_the_spec() -> None:
+    assert goal_spec("goal", min_accuracy=75.0, p99_ms=None, minimise="energy") == (
+        "goal:min_accuracy=75.0:minimise=energy"
+    )
+    assert goal_spec("sed", min_accuracy=None) == "sed"
+    with pytest.raises(ConfigError, match="use --router goal"):
+        goal_spec("sed", p99_ms=50.0)
 
 
 def test_percent_and_share_say_the_same() -> None:

@@ -12,7 +12,7 @@ from slimsched import __version__
 from slimsched.cli import scenario as options
 from slimsched.cli.table import print_summaries
 from slimsched.execution.simulation import simulate
-from slimsched.learning.registry import make_router
+from slimsched.learning.registry import goal_spec, make_router
 from slimsched.telemetry.log import Header, LogWriter
 from slimsched.telemetry.plots import plot_runs
 
@@ -27,6 +27,15 @@ def command(
     seconds: options.Seconds = None,
     deadline_ms: options.Deadline = None,
     seed: options.Seed = 0,
+    min_accuracy: Annotated[
+        float | None, typer.Option("--min-accuracy", help="Goal: mean accuracy in percent, at least.")
+    ] = None,
+    p99_ms: Annotated[
+        float | None, typer.Option("--p99-ms", help="Goal: 99th percentile of latency, at most.")
+    ] = None,
+    minimise: Annotated[
+        str | None, typer.Option("--minimise", help="Goal: energy or latency, instead of most accuracy.")
+    ] = None,
     kill: Annotated[list[str], typer.Option("--kill", help="Kill a server, as server-0@10s.")] = [],  # noqa: B006
     restore: Annotated[list[str], typer.Option("--restore", help="Bring it back, as server-0@20s.")] = [],  # noqa: B006
     slow: Annotated[list[str], typer.Option("--slow", help="Slow it down, as server-0@5sx2.")] = [],  # noqa: B006
@@ -47,10 +56,13 @@ def command(
 
       slim simulate --router drift-plus-penalty:v=8 --rate 5000 --seconds 10 --plot run.png
 
+      slim simulate --router goal --min-accuracy 75 --p99-ms 80 --minimise energy
+
       slim simulate --kill server-0@10s --restore server-0@20s --drain --json
     """
     chosen, raw, path = options.choose(scenario, config, accuracy, arrivals, rate, seconds, deadline_ms)
     chosen = chosen.with_faults(options.faults(kill, restore, slow))
+    router = goal_spec(router, min_accuracy=min_accuracy, p99_ms=p99_ms, minimise=minimise)
     with ExitStack() as stack:
         observers = []
         if log is not None:

@@ -44,6 +44,14 @@ def router_names() -> list[str]:
     return [*classical.ROUTERS, *shipped_policies(), "goal"]
 
 
+def goal_spec(router: str, **goal: float | str | None) -> str:
+    """Append stated goals to a router's spec, as in goal:min_accuracy=75:minimise=energy."""
+    stated = [f"{name}={value}" for name, value in goal.items() if value is not None]
+    if stated and router.partition(":")[0] != "goal":
+        raise ConfigError(f"router '{router}' knows no goals ({', '.join(stated)}); use --router goal")
+    return ":".join([router, *stated])
+
+
 def make_ppo(policy: str, cluster: Cluster, seed: int) -> PpoRouter:
     """The paper's router with a shipped policy, or one from a file."""
     weights, story = read_policy(policy)
