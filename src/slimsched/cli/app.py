@@ -6,6 +6,7 @@ import typer
 
 from slimsched.cli import (
     bound,
+    client,
     compare,
     data,
     jobs,
@@ -33,6 +34,7 @@ app.command("compare")(compare.command)
 app.command("bound")(bound.command)
 app.command("replay")(replay.command)
 app.command("serve")(serve.command)
+app.command("client")(client.command)
 app.command("profile")(profile.command)
 app.command("validate")(validate.command)
 app.command("reproduce")(reproduce.command)
