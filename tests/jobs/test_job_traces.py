@@ -6,7 +6,7 @@ import pytest
 from jobs.workloads import data_folder, needs_data
 from slimsched.errors import DataError, SlimError
 from slimsched.workload.job_cluster import read_cluster
-from slimsched.workload.job_generator import generate_jobs
+from slimsched.workload.job_generator import DEMANDS, GAPS_S, SERVICE_S, fit, generate_jobs
 from slimsched.workload.job_models import MEASURED, TRAINING_MODELS
 from slimsched.workload.job_profiles import derive_models
 from slimsched.workload.job_trace import locate_trace, read_job_trace
@@ -131,6 +131,16 @@ def test_the_real_traces_and_racks_are_read() -> None:
     assert len(helios) == 125_303
     lingjun = read_cluster(data_folder() / "traces" / "alibaba_lingjun2023_topo.csv.gz")
     assert (len(lingjun.machines), len(lingjun.racks)) == (847, 48)
+
+
+@pytest.mark.data
+@needs_data
+def test_the_generator_holds_what_helios_gives() -> None:
+    demands, services, gaps_s = fit(read_job_trace(locate_trace("helios", data_folder())))
+    assert {gpus: demands[gpus] for gpus in DEMANDS} == pytest.approx(DEMANDS, abs=1e-5)
+    for upper, quantiles in SERVICE_S.items():
+        assert services[upper] == pytest.approx(quantiles, rel=0.01)
+    assert gaps_s[:-1] == pytest.approx(GAPS_S[:-1], rel=0.01)
 
 
 @pytest.mark.data
