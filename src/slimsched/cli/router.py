@@ -147,7 +147,8 @@ def _train_ppo(
 def _train_goal(
     scenario: Scenario, generations: int, seed: int, out: Path, workers: int, quiet: bool
 ) -> dict[str, object]:
-    from slimsched.learning.goal_training import Generation, GoalTraining, train_goal
+    from slimsched.learning.evolution import Generation
+    from slimsched.learning.goal_training import GoalTraining, train_goal
 
     chosen = GoalTraining() if not generations else GoalTraining(generations=generations)
     curve: list[Generation] = []
@@ -166,7 +167,7 @@ def _train_goal(
         "seed": seed,
         "date": date.today().isoformat(),
         "options": msgspec.to_builtins(chosen),
-        "curve": [[g.generation, round(g.best, 4), round(g.mean, 4)] for g in curve],
+        "curve": [[g.number, round(g.best, 4), round(g.mean, 4)] for g in curve],
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(story, indent=1) + "\n")

@@ -68,7 +68,7 @@ def loads(paper: Scenario, seconds: float | None) -> list[Case]:
     cases = []
     for share in LOADS:
         rate = share * capacity
-        length_s = seconds or float(np.clip(60_000 / rate, 2.0, 10.0))
+        length_s = seconds or float(np.clip(30_000 / rate, 1.5, 6.0))
         scenario = paper.with_load(rate_per_s=rate, seconds=length_s)
         label = f"{100 * share:.0f} % = {rate:,.0f}/s"
         cases.append(Case(label=label, scenario=scenario, routers=(*RIVALS, "goal"), at_equal_p99=True))
@@ -77,7 +77,7 @@ def loads(paper: Scenario, seconds: float | None) -> list[Case]:
 
 def robustness(paper: Scenario, seconds: float | None, data: Path | None) -> list[Case]:
     """Other arrivals, faults and old telemetry, at the load of Table III."""
-    paper = paper.with_load(seconds=seconds or 6.0)
+    paper = paper.with_load(seconds=seconds or 3.0)
     length_s = paper.load.seconds
     at_s, back_s = 0.3 * length_s, 0.7 * length_s
     kinds: list[tuple[str, Scenario]] = [("poisson", paper)]
@@ -98,7 +98,7 @@ def robustness(paper: Scenario, seconds: float | None, data: Path | None) -> lis
 
 def scale(scenarios: Sequence[Scenario], seconds: float | None) -> list[Case]:
     """Q2: more servers of mixed speed; what was trained elsewhere is used as it is."""
-    lengths = {"paper": 10.0, "edge-12": 12.0, "fleet-64": 1.5}
+    lengths = {"paper": 6.0, "edge-12": 5.0, "fleet-64": 0.5}
     cases = []
     for one in scenarios:
         scenario = one.with_load(seconds=seconds or lengths.get(one.name, one.load.seconds))

@@ -9,11 +9,8 @@ which is a horizon of a whole run: what a choice does to queues later is in it. 
 compared on (paper, edge-12, fleet-64, all traces) and their seeds are never drawn.
 """
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Callable
 
-import cma
 import msgspec
 import numpy as np
 from msgspec import Struct
@@ -22,6 +19,7 @@ from numpy.typing import NDArray
 from slimsched.domain.cluster import Cluster
 from slimsched.execution.scenario import Scenario
 from slimsched.execution.simulation import simulate
+from slimsched.learning.evolution import Generation, evolve
 from slimsched.learning.random_scenario import random_scenario
 from slimsched.routing.goal import Goal
 from slimsched.routing.router import Router
@@ -43,21 +41,12 @@ LEAST = 0.01
 class GoalTraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long and on what to train."""
 
-    generations: int = 12
+    generations: int = 14
     population: int = 8
-    scenarios: int = 4
-    requests: int = 5_000
+    scenarios: int = 5
+    requests: int = 4_000
     mean_weight_per_s: float = 0.02  # a
     p99_weight_per_s: float = 0.02  # b
-
-
-class Generation(Struct, frozen=True, kw_only=True):
-    """One point of the training curve."""
-
-    generation: int
-    best: float
-    mean: float
-    parameters: GoalParameters
 
 
 def train_goal(
@@ -67,34 +56,21 @@ def train_goal(
     seed: int,
     workers: int,
     report: Callable[[Generation], None],
-    begin: GoalParameters | None = None,
 ) -> GoalParameters:
-    """Evolve the parameters; the result is the mean of the search distribution, not a lucky candidate."""
-    start = begin or GoalParameters()
-    settings = {
-        "popsize": options.population,
-        "seed": seed + 1,
-        "verbose": -9,
-        "CMA_stds": list(SPREAD.values()),
-    }
-    search = cma.CMAEvolutionStrategy(to_vector(start), 1.0, settings)
-    rng = np.random.default_rng([seed, 7919])
-    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
-        for number in range(options.generations):
-            drawn = [int(rng.integers(2**31)) for _ in range(options.scenarios)]
-            asked: list[Values] = search.ask()
-            tasks = list(_tasks(like, options, drawn, asked))
-            found = np.array(list(pool.map(worth, tasks))).reshape(len(asked), len(drawn)).mean(axis=1)
-            search.tell(asked, (-found).tolist())
-            report(
-                Generation(
-                    generation=number + 1,
-                    best=float(found.max()),
-                    mean=float(found.mean()),
-                    parameters=from_vector(search.result.xfavorite),
-                )
-            )
-    return from_vector(search.result.xfavorite)
+    """Evolve the parameters from those set by hand."""
+    found = evolve(
+        to_vector(GoalParameters()),
+        list(SPREAD.values()),
+        draw=lambda rng: [int(rng.integers(2**31)) for _ in range(options.scenarios)],
+        task=lambda vector, drawn: (like, options, drawn, from_vector(vector)),
+        worth=worth,
+        generations=options.generations,
+        population=options.population,
+        seed=seed,
+        workers=workers,
+        report=report,
+    )
+    return from_vector(found)
 
 
 def to_vector(parameters: GoalParameters) -> Values:
@@ -120,11 +96,3 @@ def worth(task: tuple[Scenario, GoalTraining, int, GoalParameters]) -> float:
     row = simulate(scenario, "goal", seed=drawn, make=make).summary
     mean_s, p99_s = min(2.0, row.latency_mean_s), min(3.0, row.latency_p99_s)
     return row.bound_share - options.mean_weight_per_s * mean_s - options.p99_weight_per_s * p99_s
-
-
-def _tasks(
-    like: Scenario, options: GoalTraining, drawn: list[int], asked: list[Values]
-) -> Iterator[tuple[Scenario, GoalTraining, int, GoalParameters]]:
-    for vector in asked:
-        for one in drawn:
-            yield like, options, one, from_vector(vector)

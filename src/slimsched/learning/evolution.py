@@ -1,0 +1,57 @@
+"""Evolution of a few numbers (CMA-ES): every generation all candidates meet the same freshly drawn tasks."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import TypeVar
+
+import cma
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+Values = NDArray[np.float64]
+Task = TypeVar("Task")
+
+
+class Generation(Struct, frozen=True, kw_only=True):
+    """One point of the curve: the best and the mean worth, and the middle of the search distribution."""
+
+    number: int
+    best: float
+    mean: float
+    centre: Values
+
+
+def evolve(
+    start: Values,
+    spread: Sequence[float],
+    *,
+    draw: Callable[[np.random.Generator], Sequence[int]],
+    task: Callable[[Values, int], Task],
+    worth: Callable[[Task], float],
+    generations: int,
+    population: int,
+    seed: int,
+    workers: int,
+    report: Callable[[Generation], None],
+) -> Values:
+    """Maximise the mean worth over drawn tasks; returns the distribution's centre, not a lucky candidate.
+
+    `draw` names the tasks of a generation, `task` pairs a candidate with one, `worth` (picklable) runs it.
+    """
+    settings = {"popsize": population, "seed": seed + 1, "verbose": -9, "CMA_stds": list(spread)}
+    search = cma.CMAEvolutionStrategy(start, 1.0, settings)
+    rng = np.random.default_rng([seed, 7919])
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+        for number in range(1, generations + 1):
+            drawn = list(draw(rng))
+            asked: list[Values] = search.ask()
+            tasks = [task(vector, one) for vector in asked for one in drawn]
+            found = np.array(list(pool.map(worth, tasks))).reshape(len(asked), len(drawn)).mean(axis=1)
+            search.tell(asked, (-found).tolist())
+            centre = np.array(search.result.xfavorite)
+            report(
+                Generation(number=number, best=float(found.max()), mean=float(found.mean()), centre=centre)
+            )
+    return centre
