@@ -94,9 +94,10 @@ def classes_of(answer: Answer) -> NDArray[np.int64]:
     """One class an image: an output of whole numbers, or the largest in each row of an output of scores."""
     for values in answer.outputs.values():
         if not isinstance(values, list):
-            if values.dtype.kind in "iu":
-                return values.reshape(-1).astype(np.int64)
-            return values.reshape(len(values), -1).argmax(axis=1).astype(np.int64)
+            scores = values.dtype.kind not in "iu"
+            found = values.reshape(len(values), -1).argmax(axis=1) if scores else values.reshape(-1)
+            classes: NDArray[np.int64] = found.astype(np.int64)
+            return classes
     raise AnswerError(f"no output with classes or scores among {', '.join(answer.outputs) or 'none'}")
 
 

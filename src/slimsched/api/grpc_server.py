@@ -3,6 +3,7 @@
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Any
 
 import grpc
@@ -63,20 +64,29 @@ class GrpcServer:
     def _guarded(self, name: str, method: Method) -> Callable[[Any, Any], Awaitable[Any]]:
         """A method that checks the token and turns refusals into status codes."""
 
+        kind = "infer" if name == "ModelInfer" else "other"
+
         async def call(request: Any, context: Any) -> Any:
+            began_s, code = monotonic(), "CANCELLED"
             try:
                 if name not in ("ServerLive", "ServerReady"):
                     self._authenticate(context)
-                return await method(request)
+                answer = await method(request)
+                code = "OK"
+                return answer
             except RefusalError as refusal:
+                code = refusal.grpc_code
                 if refusal.retry_after_s is not None:
                     context.set_trailing_metadata(
                         (("retry-after", f"{max(1, round(refusal.retry_after_s))}"),)
                     )
                 await context.abort(getattr(grpc.StatusCode, refusal.grpc_code), str(refusal))
             except Exception:
+                code = "INTERNAL"
                 log.exception("%s failed", name)
                 await context.abort(grpc.StatusCode.INTERNAL, "an unexpected failure; see the server's log")
+            finally:
+                self._service.tally.responded("grpc", kind, code, monotonic() - began_s)
 
         return call
 

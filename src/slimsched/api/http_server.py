@@ -5,6 +5,7 @@ import hmac
 import logging
 import ssl
 from collections.abc import Callable
+from time import monotonic
 
 import msgspec
 
@@ -25,6 +26,9 @@ log = logging.getLogger("slim.http")
 
 Get = Callable[[], HttpResponse]
 
+CLIENT_LEFT = "499"
+"""Counted for requests whose client left before the answer; nobody reads it."""
+
 
 class HttpServer:
     """Serves one InferenceService over HTTP."""
@@ -42,7 +46,11 @@ class HttpServer:
         limit = self._service.limits.body_bytes
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: HttpProtocol(self.handle, refused, limit, self._open), host, port, ssl=tls, backlog=1024
+            lambda: HttpProtocol(self.handle, self._refuse, limit, self._open),
+            host,
+            port,
+            ssl=tls,
+            backlog=1024,
         )
         port = self._server.sockets[0].getsockname()[1]
         return int(port)
@@ -57,13 +65,22 @@ class HttpServer:
             await asyncio.sleep(0.01)
 
     async def handle(self, request: HttpRequest) -> HttpResponse:
+        """One request to one response, counted."""
+        began_s, kind = monotonic(), "infer" if request.path.endswith("/infer") else "other"
+        try:
+            response = await self._answer(request)
+        except asyncio.CancelledError:
+            self._service.tally.responded("http", kind, CLIENT_LEFT, monotonic() - began_s)
+            raise
+        self._service.tally.responded("http", kind, str(response.status), monotonic() - began_s)
+        return response
+
+    async def _answer(self, request: HttpRequest) -> HttpResponse:
         """One request to one response, whatever happens."""
         try:
             return await self._route(request)
         except RefusalError as refusal:
             return _response(refusal)
-        except asyncio.CancelledError:
-            raise
         except Exception:
             log.exception("%s %s failed", request.method, request.path)
             return refused(500, "an unexpected failure; the server's log has the details")
@@ -120,6 +137,11 @@ class HttpServer:
             return HttpResponse(status=200, body=body)
         headers = {"inference-header-content-length": str(json_bytes)}
         return HttpResponse(status=200, body=body, content_type="application/octet-stream", headers=headers)
+
+    def _refuse(self, status: int, why: str) -> HttpResponse:
+        """Bytes that are no request."""
+        self._service.tally.responded("http", "other", str(status), 0.0)
+        return refused(status, why)
 
     def _health(self, path: str) -> HttpResponse:
         if path.endswith("ready") and not self._service.is_ready:

@@ -17,6 +17,7 @@ from slimsched.api.refusal import (
     TooMany,
     Unavailable,
 )
+from slimsched.api.tally import Tally
 from slimsched.domain.width import format_widths
 from slimsched.execution.live_cluster import Classified, DroppedError, LiveCluster
 from slimsched.slimmable.weights import ModelCard
@@ -51,6 +52,7 @@ class InferenceService:
     def __init__(self, cluster: LiveCluster, card: ModelCard, limits: Limits) -> None:
         self.card, self.limits = card, limits
         self.phase = Phase.STARTING
+        self.tally = Tally()
         self._cluster = cluster
         self._best = float(cluster.accuracy.by_tuple.max())
 
@@ -139,6 +141,7 @@ class InferenceService:
         queue_s = sum(one.queue_s for one in receipts) / count
         compute_s = sum(one.compute_s for one in receipts) / count
         latency_s = sum(one.latency_s for one in receipts) / count
+        self.tally.answered(receipts)
         return {
             "widths": ";".join(format_widths(one.widths) for one in receipts),
             "servers": ";".join(",".join(one.servers) for one in receipts),

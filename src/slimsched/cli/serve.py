@@ -59,6 +59,7 @@ async def _serve(
 ) -> None:
     from slimsched.api.grpc_server import GrpcServer
     from slimsched.api.http_server import HttpServer
+    from slimsched.api.metrics import Metrics
     from slimsched.api.service import InferenceService, Limits
     from slimsched.execution.live_cluster import LiveCluster
     from slimsched.execution.live_run import specs_of
@@ -67,13 +68,18 @@ async def _serve(
     from slimsched.routing.registry import make_router
     from slimsched.slimmable import shipped
     from slimsched.slimmable.weights import read_card
+    from slimsched.telemetry.observer import Observer
 
     zero_s = monotonic()
     gateway = Gateway(chosen.cluster, make_router(router, chosen.cluster, 0), chosen.gateway)
     engine = LocalEngine(specs_of(chosen, zero_s))
-    cluster = LiveCluster(gateway, engine, clock_zero_s=zero_s)
+    observers: list[Observer] = []
+    cluster = LiveCluster(gateway, engine, observers, clock_zero_s=zero_s)
     service = InferenceService(cluster, read_card(shipped.folder() / f"{shipped.NAME}.json"), Limits())
-    http, grpc = HttpServer(service, token=token), GrpcServer(service, token=token)
+    metrics = Metrics(gateway, service.tally, cluster.power_source, router)
+    observers.append(metrics)
+    http = HttpServer(service, token=token, pages={"/metrics": metrics.page})
+    grpc = GrpcServer(service, token=token)
     try:
         http_port = await http.start(host, ports[0], tls.context if tls else None)
         grpc_port = await grpc.start(host, ports[1], tls.grpc_credentials() if tls else None)

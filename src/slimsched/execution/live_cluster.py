@@ -130,6 +130,10 @@ class LiveCluster:
         """Where the servers' power figures come from."""
         return "; ".join(sorted({source for source in self._power_source if source}))
 
+    def power_source(self, server: int) -> str:
+        """Where one server's power figure comes from; empty before its first sample."""
+        return self._power_source[server]
+
     async def start(self) -> None:
         """Bring the servers up; requests may come once this returns."""
         self._loop = asyncio.get_running_loop()

@@ -1,0 +1,66 @@
+"""The Prometheus text format (0.0.4): counters, gauges and histograms as lines."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = Mapping[str, str]
+
+
+class Histogram:
+    """Fixed buckets; taking a value in is one bisection."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = list(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Take one value in."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def lines(self, name: str, labels: Labels) -> list[str]:
+        """Cumulative buckets, sum and count."""
+        found, below = [], 0
+        for bound, count in zip([*self._bounds, float("inf")], self._counts, strict=True):
+            below += count
+            edge = "+Inf" if bound == float("inf") else f"{bound:g}"
+            found.append(sample(f"{name}_bucket", below, {**labels, "le": edge}))
+        return [*found, sample(f"{name}_sum", self._sum, labels), sample(f"{name}_count", below, labels)]
+
+
+def family(name: str, kind: str, about: str, samples: Iterable[tuple[Labels, float]]) -> list[str]:
+    """A counter or gauge with its samples; counters' names end in _total."""
+    return [*_head(name, kind, about), *[sample(name, value, labels) for labels, value in samples]]
+
+
+def histogram(name: str, about: str, found: Iterable[tuple[Labels, Histogram]]) -> list[str]:
+    """A histogram with one set of buckets for each set of labels."""
+    lines = _head(name, "histogram", about)
+    for labels, one in found:
+        lines += one.lines(name, labels)
+    return lines
+
+
+def sample(name: str, value: float, labels: Labels) -> str:
+    """One line."""
+    inside = ",".join(f'{key}="{_escape(word)}"' for key, word in labels.items())
+    return f"{name}{{{inside}}} {_number(value)}" if inside else f"{name} {_number(value)}"
+
+
+def _head(name: str, kind: str, about: str) -> list[str]:
+    return [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+
+
+def _number(value: float) -> str:
+    if value != value:
+        return "NaN"
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{float(value):.9g}"
+
+
+def _escape(word: str) -> str:
+    return word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
