@@ -16,25 +16,22 @@ COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#d
 def plot_runs(traces: Sequence[Trace], title: str, path: Path) -> None:
     """Draw the three pictures side by side; widths are those of the last run."""
     plt = _pyplot()
-    figure, (cdf, front, widths) = plt.subplots(1, 3, figsize=(16, 4.6), layout="constrained")
+    figure, (cdf, front, widths) = plt.subplots(1, 3, figsize=(15, 5), layout="constrained")
     figure.suptitle(title)
-    for trace, colour in zip(traces, COLOURS * (len(traces) // len(COLOURS) + 1), strict=False):
-        row = trace.summary
+    for number, trace in enumerate(traces):
+        row, colour = trace.summary, COLOURS[number % len(COLOURS)]
         _cdf(cdf, trace, colour)
-        front.scatter(row.latency_mean_s, 100 * row.accuracy, color=colour, s=50, zorder=3)
-        front.annotate(
-            row.router, (row.latency_mean_s, 100 * row.accuracy), xytext=(5, 4), textcoords="offset points"
-        )
+        front.scatter(row.latency_mean_s, 100 * row.accuracy, color=colour, s=70, zorder=3, label=row.router)
     bound = 100 * traces[0].summary.bound_accuracy
-    front.axhline(bound, color="black", linestyle="--", linewidth=1, label=f"fluid bound {bound:.2f} %")
+    front.axhline(bound, color="black", linestyle="--", linewidth=1)
+    front.annotate(f"fluid bound {bound:.2f} %", (1.0, bound), xycoords=("axes fraction", "data"), ha="right")
     front.set(
         xscale="log", xlabel="mean latency (s)", ylabel="accuracy (%)", title="Accuracy against latency"
     )
-    front.legend(loc="lower left")
     cdf.set(xscale="log", xlabel="latency (s)", ylabel="share of answers", title="Latency")
-    cdf.legend(fontsize=8)
+    figure.legend(*front.get_legend_handles_labels(), loc="outside lower center", ncols=9, frameon=False)
     _widths(widths, traces[-1])
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=100)
     plt.close(figure)
 
 
