@@ -10,6 +10,7 @@ from slimsched.cli import (
     compare,
     data,
     jobs,
+    load,
     model,
     profile,
     replay,
@@ -35,6 +36,7 @@ app.command("bound")(bound.command)
 app.command("replay")(replay.command)
 app.command("serve")(serve.command)
 app.command("client")(client.command)
+app.command("load")(load.command)
 app.command("profile")(profile.command)
 app.command("validate")(validate.command)
 app.command("reproduce")(reproduce.command)

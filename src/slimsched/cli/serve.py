@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from slimsched.cli import scenario as options
+from slimsched.cli.event_loop import run
 from slimsched.errors import ConfigError, SlimError
 from slimsched.execution.scenario import Scenario
 
@@ -45,13 +46,7 @@ def command(
             f"[yellow]listening at {host} without a token: anyone can use this server[/yellow]"
         )
     logging.basicConfig(level=os.environ.get("SLIM_LOG", "INFO"), format="%(asctime)s %(name)s %(message)s")
-    work = _serve(chosen, router, host, (http_port, grpc_port), token, tls)
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(work)
-    else:
-        uvloop.run(work)
+    run(_serve(chosen, router, host, (http_port, grpc_port), token, tls))
 
 
 async def _serve(

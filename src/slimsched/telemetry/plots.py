@@ -15,7 +15,7 @@ COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#d
 
 def plot_runs(traces: Sequence[Trace], title: str, path: Path) -> None:
     """Draw the three pictures side by side; widths are those of the last run."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, (cdf, front, widths) = plt.subplots(1, 3, figsize=(15, 5), layout="constrained")
     figure.suptitle(title)
     for number, trace in enumerate(traces):
@@ -57,7 +57,8 @@ def _widths(axes: Any, trace: Trace) -> None:
     axes.legend(loc="upper right", fontsize=8)
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """Matplotlib without a screen."""
     try:
         import matplotlib
     except ImportError:
