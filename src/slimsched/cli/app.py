@@ -14,6 +14,7 @@ from slimsched.cli import (
     model,
     profile,
     replay,
+    report,
     reproduce,
     router,
     serve,
@@ -34,6 +35,7 @@ app.command("simulate")(simulate.command)
 app.command("compare")(compare.command)
 app.command("bound")(bound.command)
 app.command("replay")(replay.command)
+app.command("report")(report.command)
 app.command("serve")(serve.command)
 app.command("client")(client.command)
 app.command("load")(load.command)

@@ -16,6 +16,7 @@ from slimsched.errors import ConfigError
 from slimsched.execution.comparison import compare
 from slimsched.learning.registry import make_router
 from slimsched.telemetry.plots import plot_runs
+from slimsched.telemetry.run_folder import make_folder, trace_arrays, write_run
 
 DEFAULT = "random,round-robin,jsq,power-of-two,sed,speed-jsq,drift-plus-penalty,slackfit,lp"
 
@@ -37,6 +38,7 @@ def command(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw latency, front and widths to a PNG.")
     ] = None,
+    out: options.Out = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare routers on a scenario.
@@ -50,10 +52,12 @@ def command(
       slim compare --routers drift-plus-penalty,goal:p99_ms=80,goal:minimise=energy:min_accuracy=75
 
       slim compare --arrivals trace.csv.gz --rate 5000 --seconds 30 --plot compare.png
+
+      slim compare --seconds 10 --out runs/routers && slim report runs/routers
     """
     if seeds < 1:
         raise ConfigError(f"--seeds is {seeds}; give 1 or more")
-    chosen, _, _ = options.choose(scenario, config, accuracy, arrivals, rate, seconds, deadline_ms)
+    chosen, raw, _ = options.choose(scenario, config, accuracy, arrivals, rate, seconds, deadline_ms)
     names = [name.strip() for name in routers.split(",") if name.strip()]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), disable=as_json, transient=True) as bar:
@@ -69,8 +73,12 @@ def command(
         )
     if plot is not None:
         plot_runs([one.trace for one in found], f"{chosen.name}, seed {seed}", plot)
+    rows = [{**msgspec.to_builtins(one.summary), "ci95": one.ci95} for one in found]
+    if out is not None:
+        about = options.about(chosen, raw, seed, seeds)
+        arrays = trace_arrays([one.trace for one in found], options.arrival_s(chosen, seed))
+        write_run(make_folder(out), about, rows, arrays)
     if as_json:
-        rows = [{**msgspec.to_builtins(one.summary), "ci95": one.ci95} for one in found]
         print(json.dumps(rows, indent=1))
         return
     load = chosen.load
@@ -81,5 +89,6 @@ def command(
         f"deadline {load.deadline_s:g} s; accuracy table '{chosen.cluster.accuracy.name}', "
         f"fluid bound {100 * found[0].summary.bound_accuracy:.2f} %; energy {found[0].summary.energy_source}"
     )
-    if plot is not None:
-        console.print(f"written: {plot}")
+    for written in (plot, out):
+        if written is not None:
+            console.print(f"written: {written}")

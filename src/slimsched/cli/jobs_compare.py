@@ -15,8 +15,9 @@ from slimsched.cli.jobs_simulate import COLUMNS
 from slimsched.errors import ConfigError
 
 if TYPE_CHECKING:
-    from slimsched.domain.job import Job
     from slimsched.execution.simulated_jobs_comparison import JobRow, JobSetting
+    from slimsched.telemetry.job_runs import JobHistory
+    from slimsched.telemetry.job_summary import JobSummary
 
 DEFAULT = "fifo,fit-first,srtf,tiresias,gandiva,themis,lwf,a-srpt,dally"
 
@@ -44,6 +45,7 @@ def compare(
     models: options.Models = None,
     data: options.Data = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the first seed to a PNG.")] = None,
+    out: options.Out = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare policies on the same jobs.
@@ -58,6 +60,8 @@ def compare(
       slim jobs compare --policies tiresias,dally --arrivals batch,poisson --network fast,congested
 
       slim jobs compare --policies manual:43200:86400,dally --jobs 3000 --plot compare.png
+
+      slim jobs compare --jobs 500 --out runs/policies && slim report runs/policies
     """
     from slimsched.cli.jobs_table import print_rows
     from slimsched.execution import simulated_jobs_comparison as comparison
@@ -92,8 +96,15 @@ def compare(
             workers=workers or os.cpu_count() or 1,
             progress=lambda name: bar.update(task, advance=1, description=f"{name} done"),
         )
-    if plot is not None:
-        _plot(plot, names, read, settings[0], seed, f"{trace} on {topology.name}")
+    if plot is not None or out is not None:
+        prepared = comparison.prepare(read, settings[0], seed)
+        runs = {name: comparison.simulate(name, prepared, settings[0], seed)[:2] for name in names}
+        if plot is not None:
+            _plot(plot, runs, settings[0], seed, f"{trace} on {topology.name}")
+        if out is not None:
+            found = {name: run[1] for name, run in runs.items()}
+            flat = [_flat(row) for row in rows[: len(names)]]
+            options.leave_run(out, trace, settings[0], seed, flat, found, seeds)
     if as_json:
         print(json.dumps([_flat(row) for row in rows], indent=1))
         return
@@ -101,8 +112,8 @@ def compare(
     for i, setting in enumerate(settings):
         title = f"{trace} on {topology.name}, {setting.network}, {setting.arrivals}, {seeds} seeds"
         print_rows(console, rows[i * len(names) : (i + 1) * len(names)], title)
-    if plot is not None:
-        console.print(f"written: {plot}")
+    for path in filter(None, (plot, out)):
+        console.print(f"written: {path}")
 
 
 def _flat(row: "JobRow") -> dict[str, object]:
@@ -112,12 +123,13 @@ def _flat(row: "JobRow") -> dict[str, object]:
 
 
 def _plot(
-    path: Path, names: list[str], trace: "list[Job]", setting: "JobSetting", seed: int, title: str
+    path: Path,
+    runs: "dict[str, tuple[JobSummary, dict[str, JobHistory]]]",
+    setting: "JobSetting",
+    seed: int,
+    title: str,
 ) -> None:
     """Draw the runs of one seed."""
-    from slimsched.execution.simulated_jobs_comparison import prepare, simulate
     from slimsched.telemetry.job_plots import plot_jobs
 
-    prepared = prepare(trace, setting, seed)
-    runs = {name: simulate(name, prepared, setting, seed)[:2] for name in names}
     plot_jobs(runs, setting.topology, f"{title}, {setting.network}, {setting.arrivals}, seed {seed}", path)

@@ -1,16 +1,19 @@
 """Options that choose a trace, a cluster and a network, shared by the commands that simulate jobs."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from slimsched.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from slimsched.domain.job import Job
     from slimsched.domain.topology import Topology
     from slimsched.execution.simulated_jobs_comparison import JobSetting
+    from slimsched.telemetry.job_runs import JobHistory
 
 Trace = Annotated[
     str,
@@ -46,6 +49,7 @@ Models = Annotated[
         "--models", help="Models that jobs without one draw from, comma-separated; see `slim jobs models`."
     ),
 ]
+Out = Annotated[Path | None, typer.Option("--out", help="Leave the run in this folder, for slim report.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 
 GENERATED_JOBS = 5000
@@ -121,3 +125,26 @@ def make_setting(
         quotas=read_quotas(quota),
         models=tuple(models.split(",")) if models else MEASURED,
     )
+
+
+def leave_run(
+    folder: Path,
+    trace: str,
+    setting: "JobSetting",
+    seed: int,
+    rows: list[dict[str, Any]],
+    found: "Mapping[str, Mapping[str, JobHistory]]",
+    seeds: int = 1,
+) -> None:
+    """Write a run folder; pictures are of the first seed."""
+    import msgspec
+
+    from slimsched.telemetry.job_arrays import job_arrays
+    from slimsched.telemetry.run_folder import About, make_folder, write_run
+
+    topology = setting.topology
+    config = {"trace": trace, "gpus": topology.gpus, "racks": len(topology.racks)}
+    config |= {name: value for name, value in msgspec.to_builtins(setting).items() if name != "machines"}
+    title = f"{trace} on {topology.name} ({topology.gpus} GPUs), {setting.network}, {setting.arrivals}"
+    about = About(kind="jobs", title=title, seed=seed, seeds=seeds, config=config)
+    write_run(make_folder(folder), about, rows, job_arrays(found, topology))

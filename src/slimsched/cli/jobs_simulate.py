@@ -1,5 +1,6 @@
 """`slim jobs simulate`: one policy on one trace."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Annotated
@@ -32,6 +33,7 @@ def simulate(
         Path | None, typer.Option("--log", help="Write events and commands as JSON lines.")
     ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the run to a PNG.")] = None,
+    out: options.Out = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Simulate one policy on a trace.
@@ -43,10 +45,13 @@ def simulate(
       slim jobs simulate --trace tiresias --policy fifo --gpus 16
 
       slim jobs simulate --trace my_sacct.txt --cluster my_racks.csv --network oversubscribed --plot run.png
+
+      slim jobs simulate --jobs 500 --out runs/dally && slim report runs/dally
     """
     from slimsched.cli.jobs_table import print_rows
     from slimsched.execution import simulated_jobs_comparison as comparison
     from slimsched.telemetry.job_log import encode
+    from slimsched.telemetry.run_folder import EVENTS
 
     topology = options.read_topology(cluster, gpus)
     setting = options.make_setting(
@@ -72,6 +77,9 @@ def simulate(
         from slimsched.telemetry.job_plots import plot_jobs
 
         plot_jobs({policy: (summary, found)}, topology, f"{trace} on {topology.name}, {network}", plot)
+    if out is not None:
+        options.leave_run(out, trace, setting, seed, [msgspec.to_builtins(summary)], {policy: found})
+        (out / EVENTS).write_bytes(gzip.compress(encode(entries), mtime=0))
     if as_json:
         print(
             json.dumps({**msgspec.to_builtins(summary), "network": network, "arrivals": arrivals}, indent=1)
@@ -80,5 +88,5 @@ def simulate(
     console = Console()
     row = comparison.average([summary], network=network, arrivals=arrivals)
     print_rows(console, [row], f"{trace} on {topology.name} ({topology.gpus} GPUs), {network}, {arrivals}")
-    for path in filter(None, (log, plot)):
+    for path in filter(None, (log, plot, out)):
         console.print(f"written: {path}")

@@ -1,15 +1,20 @@
 """Options that choose a scenario and its load, shared by the simulating commands."""
 
 import re
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from slimsched.config import build_scenario, read_scenario
 from slimsched.domain.fault import Fault
 from slimsched.errors import ConfigError
 from slimsched.execution.scenario import Scenario
+from slimsched.telemetry.run_folder import About
 
 ScenarioName = Annotated[
     str, typer.Option("--scenario", help="A shipped scenario: paper, edge-12, fleet-64.")
@@ -29,6 +34,7 @@ Deadline = Annotated[
     float | None, typer.Option("--deadline-ms", help="Deadline of each request in milliseconds.")
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Same seed, same run.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Leave the run in this folder, for slim report.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 
 _AT = re.compile(r"^(?P<server>[^@]+)@(?P<at>[0-9.]+)s?(?:x(?P<factor>[0-9.]+))?$")
@@ -51,6 +57,25 @@ def choose(
     deadline_s = None if deadline_ms is None else deadline_ms / 1000
     scenario = scenario.with_load(arrivals=arrivals, rate_per_s=rate, seconds=seconds, deadline_s=deadline_s)
     return scenario, raw, path
+
+
+def about(scenario: Scenario, raw: dict[str, Any], seed: int, seeds: int = 1) -> About:
+    """What a run folder says of a run: the scenario file with everything the command line changed."""
+    load, timeline = msgspec.to_builtins(scenario.load), msgspec.to_builtins(scenario.faults)
+    return About(
+        kind="requests",
+        title=f"{scenario.name}: {scenario.description}" if scenario.description else scenario.name,
+        seed=seed,
+        seeds=seeds,
+        config={**raw, "load": load} | ({"fault": list(timeline)} if timeline else {}),
+        faults=scenario.faults,
+    )
+
+
+def arrival_s(scenario: Scenario, seed: int) -> NDArray[np.float64]:
+    """When the requests of a run come: the seed says it."""
+    stream = scenario.load.stream(seed, scenario.cluster.accuracy.images)
+    return np.array([request.arrival_s for request in stream.take_until(inf)])
 
 
 def faults(kill: list[str], restore: list[str], slow: list[str]) -> tuple[Fault, ...]:

@@ -13,8 +13,12 @@ from slimsched.cli import scenario as options
 from slimsched.cli.table import print_summaries
 from slimsched.execution.simulation import simulate
 from slimsched.learning.registry import goal_spec, make_router
+from slimsched.telemetry.bound_curve import BoundCurve
 from slimsched.telemetry.log import Header, LogWriter
+from slimsched.telemetry.observer import Observer
 from slimsched.telemetry.plots import plot_runs
+from slimsched.telemetry.recorder import Recorder
+from slimsched.telemetry.run_folder import EVENTS, make_folder, trace_arrays, write_run
 
 
 def command(
@@ -46,6 +50,7 @@ def command(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw latency, front and widths to a PNG.")
     ] = None,
+    out: options.Out = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Simulate one router on a scenario.
@@ -59,21 +64,29 @@ def command(
       slim simulate --router goal --min-accuracy 75 --p99-ms 80 --minimise energy
 
       slim simulate --kill server-0@10s --restore server-0@20s --drain --json
+
+      slim simulate --router lp --seconds 10 --out runs/lp && slim report runs/lp
     """
     chosen, raw, path = options.choose(scenario, config, accuracy, arrivals, rate, seconds, deadline_ms)
     chosen = chosen.with_faults(options.faults(kill, restore, slow))
     router = goal_spec(router, min_accuracy=min_accuracy, p99_ms=p99_ms, minimise=minimise)
+    header = Header(
+        slim=__version__,
+        scenario=raw,
+        beside="" if config is None else str(path.parent),
+        router=router,
+        seed=seed,
+    )
+    recorder = None
     with ExitStack() as stack:
-        observers = []
+        observers: list[Observer] = []
         if log is not None:
-            header = Header(
-                slim=__version__,
-                scenario=raw,
-                beside="" if config is None else str(path.parent),
-                router=router,
-                seed=seed,
-            )
             observers.append(stack.enter_context(LogWriter(log, header)))
+        if out is not None:
+            observers.append(stack.enter_context(LogWriter(make_folder(out) / EVENTS, header)))
+            bound = BoundCurve(chosen.cluster).accuracy
+            recorder = Recorder(chosen.cluster, router, seconds=chosen.load.seconds, bound=bound)
+            observers.append(recorder)
         if not as_json:
             stack.enter_context(
                 Console(stderr=True).status(f"simulating {chosen.load.seconds:g} s of {chosen.name}")
@@ -81,6 +94,11 @@ def command(
         trace = simulate(chosen, router, seed=seed, drain=drain, observers=observers, make=make_router)
     if plot is not None:
         plot_runs([trace], f"{chosen.name}, seed {seed}", plot)
+    if out is not None and recorder is not None:
+        about = options.about(chosen, raw, seed)
+        rows = [msgspec.to_builtins(trace.summary)]
+        arrays = trace_arrays([trace], options.arrival_s(chosen, seed))
+        write_run(out, about, rows, arrays, recorder.frames)
     if as_json:
         print(msgspec.json.encode(trace.summary).decode())
         return
@@ -92,6 +110,6 @@ def command(
         f"mean batch {row.batch_mean:.1f}; energy {row.energy_source}; "
         f"{row.requests_per_wall_s:,.0f} simulated requests a second"
     )
-    for written in (log, plot):
+    for written in (log, plot, out):
         if written is not None:
             console.print(f"written: {written}")

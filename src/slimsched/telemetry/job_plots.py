@@ -8,10 +8,9 @@ import numpy as np
 
 from slimsched.domain.topology import Topology
 from slimsched.errors import SlimError
+from slimsched.telemetry.job_occupancy import rack_occupancy
 from slimsched.telemetry.job_runs import JobHistory
 from slimsched.telemetry.job_summary import JobSummary
-
-BINS = 300
 
 
 class PlotError(SlimError):
@@ -75,19 +74,9 @@ def _communication(axis: Any, runs: Mapping[str, tuple[JobSummary, Mapping[str, 
 
 def _racks(axis: Any, found: Mapping[str, JobHistory], topology: Topology, policy: str) -> None:
     """GPUs held in each rack over time, as a picture."""
-    end_s = max((run.end_s for history in found.values() for run in history.runs), default=1.0)
-    edges_s = np.linspace(0.0, end_s, BINS + 1)
-    change = np.zeros((len(topology.racks), BINS + 1))
-    for history in found.values():
-        for run in history.runs:
-            first, last = np.searchsorted(edges_s, (run.start_s, run.end_s), side="right") - 1
-            for name, gpus in run.placement:
-                rack = topology.rack_of_name[name]
-                change[rack, first] += gpus
-                change[rack, min(int(last), BINS)] -= gpus
-    held = np.cumsum(change, axis=1)[:, :BINS] / np.array(topology.rack_gpus)[:, None]
+    edges_s, held = rack_occupancy(found, topology)
     image = axis.imshow(
-        held, aspect="auto", extent=(0.0, end_s / 3600, len(topology.racks), 0), vmin=0.0, vmax=1.0
+        held, aspect="auto", extent=(0.0, edges_s[-1] / 3600, len(topology.racks), 0), vmin=0.0, vmax=1.0
     )
     axis.set(xlabel="time (h)", ylabel="rack", title=f"share of each rack's GPUs held ({policy})")
     axis.figure.colorbar(image, ax=axis)

@@ -1,0 +1,1 @@
+"""Looking at it: the live page of `slim serve`, and reports of runs."""

@@ -1,0 +1,111 @@
+"""Pictures of a run that placed training jobs."""
+
+from typing import Any
+
+import numpy as np
+
+from slimsched.dashboard.picture import COLOURS, INK, Picture, draw
+from slimsched.telemetry.run_folder import Run
+
+
+def job_pictures(run: Run) -> list[Picture]:
+    """All pictures, in reading order."""
+    return [_completion(run), _makespan(run), _tiers(run), _occupancy(run)]
+
+
+def _completion(run: Run) -> Picture:
+    def paint(axes: Any) -> None:
+        axis = axes[0, 0]
+        for row, policy in enumerate(_policies(run)):
+            jct_s = run.arrays[f"{row}/jct_s"]
+            if len(jct_s):
+                at = np.linspace(0, len(jct_s) - 1, min(len(jct_s), 400)).astype(int)
+                colour = COLOURS[row % len(COLOURS)]
+                axis.plot(np.maximum(jct_s[at], 1.0), (at + 1) / len(jct_s), color=colour, label=policy)
+        axis.set(xscale="log", xlabel="job completion time (s)", ylabel="share of jobs", ylim=(0, 1.01))
+        axis.legend(fontsize=8)
+
+    best = min(run.rows, key=lambda row: float(row["jct_mean_s"]))
+    says = f"Cumulative distribution of job completion time. Mean of {best['policy']}: "
+    says += f"{best['jct_mean_s'] / 3600:.2f} h" + (", the lowest." if len(run.rows) > 1 else ".")
+    return draw("completion", "Job completion time", says, paint)
+
+
+def _makespan(run: Run) -> Picture:
+    names = _policies(run)
+
+    def paint(axes: Any) -> None:
+        axis = axes[0, 0]
+        axis.barh(names, [row["makespan_s"] / 3600 for row in run.rows], color=COLOURS[0])
+        bound_h = max(row["makespan_bound_s"] for row in run.rows) / 3600
+        axis.axvline(bound_h, color=INK, linestyle="--", linewidth=1, label="lower bound")
+        axis.set(xlabel="makespan (h)")
+        axis.invert_yaxis()
+        axis.legend(fontsize=8)
+
+    best = min(run.rows, key=lambda row: float(row["makespan_s"]))
+    says = f"Time until the last job is done, beside the lower bound. {best['policy']} takes "
+    says += f"{best['makespan_s'] / 3600:.2f} h" + (", the least." if len(run.rows) > 1 else ".")
+    return draw("makespan", "Makespan", says, paint, height=_tall(names))
+
+
+def _tiers(run: Run) -> Picture:
+    names = _policies(run)
+
+    def paint(axes: Any) -> None:
+        for axis, key, label in (
+            (axes[0, 0], "comm_by_tier", "communication / computing"),
+            (axes[0, 1], "gpu_share_by_tier", "share of GPU time"),
+        ):
+            left = np.zeros(len(names))
+            for number, tier in enumerate(run.rows[0][key]):
+                share = np.array([row[key][tier] for row in run.rows])
+                axis.barh(names, share, left=left, label=tier, color=COLOURS[number])
+                left += share
+            axis.set(xlabel=label)
+            axis.invert_yaxis()
+        figure = axes[0, 0].figure
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=8)
+
+    says = "Communication not hidden by computing, and GPU time, by the network tier gangs spread over."
+    return draw("tiers", "Network tiers", says, paint, columns=2, height=_tall(names))
+
+
+def _occupancy(run: Run) -> Picture:
+    names = _policies(run)
+    columns = 2 if len(names) == 4 else min(3, len(names))
+    lines = -(-len(names) // columns)
+
+    def paint(axes: Any) -> None:
+        image = None
+        for row, policy in enumerate(names):
+            axis, held = axes.flat[row], run.arrays[f"{row}/held"]
+            extent = (0.0, run.arrays[f"{row}/edges_s"][-1] / 3600, len(held), 0)
+            image = axis.imshow(
+                held,
+                aspect="auto",
+                extent=extent,
+                vmin=0.0,
+                vmax=1.0,
+                cmap="viridis",
+                interpolation="nearest",
+            )
+            axis.yaxis.get_major_locator().set_params(integer=True)
+            axis.set(xlabel="time (h)", ylabel="rack")
+            axis.set_title(policy, fontsize=9)
+            axis.grid(False)
+        for axis in list(axes.flat)[len(names) :]:
+            axis.set_axis_off()
+        axes.flat[0].figure.colorbar(image, ax=axes, shrink=0.8, label="share of GPUs held")
+
+    says = "Share of each rack's GPUs held by jobs over time; bright is full."
+    return draw("occupancy", "Cluster occupancy", says, paint, columns=columns, rows=lines, height=2.6)
+
+
+def _policies(run: Run) -> list[str]:
+    return [str(row["policy"]) for row in run.rows]
+
+
+def _tall(names: list[str]) -> float:
+    return 1.2 + 0.28 * len(names)

@@ -1,0 +1,79 @@
+"""A picture of a report: as SVG that takes the page's colours, and as PNG for anywhere else."""
+
+from collections.abc import Callable
+from io import BytesIO, StringIO
+from typing import Any
+
+from msgspec import Struct
+
+from slimsched.errors import SlimError
+
+INK = "#010203"
+"""Drawn wherever the page's own text colour belongs; the SVG says currentColor instead."""
+
+COLOURS = ("#4c78c8", "#e07b39", "#3f9c6b", "#cf4b52", "#8c6bc0", "#9a7350", "#d678b4", "#7f8c8d", "#b8a02e")
+WIDTH_COLOURS = ("#7fb8e6", "#4c8bd0", "#2f62a8", "#1b3a70")
+"""Narrow to wide."""
+
+_STYLE = {
+    "font.size": 9,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "slim",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#8888884d",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+}
+
+
+class Picture(Struct, frozen=True, kw_only=True):
+    """`says` is what someone who cannot see it should know."""
+
+    name: str
+    title: str
+    says: str
+    svg: str
+    png: bytes
+
+
+def draw(
+    name: str,
+    title: str,
+    says: str,
+    paint: Callable[[Any], None],
+    *,
+    columns: int = 1,
+    rows: int = 1,
+    height: float = 3.2,
+) -> Picture:
+    """Let `paint` fill a grid of axes (an array of rows × columns) and keep the result in both forms."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise SlimError(
+            "reports need matplotlib; install it with: pip install 'slim-scheduler[plot]'"
+        ) from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type,unused-ignore]
+        size = (4.6 * columns if columns > 1 else 7.2, height * rows)
+        figure, axes = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+        paint(axes)
+        text, image = StringIO(), BytesIO()
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        figure.savefig(image, format="png", dpi=130, facecolor="white")
+        pyplot.close(figure)
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    return Picture(name=name, title=title, says=says, svg=_own_ids(svg, name), png=image.getvalue())
+
+
+def _own_ids(svg: str, name: str) -> str:
+    """Several drawings share a page: give the ids of each its name."""
+    return svg.replace('id="', f'id="{name}-').replace("url(#", f"url(#{name}-").replace('"#', f'"#{name}-')

@@ -1,0 +1,77 @@
+"""The report of a run: one HTML file that needs nothing else, and its pictures as PNG."""
+
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+
+from slimsched.dashboard.job_pictures import job_pictures
+from slimsched.dashboard.picture import Picture
+from slimsched.dashboard.report_table import JOB_COLUMNS, REQUEST_COLUMNS, table
+from slimsched.dashboard.request_pictures import request_pictures
+from slimsched.telemetry.run_folder import Run
+
+
+def write_report(run: Run, path: Path) -> list[Path]:
+    """Write the page at `path` and the pictures beside it; return what was written."""
+    pictures = job_pictures(run) if run.about.kind == "jobs" else request_pictures(run)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(run, pictures), encoding="utf-8")
+    written = [path]
+    for picture in pictures:
+        written.append(path.with_name(f"{path.stem}-{picture.name}.png"))
+        written[-1].write_bytes(picture.png)
+    return written
+
+
+def page(run: Run, pictures: list[Picture]) -> str:
+    """The report as HTML."""
+    about = run.about
+    jobs = about.kind == "jobs"
+    figures = table(run.rows, "policy" if jobs else "router", JOB_COLUMNS if jobs else REQUEST_COLUMNS)
+    seeds = f"seed {about.seed}" + (
+        f" and {about.seeds - 1} more, ± is the 95 % interval" * (about.seeds > 1)
+    )
+    config = escape(msgspec.json.format(msgspec.json.encode(about.config), indent=2).decode())
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(about.title)}</title><style>{_asset('report.css')}</style></head><body>",
+            f"<header><h1>{escape(about.title)}</h1>",
+            f'<p class="quiet">Slim Scheduler {escape(about.slim)}, {escape(seeds)}</p></header><main>',
+            f'<section aria-labelledby="figures"><h2 id="figures">Figures</h2>{figures}</section>',
+            *map(_figure, pictures),
+            _faults(run),
+            '<section aria-labelledby="config"><h2 id="config">Configuration</h2>',
+            f"<p>Seed {about.seed}. Same configuration and seed, same run.</p>",
+            f"<details open><summary>All settings</summary><pre>{config}</pre></details></section>",
+            "</main></body></html>\n",
+        ]
+    )
+
+
+def _figure(picture: Picture) -> str:
+    svg = picture.svg.replace("<svg ", f'<svg role="img" aria-label="{escape(picture.says)}" ', 1)
+    return (
+        f'<figure id="{picture.name}"><h2>{escape(picture.title)}</h2><div class="scroll">{svg}</div>'
+        f"<figcaption>{escape(picture.says)}</figcaption></figure>"
+    )
+
+
+def _faults(run: Run) -> str:
+    if not run.about.faults:
+        return ""
+    did = {"kill": "is killed", "restore": "returns", "slow": "is slowed"}
+    lines = "".join(
+        f"<li>{fault.at_s:g} s: {escape(fault.server)} {did[fault.kind]}"
+        + (f", {fault.slowdown:g} times as slow" if fault.kind == "slow" else "")
+        + "</li>"
+        for fault in run.about.faults
+    )
+    return f'<section aria-labelledby="faults"><h2 id="faults">Faults</h2><ul>{lines}</ul></section>'
+
+
+def _asset(name: str) -> str:
+    return (files("slimsched.dashboard") / "page" / name).read_text(encoding="utf-8")

@@ -1,0 +1,76 @@
+"""The tables of a report: which figures, under which names, in which units."""
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+Row = Mapping[str, Any]
+Column = tuple[str, str, Callable[[float], str]]
+"""Heading, key of the figure, how it is written."""
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
+def _millis(value: float) -> str:
+    return f"{1e3 * value:,.0f} ms"
+
+
+def _hours(value: float) -> str:
+    return f"{value / 3600:,.2f} h"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+REQUEST_COLUMNS: Sequence[Column] = (
+    ("accuracy", "accuracy", _percent),
+    ("of bound", "bound_share", _percent),
+    ("mean", "latency_mean_s", _millis),
+    ("p50", "latency_p50_s", _millis),
+    ("p99", "latency_p99_s", _millis),
+    ("in time", "slo_attainment", _percent),
+    ("goodput /s", "goodput_per_s", _count),
+    ("J/request", "energy_j_per_request", lambda value: f"{value:.4f}"),
+    ("arrived", "arrived", _count),
+    ("answered", "completed", _count),
+    ("dropped", "dropped", _count),
+    ("lost", "lost", _count),
+)
+JOB_COLUMNS: Sequence[Column] = (
+    ("mean JCT", "jct_mean_s", _hours),
+    ("p50", "jct_p50_s", _hours),
+    ("p99", "jct_p99_s", _hours),
+    ("makespan", "makespan_s", _hours),
+    ("mean wait", "wait_mean_s", _hours),
+    ("comm/compute", "comm_overhead", lambda value: f"{value:.3f}"),
+    ("stops", "preemptions", _count),
+    ("GPUs held", "utilization", _percent),
+    ("goodput", "goodput", _percent),
+    ("jobs", "jobs", _count),
+)
+
+
+def table(rows: Sequence[Row], first: str, columns: Sequence[Column]) -> str:
+    """One row of HTML for each row of figures, with its 95 % interval where there is one."""
+    head = "".join(f'<th scope="col">{escape(title)}</th>' for title, _, _ in columns)
+    body = "".join(
+        f'<tr><th scope="row">{escape(str(row[first]))}</th>'
+        + "".join(f"<td>{_cell(row, key, write)}</td>" for _, key, write in columns)
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="Figures"><table><thead><tr>'
+        f'<th scope="col">{escape(first)}</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def _cell(row: Row, key: str, write: Callable[[float], str]) -> str:
+    value = row.get(key)
+    if value is None:
+        return "–"
+    spread = (row.get("ci95") or {}).get(key)
+    return escape(write(value) + (f" ± {write(spread)}" if spread else ""))

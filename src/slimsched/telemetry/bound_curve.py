@@ -1,0 +1,28 @@
+"""The bound curve: the fluid bound over arrival rates, solved once and read off ever after."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slimsched.domain.cluster import Cluster
+from slimsched.domain.width import SEGMENTS, WIDTHS
+from slimsched.routing.fluid import capacity_per_s, fluid_optimum
+
+POINTS = 64
+
+
+class BoundCurve:
+    """Correct answers a second are concave in the rate, so straight lines between points lie just below."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        most = capacity_per_s(cluster, (min(WIDTHS),) * SEGMENTS)
+        least = capacity_per_s(cluster, (max(WIDTHS),) * SEGMENTS)
+        self._rate_per_s: NDArray[np.float64] = np.geomspace(0.5 * least, 1.05 * most, POINTS)
+        self._correct_per_s = np.array(
+            [rate * fluid_optimum(cluster, float(rate)).accuracy for rate in self._rate_per_s]
+        )
+
+    def accuracy(self, rate_per_s: float) -> float:
+        """The best accuracy any router could give; requests that cannot be served count as wrong."""
+        if rate_per_s <= self._rate_per_s[0]:
+            return float(self._correct_per_s[0] / self._rate_per_s[0])
+        return float(np.interp(rate_per_s, self._rate_per_s, self._correct_per_s)) / rate_per_s

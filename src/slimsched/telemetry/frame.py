@@ -1,0 +1,71 @@
+"""A frame: all a dashboard shows of one moment, as one small JSON object."""
+
+from msgspec import Struct
+
+
+class ServerFrame(Struct, frozen=True, kw_only=True):
+    """One server: what the gateway has out there by segment, and what the server last said of itself.
+
+    `widths` are shares of the images it ran lately at each width, narrow to wide. A server that is down has
+    nothing to say: its own figures are 0.
+    """
+
+    name: str
+    up: bool
+    at: tuple[int, ...]
+    queued: int
+    instances: int
+    utilization: float
+    power_w: float
+    vram_bytes: int
+    widths: tuple[float, ...]
+    images_per_s: float
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """A route the router chose and why."""
+
+    at_s: float
+    server: str
+    segment: int
+    width: float
+    images: int
+    reason: str
+
+
+class Happening(Struct, frozen=True, kw_only=True):
+    """Something worth telling people: a server went or came back."""
+
+    at_s: float
+    text: str
+
+
+class Frame(Struct, frozen=True, kw_only=True):
+    """Totals since the start, figures over the last seconds, servers, and the last decisions.
+
+    `waiting` are requests in the central queue by the segment that comes next, `finished_per_s` images that
+    passed each segment. A figure is None while there is nothing to compute it from.
+    """
+
+    at_s: float
+    phase: str
+    router: str
+    arrived: int
+    answered: int
+    dropped: int
+    waiting: tuple[int, ...]
+    finished_per_s: tuple[float, ...]
+    arrival_per_s: float
+    goodput_per_s: float
+    latency_p50_s: float | None
+    latency_p95_s: float | None
+    latency_p99_s: float | None
+    slo: float | None
+    accuracy: float | None
+    energy_j: float | None
+    widths: tuple[float, ...]
+    bound_accuracy: float | None
+    bound_share: float | None
+    servers: tuple[ServerFrame, ...]
+    decisions: tuple[Decision, ...]
+    happenings: tuple[Happening, ...]

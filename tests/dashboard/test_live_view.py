@@ -1,0 +1,76 @@
+"""The fold behind the dashboard, held against the run it watched."""
+
+from slimsched.config import load_scenario
+from slimsched.domain.fault import Fault
+from slimsched.execution.simulation import simulate
+from slimsched.routing.fluid import fluid_optimum
+from slimsched.telemetry.bound_curve import BoundCurve
+from slimsched.telemetry.frame import Frame
+from slimsched.telemetry.recorder import FRAMES, Recorder
+from slimsched.telemetry.trace import Trace
+
+KILL = Fault(server="server-0", at_s=0.4, kind="kill")
+RESTORE = Fault(server="server-0", at_s=1.2, kind="restore")
+
+
+def recorded(rate_per_s: float = 3000.0) -> tuple[Trace, list[Frame]]:
+    scenario = load_scenario("paper").with_load(rate_per_s=rate_per_s, seconds=2.0)
+    scenario = scenario.with_faults((KILL, RESTORE))
+    curve = BoundCurve(scenario.cluster)
+    recorder = Recorder(scenario.cluster, "sed", seconds=2.0, bound=curve.accuracy)
+    trace = simulate(scenario, "sed", seed=1, observers=[recorder])
+    return trace, recorder.frames
+
+
+def test_every_request_is_somewhere_exactly_once() -> None:
+    _, frames = recorded()
+    for frame in frames:
+        somewhere = sum(frame.waiting) + sum(sum(server.at) for server in frame.servers)
+        assert somewhere == frame.arrived - frame.answered - frame.dropped
+        assert min(frame.waiting) >= 0
+        assert all(min(server.at) >= 0 for server in frame.servers)
+
+
+def test_totals_grow_to_those_of_the_run() -> None:
+    trace, frames = recorded()
+    assert len(frames) in (FRAMES - 1, FRAMES)
+    assert frames[-1].arrived <= trace.summary.arrived
+    assert frames[-1].answered >= 0.97 * trace.summary.completed
+    assert [frame.answered for frame in frames] == sorted(frame.answered for frame in frames)
+
+
+def test_a_dead_server_is_shown_with_nothing_and_returns() -> None:
+    _, frames = recorded()
+    states = [frame.servers[0].up for frame in frames]
+    first_down = states.index(False)
+    first_up_again = states.index(True, first_down)
+    assert 0.4 + 0.5 <= frames[first_down].at_s < 1.0, "a death is noticed half a second later"
+    assert frames[first_up_again].at_s >= 1.2 + 0.5
+    assert all(sum(frame.servers[0].at) == 0 for frame in frames if not frame.servers[0].up)
+    assert [one.text for one in frames[-1].happenings] == ["server-0 is down", "server-0 is up"]
+
+
+def test_figures_are_those_of_the_last_second() -> None:
+    trace, frames = recorded()
+    frame = frames[-1]
+    window = trace.latency_s[(trace.answered_s > frame.at_s - 1.0) & (trace.answered_s <= frame.at_s)]
+    assert frame.latency_p50_s is not None
+    assert abs(frame.latency_p50_s - sorted(window)[len(window) // 2]) < 0.01 * frame.latency_p50_s + 1e-4
+    assert abs(frame.arrival_per_s - 3000) < 300
+    assert abs(sum(frame.widths) - 1.0) < 1e-9
+    assert frame.bound_share is not None
+    assert 0.5 < frame.bound_share <= 1.002, "the curve lies up to 0.2 % below the bound"
+
+
+def test_decisions_come_with_their_reasons() -> None:
+    _, frames = recorded()
+    assert all(decision.reason for decision in frames[-1].decisions)
+    assert frames[-1].decisions[-1].at_s <= frames[-1].at_s
+
+
+def test_the_curve_lies_at_the_bound_or_just_below() -> None:
+    cluster = load_scenario("paper").cluster
+    curve = BoundCurve(cluster)
+    for rate in (10.0, 4000.0, 9200.0, 15000.0, 30000.0):
+        bound = fluid_optimum(cluster, rate).accuracy
+        assert bound - 0.002 <= curve.accuracy(rate) <= bound + 1e-6

@@ -1,0 +1,120 @@
+"""Run folders and the reports made of them, as a user makes them."""
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SLIM = [sys.executable, "-c", "from slimsched.cli.app import main; main()"]
+VOID = {"meta", "br", "img", "input", "link", "hr", "path", "use", "rect"}
+
+
+def slim(*arguments: str) -> str:
+    done = subprocess.run([*SLIM, *arguments], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Page(HTMLParser):
+    """What a page holds and whether it reaches outside."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.ids: list[str] = []
+        self.outside: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("src", "href", "xlink:href") and re.match(r"(https?:)?//", value or ""):
+                self.outside.append(value or "")
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "one"
+    faults = ("--kill", "server-0@0.3s", "--restore", "server-0@1.1s")
+    slim("simulate", "--rate", "1500", "--seconds", "2", *faults, "--seed", "7", "--out", str(folder))
+    return folder
+
+
+def test_a_run_folder_holds_config_seed_log_figures_and_arrays(simulated: Path) -> None:
+    about = json.loads((simulated / "run.json").read_text())
+    assert about["seed"] == 7
+    assert about["config"]["load"]["rate_per_s"] == 1500
+    assert [fault["kind"] for fault in about["config"]["fault"]] == ["kill", "restore"]
+    (row,) = json.loads((simulated / "summary.json").read_text())
+    with np.load(simulated / "arrays.npz", allow_pickle=False) as arrays:
+        assert len(arrays["0/latency_s"]) == row["completed"]
+    assert "no difference" in slim("replay", str(simulated / "events.jsonl.gz"))
+
+
+def test_the_same_seed_leaves_the_same_bytes(simulated: Path, tmp_path: Path) -> None:
+    faults = ("--kill", "server-0@0.3s", "--restore", "server-0@1.1s")
+    slim("simulate", "--rate", "1500", "--seconds", "2", *faults, "--seed", "7", "--out", str(tmp_path))
+    for name in ("run.json", "events.jsonl.gz", "frames.jsonl.gz"):
+        assert (tmp_path / name).read_bytes() == (simulated / name).read_bytes(), name
+
+
+def test_a_report_holds_every_figure_and_needs_no_network(simulated: Path) -> None:
+    written = json.loads(slim("report", str(simulated), "--json"))["written"]
+    page = Page(Path(written[0]).read_text())
+    assert set(page.ids) >= {"figures", "latency", "front", "widths", "queues", "servers", "faults", "config"}
+    assert page.outside == []
+    text = " ".join(page.words)
+    assert "0.3 s: server-0 is killed" in text
+    assert "Seed 7" in text
+    assert "fluid bound" in text
+    assert len(page.ids) == len(set(page.ids)), "drawings do not share ids"
+    for path in written[1:]:
+        assert Path(path).read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_comparison_has_a_row_and_an_interval_for_each_router(tmp_path: Path) -> None:
+    options = ("--routers", "sed,lp", "--rate", "500", "--seconds", "0.5", "--seeds", "2")
+    slim("compare", *options, "--out", str(tmp_path / "run"))
+    slim("report", str(tmp_path / "run"), "--out", str(tmp_path / "all.html"))
+    text = (tmp_path / "all.html").read_text()
+    assert text.count('<th scope="row">') == 2
+    assert " ± " in text
+    assert {path.name for path in tmp_path.glob("*.png")} == {
+        f"all-{name}.png" for name in ("latency", "front", "widths", "queues")
+    }
+
+
+def test_training_jobs_have_their_own_pictures(tmp_path: Path) -> None:
+    options = ("--jobs", "60", "--cluster", "racks-64", "--policies", "tiresias,dally")
+    slim("jobs", "compare", *options, "--out", str(tmp_path / "both"))
+    slim("jobs", "simulate", *options[:4], "--out", str(tmp_path / "one"))
+    for name in ("both", "one"):
+        slim("report", str(tmp_path / name))
+        page = Page((tmp_path / name / "report.html").read_text())
+        assert set(page.ids) >= {"figures", "completion", "makespan", "tiers", "occupancy", "config"}
+
+
+def test_a_folder_without_a_run_is_refused_with_the_way_to_get_one(tmp_path: Path) -> None:
+    done = subprocess.run([*SLIM, "report", str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("slim: no run at")
+    assert "slim simulate --out" in done.stderr
+
+
+def test_a_damaged_run_is_refused(simulated: Path, tmp_path: Path) -> None:
+    for path in simulated.iterdir():
+        if path.suffix in (".json", ".npz"):
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "arrays.npz").write_bytes(b"not an archive")
+    done = subprocess.run([*SLIM, "report", str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "is damaged" in done.stderr
