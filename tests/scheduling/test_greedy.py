@@ -9,6 +9,7 @@ from slimsched.scheduling.events import (
     BlockArrived,
     InstanceLoaded,
     InstanceUnloaded,
+    Started,
     TelemetrySampled,
 )
 from slimsched.scheduling.greedy import GreedyScheduler
@@ -231,3 +232,19 @@ def test_early_drop_gives_up_what_can_no_longer_be_in_time_and_says_why() -> Non
     assert commands[0].reason == "deadline out of reach"
     (run,) = ran(server.arrive(2, 2, now_s=1.0, deadline_s=1.02))
     assert run.batch.size == 2
+
+
+def test_resident_widths_are_loaded_at_the_start_and_stay() -> None:
+    server = Server(resident=(1.0,), idle_unload_s=1.0)
+    loads = server.tell(Started())
+    assert [(c.instance.segment, c.instance.width) for c in loads if isinstance(c, LoadInstance)] == [
+        (segment, 1.0) for segment in range(4)
+    ]
+    for load in loads:
+        assert isinstance(load, LoadInstance)
+        server.tell(InstanceLoaded(instance=load.instance.id))
+    (run,) = ran(server.arrive(1, 2, width=0.25))
+    assert run.batch.key.width == 0.25
+    server.finish(run.batch.instance)
+    assert server.tell(Wake(), now_s=100.0) == []
+    assert len(server.scheduler.fleet) == 4

@@ -44,6 +44,7 @@ from slimsched.scheduling.events import (
     Event,
     InstanceLoaded,
     InstanceUnloaded,
+    Started,
     TelemetrySampled,
 )
 from slimsched.scheduling.greedy import GreedyScheduler
@@ -83,6 +84,12 @@ class LiveServer:
     def now_s(self) -> float:
         """Seconds on the clock all servers and the gateway share."""
         return monotonic() - self._spec.clock_zero_s
+
+    async def start(self) -> None:
+        """Load what shall always be loaded, and return when it is."""
+        self.handle(Started())
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     async def listen(self, reader: asyncio.StreamReader) -> None:
         """Take messages from the gateway until it is gone or has drained this server."""

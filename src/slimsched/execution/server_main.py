@@ -53,6 +53,7 @@ async def _serve(spec: ServerSpec, executor: Executor, observers: list[LogWriter
     server = LiveServer(spec, spec.profile.profile(), executor, meter, writer, observers)
     peers = await asyncio.start_unix_server(server.hand_over, spec.own_socket)
     async with peers:
+        await server.start()
         writer.write(frame(Ready(server=spec.index, pid=os.getpid())))
         work = [server.listen(reader), server.sample_forever(), server.drained.wait()]
         tasks = [asyncio.ensure_future(one) for one in work]

@@ -212,4 +212,5 @@ class SimulatedCluster:
             observers=self._observers,
         )
         server.device.sample(self.timeline.now_s)
+        server.start()
         return server

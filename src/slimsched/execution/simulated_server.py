@@ -17,6 +17,7 @@ from slimsched.scheduling.events import (
     Event,
     InstanceLoaded,
     InstanceUnloaded,
+    Started,
     TelemetrySampled,
 )
 from slimsched.scheduling.greedy import GreedyScheduler
@@ -64,6 +65,10 @@ class SimulatedServer:
         self._timeline = timeline
         self._upstream = upstream
         self._observers = observers
+
+    def start(self) -> None:
+        """Begin with what shall always be loaded."""
+        self._handle(Started())
 
     def receive(self, block: Block) -> None:
         """A block and its inputs are here."""

@@ -6,6 +6,10 @@ from slimsched.domain.block import Block
 from slimsched.domain.timer import Wake
 
 
+class Started(Struct, frozen=True, kw_only=True, tag=True):
+    """The device is there, with nothing loaded."""
+
+
 class BlockArrived(Struct, frozen=True, kw_only=True, tag=True):
     """The router sent a block, and its input lies on this server now."""
 
@@ -40,4 +44,4 @@ class TelemetrySampled(Struct, frozen=True, kw_only=True, tag=True):
     vram_bytes: int
 
 
-Event = BlockArrived | BatchFinished | InstanceLoaded | InstanceUnloaded | TelemetrySampled | Wake
+Event = Started | BlockArrived | BatchFinished | InstanceLoaded | InstanceUnloaded | TelemetrySampled | Wake

@@ -18,6 +18,7 @@ from slimsched.domain.instance import Instance
 from slimsched.domain.key import KEYS, Key
 from slimsched.domain.profile import Profile
 from slimsched.domain.timer import Wake, WakeAt
+from slimsched.domain.width import SEGMENTS
 from slimsched.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
 from slimsched.scheduling.events import (
     BatchFinished,
@@ -25,6 +26,7 @@ from slimsched.scheduling.events import (
     Event,
     InstanceLoaded,
     InstanceUnloaded,
+    Started,
     TelemetrySampled,
 )
 from slimsched.scheduling.fleet import Fleet
@@ -45,10 +47,13 @@ class GreedyScheduler:
         self._running: dict[int, Batch] = {}
         self._next_batch = 0
         self._wake_s: float | None = None
+        self._resident: set[int] = set()
 
     def handle(self, event: Event, *, now_s: float) -> list[Command]:
         """Take one event into account and return what must now be done."""
         match event:
+            case Started():
+                return self._load_residents(now_s)
             case BlockArrived(block=block):
                 self.queue.push(block)
             case BatchFinished(instance=instance):
@@ -166,6 +171,18 @@ class GreedyScheduler:
             self._waiting[key] = ("loading an instance for {}", (key,))
         return commands
 
+    def _load_residents(self, now_s: float) -> list[Command]:
+        """One instance of every resident width in every segment, as far as VRAM allows."""
+        commands: list[Command] = []
+        for width in self.options.resident:
+            for segment in range(SEGMENTS):
+                memory = self._profile.instance_bytes[segment, width]
+                if self.fleet.memory_bytes + memory <= self.options.vram_cap_bytes:
+                    instance = self.fleet.add(segment, width, memory, now_s)
+                    self._resident.add(instance.id)
+                    commands.append(LoadInstance(instance=instance))
+        return commands
+
     def _fits_vram(self, key: Key, memory: int) -> bool:
         """Line 15: VRAM_used + bytes ≤ M_max."""
         used, cap = self.fleet.memory_bytes, self.options.vram_cap_bytes
@@ -184,7 +201,7 @@ class GreedyScheduler:
 
     def _reclaim(self, now_s: float) -> list[Command]:
         """Unload the longest idle instance to make room for the head."""
-        idle = self.fleet.idle()
+        idle = self._removable()
         if not self.options.reclaim or not idle or self.fleet.is_unloading():
             return []
         instance = idle[0][1]
@@ -195,13 +212,18 @@ class GreedyScheduler:
         """Lines 21-25, then ask to be woken when the next instance may be due."""
         commands: list[Command] = []
         t_idle = self.options.idle_unload_s
-        for last_used_s, instance in self.fleet.idle():
+        for last_used_s, instance in self._removable():
             if now_s - last_used_s < t_idle:
                 break
             self.fleet.step(instance.id, "unload", now_s)
             commands.append(UnloadInstance(instance=instance.id))
-        if len(self.fleet):
-            idle = self.fleet.idle()
+        if len(self.fleet) > len(self._resident):
+            idle = self._removable()
             self._wake_s = max(now_s + 1e-3, (idle[0][0] if idle else now_s) + t_idle)
             commands.append(WakeAt(at_s=self._wake_s))
         return commands
+
+    def _removable(self) -> list[tuple[float, Instance]]:
+        """Idle instances that need not stay, longest idle first."""
+        idle = self.fleet.idle()
+        return [(at, one) for at, one in idle if one.id not in self._resident] if self._resident else idle

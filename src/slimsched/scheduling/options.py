@@ -17,6 +17,7 @@ class SchedulerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     scale_trigger: int = 16  # Q_th
     scale_cap: int = 2  # N_new
     widths: tuple[float, ...] = WIDTHS  # W
+    resident: tuple[float, ...] = ()  # widths loaded in every segment from the start and never unloaded
     wider_instance: Literal["slice", "full"] = (
         "slice"  # width a batch runs at on an instance wider than asked
     )

@@ -1,0 +1,169 @@
+"""How close a server comes to the bare network on the same core.
+
+    python benchmarks/executor.py [--batch 32] [--core 1]
+
+Offline: the four folded segments in a loop, one batch after another. Executor: the same batches as a server
+runs them, segment by segment through the activation store. Server: real requests through a live cluster of
+one server process, all at once, at a fixed width. All in one run on one core; compare the ratios. Then the
+time of a width switch: the first batch of a key right after one of another width, over the second.
+"""
+
+import argparse
+import asyncio
+import os
+from statistics import median
+from time import monotonic, perf_counter
+
+import numpy as np
+import torch
+
+from slimsched.config import CONFIGS, load_accuracy, load_profile
+from slimsched.domain.batch import Batch
+from slimsched.domain.block import block_of
+from slimsched.domain.cluster import Cluster
+from slimsched.domain.host import Host
+from slimsched.domain.instance import Instance
+from slimsched.domain.key import KEYS
+from slimsched.domain.link import Link
+from slimsched.domain.network import SLIM_RESNET
+from slimsched.domain.profile_record import record_of
+from slimsched.domain.request import Request
+from slimsched.domain.terms import Terms
+from slimsched.execution.activation_store import ActivationStore
+from slimsched.execution.batch_run import run_batch
+from slimsched.execution.cpu_executor import CpuExecutor
+from slimsched.execution.live_cluster import LiveCluster
+from slimsched.execution.local_engine import LocalEngine
+from slimsched.execution.server_spec import ServerSpec
+from slimsched.routing.gateway import Gateway, GatewayOptions
+from slimsched.routing.registry import make_router
+from slimsched.scheduling.options import SchedulerOptions
+from slimsched.slimmable.instance import fold
+from slimsched.slimmable.weights import TrainedModel, load
+
+ROUNDS = 12
+
+
+def offline(model: TrainedModel, width: float, batch: int) -> float:
+    """Images a second of the bare network."""
+    segments = [fold(model.net, s, width=width, previous=width if s else None) for s in range(4)]
+    images = torch.rand((batch, 3, 32, 32)).contiguous(memory_format=torch.channels_last)
+    times_s = []
+    with torch.inference_mode():
+        for _ in range(ROUNDS):
+            began_s = perf_counter()
+            rows = images
+            for segment in segments:
+                rows = segment(rows)
+            times_s.append(perf_counter() - began_s)
+    return batch / median(times_s[2:])
+
+
+def executor_alone(model: TrainedModel, width: float, batch: int) -> float:
+    """Images a second through executor and store, raw images in, logits out."""
+    executor, store = CpuExecutor(model), ActivationStore()
+    for segment in range(4):
+        executor.load(Instance(id=segment, segment=segment, width=width, memory_bytes=0))
+    requests = tuple(Request(id=number, arrival_s=0.0) for number in range(batch))
+    ids = [request.id for request in requests]
+    raw = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8)
+    times_s = []
+    for _ in range(ROUNDS):
+        began_s = perf_counter()
+        store.put(ids, raw)
+        for segment in range(4):
+            key = KEYS[segment, width, width if segment else None]
+            run_batch(
+                executor,
+                store,
+                Batch(id=0, key=key, instance=segment, blocks=(block_of(0, key, requests),), size=batch),
+            )
+        times_s.append(perf_counter() - began_s)
+    return batch / median(times_s[2:])
+
+
+async def server(width: float, batch: int, core: int) -> float:
+    """Images a second through gateway, server process and executor."""
+    link = Link(bandwidth_bytes_per_s=2e9, latency_s=0.0002)
+    profile = load_profile("cpu-8-core", CONFIGS)
+    cluster = Cluster(
+        names=["only"],
+        profiles=[profile],
+        network=SLIM_RESNET,
+        accuracy=load_accuracy("measured"),
+        links=[link],
+        gateway_link=link,
+        batch_limit=batch,
+    )
+    zero_s = monotonic()
+    spec = ServerSpec(
+        index=0,
+        name="only",
+        host=Host(cores=(core,)),
+        scheduler=SchedulerOptions(batch_limit=batch, utilization_block=2.0, scale_trigger=10**9),
+        profile=record_of(profile),
+        gateway_socket="",
+        own_socket="",
+        shared_prefix="",
+        clock_zero_s=zero_s,
+        telemetry_period_s=0.5,
+    )
+    gateway = Gateway(cluster, make_router("jsq", cluster, 0), GatewayOptions(step_s=0.001))
+    live = LiveCluster(gateway, LocalEngine([spec]), clock_zero_s=zero_s)
+    await live.start()
+    rng = np.random.default_rng(0)
+    images = [image.tobytes() for image in rng.integers(0, 256, (batch, 3, 32, 32), dtype=np.uint8)]
+    terms = Terms(width=width)
+    await asyncio.gather(*live.submit_many(images, terms))
+    began_s, waiters = perf_counter(), []
+    for _ in range(ROUNDS):
+        waiters += live.submit_many(images, terms)
+    await asyncio.gather(*waiters)
+    rate = ROUNDS * batch / (perf_counter() - began_s)
+    await live.stop()
+    return rate
+
+
+def switch_s(model: TrainedModel, batch: int) -> float:
+    """Extra time of a batch whose width differs from the one before it."""
+    executor = CpuExecutor(model)
+    executor.load(Instance(id=0, segment=2, width=1.0, memory_bytes=0))
+    inputs = executor.activation((batch, 64, 16, 16))
+    keys = [KEYS[2, width, 0.5] for width in (0.25, 1.0)]
+    for key in keys * 3:
+        executor.run(key, inputs)
+    extra_s = []
+    for _ in range(20):
+        for key in keys:
+            times_s = []
+            for _ in range(2):
+                began_s = perf_counter()
+                executor.run(key, inputs)
+                times_s.append(perf_counter() - began_s)
+            extra_s.append(times_s[0] - times_s[1])
+    return median(extra_s)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--core", type=int, default=1)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    everywhere = os.sched_getaffinity(0)
+    model = load()
+    print(f"images a second at batch {given.batch}, one core")
+    print(f"{'width':>6}{'offline':>10}{'executor':>18}{'server':>18}")
+    for width in (0.25, 1.0):
+        os.sched_setaffinity(0, {given.core})
+        bare, alone = offline(model, width, given.batch), executor_alone(model, width, given.batch)
+        os.sched_setaffinity(0, everywhere - {given.core} or everywhere)
+        served = asyncio.run(server(width, given.batch, given.core))
+        shares = f"{alone:10.1f} ({100 * alone / bare:3.0f} %){served:10.1f} ({100 * served / bare:3.0f} %)"
+        print(f"{width:6g}{bare:10.1f}{shares}")
+        os.sched_setaffinity(0, everywhere)
+    print(f"width switch: {1e6 * switch_s(model, given.batch):+.0f} µs")
+
+
+if __name__ == "__main__":
+    main()
