@@ -18,8 +18,10 @@ LOADS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9, 1.0, 1.2)
 """Shares of what the cluster can carry at its narrowest width."""
 
 TRACES = ("azure_llm_2023_conv.csv.gz", "twitter_2021-08_req_per_s.tbz2")
+BY_HAND = "goal:gain_per_s=4:wait_per_s=1:move_per_s=1.5:integral_per_s=3:ahead=0"
 ABLATIONS = {
     "goal": "all of it",
+    BY_HAND: "gains as they were before training",
     "goal:planner=0": "no planner: queues alone set the price",
     "goal:integral_per_s=0": "planner without its correction by the backlog",
     "goal:gain_per_s=0": "no price for a crowded server",
