@@ -9,6 +9,7 @@ from slimsched.cli import (
     client,
     compare,
     data,
+    demo,
     jobs,
     load,
     model,
@@ -31,6 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+app.command("demo")(demo.command)
 app.command("simulate")(simulate.command)
 app.command("compare")(compare.command)
 app.command("bound")(bound.command)

@@ -118,7 +118,7 @@ async def run_live(
     )
     answered_s, latency_s, tuples = meter.answers()
     return LiveResult(
-        trace=Trace(summary=summary, answered_s=answered_s, latency_s=latency_s, tuples=tuples),
+        trace=Trace(summary=summary, answered_s=answered_s - began_s, latency_s=latency_s, tuples=tuples),
         dispatch_error_p99_s=float(np.percentile(late_s, 99)) if late_s else 0.0,
         accuracy=_accuracy(answers, [request.image for request in requests], labels),
     )
