@@ -10,6 +10,7 @@ from time import monotonic
 import msgspec
 
 from slimsched.api.call import check_model
+from slimsched.api.goal_control import GoalControl
 from slimsched.api.http_message import read_call, write_answer
 from slimsched.api.http_protocol import HttpProtocol, HttpRequest, HttpResponse
 from slimsched.api.refusal import (
@@ -34,10 +35,16 @@ class HttpServer:
     """Serves one InferenceService over HTTP."""
 
     def __init__(
-        self, service: InferenceService, *, token: str = "", pages: dict[str, Get] | None = None
+        self,
+        service: InferenceService,
+        *,
+        token: str = "",
+        pages: dict[str, Get] | None = None,
+        goal: GoalControl | None = None,
     ) -> None:
         self._service, self._token = service, token
         self._pages = pages or {}
+        self._goal = goal
         self._open: set[HttpProtocol] = set()
         self._server: asyncio.Server | None = None
 
@@ -101,6 +108,9 @@ class HttpServer:
         if parts == ["v2"]:
             _only(request, "GET", "HEAD")
             return _json(self._service.server_metadata())
+        if parts == ["v2", "goal"] and self._goal is not None:
+            _only(request, "GET", "HEAD", "PUT")
+            return _json(self._goal.change(request.body) if request.method == "PUT" else self._goal.show())
         if parts[1:2] == ["models"] and len(parts) >= 3:
             return await self._model(request, parts[2], parts[3:])
         raise NotFound(f"no path {request.path}; see /v2 and /v2/models/MODEL")

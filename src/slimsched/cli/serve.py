@@ -16,12 +16,17 @@ from slimsched.cli import scenario as options
 from slimsched.cli.event_loop import run
 from slimsched.errors import ConfigError, SlimError
 from slimsched.execution.scenario import Scenario
+from slimsched.learning.registry import goal_spec
+from slimsched.routing.goal_text import goal_options, parse_goal
 
 
 def command(
     scenario: options.ScenarioName = "laptop",
     config: options.ConfigFile = None,
-    router: Annotated[str, typer.Option("--router", help="The router.")] = "drift-plus-penalty",
+    router: Annotated[str, typer.Option("--router", help="The router; options follow a colon.")] = "goal",
+    goal: Annotated[
+        str | None, typer.Option("--goal", help='As "accuracy>=75, p99<=60ms, min energy".')
+    ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1",
     http_port: Annotated[int, typer.Option("--http-port", help="HTTP port; 0: any free one.")] = 8000,
     grpc_port: Annotated[int, typer.Option("--grpc-port", help="gRPC port; 0: any free one.")] = 8001,
@@ -35,11 +40,15 @@ def command(
 
       slim serve
 
+      slim serve --goal "accuracy>=75, p99<=60ms, min energy"
+
       slim serve --http-port 9000 --token secret
 
       curl localhost:8000/v2/models/slimresnet
     """
     chosen = options.choose(scenario, config, None, None, None, None)[0].for_clients()
+    if goal is not None:
+        router = goal_spec(router, **goal_options(parse_goal(goal)))
     tls = _tls(tls_cert, tls_key)
     if host not in ("127.0.0.1", "::1", "localhost") and not token:
         Console(stderr=True).print(
@@ -52,6 +61,7 @@ def command(
 async def _serve(
     chosen: Scenario, router: str, host: str, ports: tuple[int, int], token: str, tls: "Tls | None"
 ) -> None:
+    from slimsched.api.goal_control import GoalControl
     from slimsched.api.grpc_server import GrpcServer
     from slimsched.api.http_server import HttpServer
     from slimsched.api.metrics import Metrics
@@ -59,8 +69,8 @@ async def _serve(
     from slimsched.execution.live_cluster import LiveCluster
     from slimsched.execution.live_run import specs_of
     from slimsched.execution.local_engine import LocalEngine
+    from slimsched.learning.registry import make_router
     from slimsched.routing.gateway import Gateway
-    from slimsched.routing.registry import make_router
     from slimsched.slimmable import shipped
     from slimsched.slimmable.weights import read_card
     from slimsched.telemetry.observer import Observer
@@ -73,7 +83,8 @@ async def _serve(
     service = InferenceService(cluster, read_card(shipped.folder() / f"{shipped.NAME}.json"), Limits())
     metrics = Metrics(gateway, service.tally, cluster.power_source, router)
     observers.append(metrics)
-    http = HttpServer(service, token=token, pages={"/metrics": metrics.page})
+    goal = GoalControl(gateway)
+    http = HttpServer(service, token=token, pages={"/metrics": metrics.page}, goal=goal)
     grpc = GrpcServer(service, token=token)
     try:
         http_port = await http.start(host, ports[0], tls.context if tls else None)

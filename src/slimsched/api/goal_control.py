@@ -1,0 +1,59 @@
+"""The goal of a running cluster: what it is, and how to change it without stopping."""
+
+import msgspec
+from msgspec import Struct
+
+from slimsched.api.refusal import BadRequest
+from slimsched.errors import ConfigError
+from slimsched.learning.registry import goal_spec, make_router
+from slimsched.routing.gateway import Gateway
+from slimsched.routing.goal import Goal
+from slimsched.routing.goal_text import format_goal, goal_options, parse_goal
+from slimsched.routing.guard import GuardedRouter
+
+
+class GoalWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of PUT /v2/goal."""
+
+    goal: str
+
+
+class GoalControl:
+    """Swaps the router for one with the new goal; requests under way just meet the new one next."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    @property
+    def goal(self) -> Goal | None:
+        """The goal now; None where the router follows none."""
+        router = self._gateway.router
+        return router.router.goal if isinstance(router, GuardedRouter) else None
+
+    def show(self) -> dict[str, object]:
+        """The goal in words and figures."""
+        if (goal := self.goal) is None:
+            return {"goal": None, "reason": "this server's router follows no goal; start it with --goal"}
+        return {
+            "goal": format_goal(goal),
+            "objective": goal.objective,
+            "min_accuracy": goal.min_accuracy or None,
+            "p99_ms": 1e3 * goal.p99_s or None,
+        }
+
+    def change(self, body: bytes) -> dict[str, object]:
+        """Take the goal in a request's body."""
+        if self.goal is None:
+            raise BadRequest("this server's router follows no goal; start it with --goal or --router goal")
+        try:
+            goal = parse_goal(msgspec.json.decode(body, type=GoalWish).goal)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadRequest(f'no goal in the body ({error}); send {{"goal": "accuracy>=75"}}') from None
+        except ConfigError as error:
+            raise BadRequest(str(error)) from None
+        best = float(self._gateway.cluster.accuracy.by_tuple.max())
+        if goal.min_accuracy > best:
+            raise BadRequest(f"the best widths reach {100 * best:.2f} %; ask for less than that")
+        spec = goal_spec("goal", **goal_options(goal))
+        self._gateway.router = make_router(spec, self._gateway.cluster, 0)
+        return self.show()
