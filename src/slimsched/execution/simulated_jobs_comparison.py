@@ -16,7 +16,7 @@ from slimsched.domain.topology import Machine, Topology
 from slimsched.execution.simulated_jobs import SimulatedJobs
 from slimsched.execution.simulated_jobs_failure import Checkpoint, Failure
 from slimsched.jobs.demand import check_demand
-from slimsched.jobs.policies import policy_named
+from slimsched.jobs.policies import PolicyMaker, policy_named
 from slimsched.jobs.scheduler import JobScheduler
 from slimsched.jobs.sensitivity import Sensitivity
 from slimsched.telemetry.job_log import JobLog
@@ -94,13 +94,15 @@ def failures(setting: JobSetting, jobs: Sequence[Job], seed: int) -> list[Failur
     return found
 
 
-def build(policy: str, jobs: Sequence[Job], setting: JobSetting, seed: int) -> SimulatedJobs:
+def build(
+    policy: str, jobs: Sequence[Job], setting: JobSetting, seed: int, make: PolicyMaker = policy_named
+) -> SimulatedJobs:
     """A simulation ready to run."""
     topology = setting.topology
     fabric = fabric_named(setting.network)
     sensitivity = Sensitivity(topology=topology, fabric=fabric, models=TRAINING_MODELS)
     scheduler = JobScheduler(
-        topology=topology, policy=policy_named(policy), sensitivity=sensitivity, quotas=setting.quotas
+        topology=topology, policy=make(policy), sensitivity=sensitivity, quotas=setting.quotas
     )
     return SimulatedJobs(
         scheduler=scheduler,
@@ -117,9 +119,10 @@ def simulate(
     setting: JobSetting,
     seed: int,
     progress: Callable[[int], None] | None = None,
+    make: PolicyMaker = policy_named,
 ) -> tuple[JobSummary, dict[str, JobHistory], JobLog]:
     """Run one policy on prepared jobs."""
-    simulation = build(policy, jobs, setting, seed)
+    simulation = build(policy, jobs, setting, seed, make)
     with _no_collector():
         begun_s = time.perf_counter()
         log = simulation.run(progress=progress)
@@ -158,10 +161,11 @@ def compare(
     seeds: int = 1,
     workers: int = 1,
     progress: Callable[[str], None] | None = None,
+    make: PolicyMaker = policy_named,
 ) -> list[JobRow]:
-    """Every policy in every setting over several seeds."""
+    """Every policy in every setting over several seeds; `make` must be picklable."""
     for name in policies:
-        policy_named(name)
+        make(name)
     tasks = [(name, setting, seed + i) for setting in settings for name in policies for i in range(seeds)]
     prepared = {
         (id(setting), seed + i): prepare(trace, setting, seed + i)
@@ -170,7 +174,7 @@ def compare(
     }
     rows: dict[tuple[int, str], list[JobSummary]] = {}
     with ProcessPoolExecutor(max_workers=workers) as pool:
-        arguments = [(name, prepared[id(setting), s], setting, s) for name, setting, s in tasks]
+        arguments = [(name, prepared[id(setting), s], setting, s, make) for name, setting, s in tasks]
         for (name, setting, _), summary in zip(tasks, pool.map(_summary, arguments), strict=True):
             rows.setdefault((id(setting), name), []).append(summary)
             if progress is not None:
@@ -182,9 +186,9 @@ def compare(
     ]
 
 
-def _summary(arguments: tuple[str, list[Job], JobSetting, int]) -> JobSummary:
-    policy, jobs, setting, seed = arguments
-    return simulate(policy, jobs, setting, seed)[0]
+def _summary(arguments: tuple[str, list[Job], JobSetting, int, PolicyMaker]) -> JobSummary:
+    policy, jobs, setting, seed, make = arguments
+    return simulate(policy, jobs, setting, seed, make=make)[0]
 
 
 def average(summaries: Sequence[JobSummary], *, network: str, arrivals: str) -> JobRow:

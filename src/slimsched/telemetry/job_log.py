@@ -9,9 +9,9 @@ JobLog = list[tuple[float, Event | Command]]
 
 
 def encode(log: JobLog) -> bytes:
-    """One JSON object a line: its time in seconds, then the event or command."""
+    """One JSON object a line: `now_s`, when it was said, then the event or command."""
     lines = []
-    for at_s, entry in log:
+    for now_s, entry in log:
         fields = msgspec.to_builtins(entry)
-        lines.append(msgspec.json.encode({"at_s": at_s, **fields}))
+        lines.append(msgspec.json.encode({"now_s": now_s, **fields}))
     return b"\n".join(lines) + b"\n"

@@ -33,6 +33,9 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 }
 MANUAL = "manual:TM:TR"
 
+PolicyMaker = Callable[[str], Policy]
+"""Makes a fresh policy from its name; `policy_named` knows those of the table."""
+
 
 def policy_named(name: str) -> Policy:
     """A fresh policy; 'manual:TM:TR' is dally with timers of so many seconds for everybody."""
