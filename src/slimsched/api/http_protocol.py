@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import cast
 
 import httptools
@@ -39,12 +39,13 @@ class HttpRequest(Struct, frozen=True, kw_only=True):
 
 
 class HttpResponse(Struct, frozen=True, kw_only=True):
-    """A whole response."""
+    """A response: whole, or, with a stream, going on until the stream or the connection ends."""
 
     status: int
-    body: bytes
+    body: bytes = b""
     content_type: str = "application/json"
     headers: dict[str, str] = {}
+    stream: AsyncIterator[bytes] | None = None
 
 
 Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
@@ -63,7 +64,9 @@ class HttpProtocol(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[tuple[HttpRequest, bool]] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._closing = False
+        self._closing = self._streaming = False
+        self._writable = asyncio.Event()
+        self._writable.set()
         self._broken: tuple[int, str] | None = None
         self._reset()
 
@@ -96,10 +99,20 @@ class HttpProtocol(asyncio.Protocol):
             if self._broken is None:
                 self._break(400, f"not HTTP/1.1: {error}")
 
+    def pause_writing(self) -> None:
+        """The client reads more slowly than we write."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._writable.set()
+
     def close_when_done(self) -> None:
-        """Answer what was asked, then close."""
+        """Answer what was asked, then close; a stream has no end of its own, so it ends now."""
         self._closing = True
-        if self._task is None:
+        if self._streaming and not self._writable.is_set():
+            self._transport.abort()  # it does not read: nothing more would reach it
+        elif self._task is None or self._streaming:
             self._transport.close()
 
     # -- httptools
@@ -159,6 +172,9 @@ class HttpProtocol(asyncio.Protocol):
                 request, keep_alive = self._waiting.popleft()
                 self._transport.resume_reading()
                 response = await self._handler(request)
+                if response.stream is not None:
+                    await self._follow(response, response.stream, head_only=request.method == "HEAD")
+                    return
                 keep_alive = keep_alive and not self._closing
                 self._write(response, keep_alive, head_only=request.method == "HEAD")
                 if not keep_alive:
@@ -171,11 +187,21 @@ class HttpProtocol(asyncio.Protocol):
         elif self._closing:
             self._transport.close()
 
+    async def _follow(self, response: HttpResponse, stream: AsyncIterator[bytes], head_only: bool) -> None:
+        """Write a stream as fast as the client reads it; the end of the connection is its end."""
+        self._streaming = True
+        self._write(response, keep_alive=False)
+        if not head_only and not self._closing:
+            async for part in stream:
+                self._transport.write(part)
+                await self._writable.wait()
+        self._transport.close()
+
     def _write(self, response: HttpResponse, keep_alive: bool, head_only: bool = False) -> None:
         lines = [
             f"HTTP/1.1 {response.status} {_REASONS.get(response.status, 'Error')}",
             f"content-type: {response.content_type}",
-            f"content-length: {len(response.body)}",
+            *([] if response.stream is not None else [f"content-length: {len(response.body)}"]),
             *[f"{name}: {value}" for name, value in response.headers.items()],
         ]
         if not keep_alive:

@@ -32,7 +32,7 @@ CLIENT_LEFT = "499"
 
 
 class HttpServer:
-    """Serves one InferenceService over HTTP."""
+    """Serves one InferenceService over HTTP; `assets` are pages that need no token, having no secrets."""
 
     def __init__(
         self,
@@ -41,9 +41,10 @@ class HttpServer:
         token: str = "",
         pages: dict[str, Get] | None = None,
         goal: GoalControl | None = None,
+        assets: dict[str, Get] | None = None,
     ) -> None:
         self._service, self._token = service, token
-        self._pages = pages or {}
+        self._pages, self._assets = pages or {}, assets or {}
         self._goal = goal
         self._open: set[HttpProtocol] = set()
         self._server: asyncio.Server | None = None
@@ -97,8 +98,10 @@ class HttpServer:
         if path in ("/v2/health/live", "/v2/health/ready"):
             _only(request, "GET", "HEAD")
             return self._health(path)
-        self._authenticate(request)
-        page = self._pages.get(path)
+        page = self._assets.get(path)
+        if page is None:
+            self._authenticate(request)
+            page = self._pages.get(path)
         if page is not None:
             _only(request, "GET", "HEAD")
             return page()

@@ -66,6 +66,7 @@ async def _serve(
     from slimsched.api.http_server import HttpServer
     from slimsched.api.metrics import Metrics
     from slimsched.api.service import InferenceService, Limits
+    from slimsched.dashboard.live import Dashboard
     from slimsched.execution.live_cluster import LiveCluster
     from slimsched.execution.live_run import specs_of
     from slimsched.execution.local_engine import LocalEngine
@@ -82,9 +83,11 @@ async def _serve(
     cluster = LiveCluster(gateway, engine, observers, clock_zero_s=zero_s)
     service = InferenceService(cluster, read_card(shipped.folder() / f"{shipped.NAME}.json"), Limits())
     metrics = Metrics(gateway, service.tally, cluster.power_source, router)
-    observers.append(metrics)
+    dashboard = Dashboard(chosen.cluster, router, now=lambda: cluster.now_s, phase=lambda: str(service.phase))
+    observers += [metrics, dashboard.view]
+    pages = {"/metrics": metrics.page, **dashboard.pages}
     goal = GoalControl(gateway)
-    http = HttpServer(service, token=token, pages={"/metrics": metrics.page}, goal=goal)
+    http = HttpServer(service, token=token, pages=pages, goal=goal, assets=dashboard.assets)
     grpc = GrpcServer(service, token=token)
     try:
         http_port = await http.start(host, ports[0], tls.context if tls else None)
@@ -94,6 +97,7 @@ async def _serve(
             f"cannot listen at {host}, ports {ports[0]} and {ports[1]} ({error}); "
             "choose others with --http-port and --grpc-port"
         ) from None
+    looking = asyncio.create_task(dashboard.run())
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
@@ -102,10 +106,12 @@ async def _serve(
         await service.start()
     address = f"http{'s' if tls else ''}://{host}:{http_port}"
     console.print(f"ready: {address}/v2/models/slimresnet, gRPC at {host}:{grpc_port}, router {router}")
+    console.print(f"dashboard: {address}/")
     await stop.wait()
     console.print("draining")
     await service.drain()
     await asyncio.gather(http.stop(), grpc.stop())
+    looking.cancel()
 
 
 class Tls:

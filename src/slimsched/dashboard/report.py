@@ -1,12 +1,12 @@
 """The report of a run: one HTML file that needs nothing else, and its pictures as PNG."""
 
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 
 import msgspec
 
 from slimsched.dashboard.job_pictures import job_pictures
+from slimsched.dashboard.page import asset, replay_page
 from slimsched.dashboard.picture import Picture
 from slimsched.dashboard.report_table import JOB_COLUMNS, REQUEST_COLUMNS, table
 from slimsched.dashboard.request_pictures import request_pictures
@@ -38,12 +38,13 @@ def page(run: Run, pictures: list[Picture]) -> str:
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(about.title)}</title><style>{_asset('report.css')}</style></head><body>",
+            f"<title>{escape(about.title)}</title><style>{asset('report.css')}</style></head><body>",
             f"<header><h1>{escape(about.title)}</h1>",
             f'<p class="quiet">Slim Scheduler {escape(about.slim)}, {escape(seeds)}</p></header><main>',
             f'<section aria-labelledby="figures"><h2 id="figures">Figures</h2>{figures}</section>',
             *map(_figure, pictures),
             _faults(run),
+            _replay(run),
             '<section aria-labelledby="config"><h2 id="config">Configuration</h2>',
             f"<p>Seed {about.seed}. Same configuration and seed, same run.</p>",
             f"<details open><summary>All settings</summary><pre>{config}</pre></details></section>",
@@ -73,5 +74,13 @@ def _faults(run: Run) -> str:
     return f'<section aria-labelledby="faults"><h2 id="faults">Faults</h2><ul>{lines}</ul></section>'
 
 
-def _asset(name: str) -> str:
-    return (files("slimsched.dashboard") / "page" / name).read_text(encoding="utf-8")
+def _replay(run: Run) -> str:
+    """The dashboard with the run in it."""
+    if not run.frames:
+        return ""
+    inner = escape(replay_page(run.frames))
+    return (
+        '<section aria-labelledby="replay"><h2 id="replay">Replay</h2><details>'
+        "<summary>Scrub through the run on the dashboard</summary>"
+        f'<iframe title="Replay of the run" loading="lazy" srcdoc="{inner}"></iframe></details></section>'
+    )

@@ -26,6 +26,8 @@ from slimsched.telemetry.whereabouts import Whereabouts
 
 DECISIONS = 8
 HAPPENINGS = 6
+SNAPSHOTS = 10
+"""Utilization and power are means over a server's last samples: about a second."""
 
 Bound = Callable[[float], float]
 """The fluid bound's accuracy at an arrival rate."""
@@ -42,7 +44,7 @@ class LiveView:
         self._recent = Recent(cluster.accuracy, window_s)
         self._whereabouts = Whereabouts(len(cluster))
         self._up = [True] * len(cluster)
-        self._snapshots: list[ServerSnapshot | None] = [None] * len(cluster)
+        self._snapshots: list[deque[ServerSnapshot]] = [deque(maxlen=SNAPSHOTS) for _ in cluster.names]
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
         self._happenings: deque[Happening] = deque(maxlen=HAPPENINGS)
         self._index = {name: index for index, name in enumerate(cluster.names)}
@@ -107,12 +109,13 @@ class LiveView:
             for block in event.blocks:
                 whereabouts.finished(block, event.server)
         elif isinstance(event, TelemetryReceived):
-            self._snapshots[event.server] = event.snapshot
+            self._snapshots[event.server].append(event.snapshot)
         elif isinstance(event, InputLost):
             whereabouts.input_lost(event.block, event.server)
         elif isinstance(event, ServerDown):
-            whereabouts.server_down(event.server)
             self._turn(now_s, event.server, up=False)
+            self._snapshots[event.server].clear()
+            whereabouts.server_down(event.server)
         elif isinstance(event, ServerUp):
             self._turn(now_s, event.server, up=True)
 
@@ -143,21 +146,24 @@ class LiveView:
         """A server goes or returns; being told again what is known is no news."""
         if self._up[server] != up:
             self._up[server] = up
+            if not up and not self._snapshots[server]:
+                return  # it has never been heard of: a live server that is still to come
             text = f"{self._names[server]} is {'up' if up else 'down'}"
             self._happenings.append(Happening(at_s=now_s, text=text))
 
     def _server(self, index: int, counts: list[int], span_s: float) -> ServerFrame:
-        snapshot, up = self._snapshots[index], self._up[index]
-        live = snapshot if up else None
+        up = self._up[index]
+        said = self._snapshots[index] if up else ()
+        last = said[-1] if said else None
         return ServerFrame(
             name=self._names[index],
             up=up,
             at=self._whereabouts.count(index),
-            queued=0 if live is None else sum(live.queued),
-            instances=0 if live is None else live.instances,
-            utilization=0.0 if live is None else live.utilization,
-            power_w=0.0 if live is None else live.power_w,
-            vram_bytes=0 if live is None else live.vram_bytes,
+            queued=sum(last.queued) if last else 0,
+            instances=last.instances if last else 0,
+            utilization=_mean([one.utilization for one in said]),
+            power_w=_mean([one.power_w for one in said]),
+            vram_bytes=last.vram_bytes if last else 0,
             widths=_shares(counts),
             images_per_s=sum(counts) / span_s,
         )
@@ -166,3 +172,7 @@ class LiveView:
 def _shares(counts: Sequence[int]) -> tuple[float, ...]:
     whole = sum(counts)
     return tuple(count / whole for count in counts) if whole else (0.0,) * len(WIDTHS)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

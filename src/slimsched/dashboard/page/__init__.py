@@ -1,0 +1,21 @@
+"""The files a browser is given."""
+
+from importlib.resources import files
+
+import msgspec
+
+from slimsched.telemetry.frame import Frame
+
+
+def asset(name: str) -> str:
+    """One of the files."""
+    return (files(__name__) / name).read_text(encoding="utf-8")
+
+
+def replay_page(frames: list[Frame]) -> str:
+    """The dashboard as one file that holds a recorded run."""
+    data = msgspec.json.encode(frames).decode().replace("</", "<\\/")
+    recorded = f'<script type="application/json" id="frames">{data}</script>'
+    style, script = f"<style>{asset('dashboard.css')}</style>", f"<script>{asset('dashboard.js')}</script>"
+    page = asset("index.html").replace('<link rel="stylesheet" href="dashboard.css">', style)
+    return page.replace('<script src="dashboard.js"></script>', recorded + script)

@@ -1,0 +1,189 @@
+"""The dashboard and the report in a real browser."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from served import Served
+
+Load = Callable[[str], AbstractContextManager[None]]
+PATIENCE_S = 30
+
+
+@pytest.fixture(autouse=True)
+def desk(browser: Any) -> Iterator[None]:
+    """Each test begins in the light on a desk, and ends without an error in the console."""
+    screen(browser, 1280, 900)
+    browser.get_log("browser")
+    yield
+    errors = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    browser.get("about:blank")
+    assert [entry for entry in errors if "401" not in entry["message"]] == []
+
+
+def screen(browser: Any, width: int, height: int, scheme: str = "light") -> None:
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+
+
+def until(browser: Any, script: str) -> Any:
+    """Wait for a script to give something true."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    message = f"waited in vain for: {script}"
+    return WebDriverWait(browser, PATIENCE_S, poll_frequency=0.1).until(
+        lambda b: b.execute_script(f"return {script}"), message
+    )
+
+
+def text(browser: Any, id_: str) -> str:
+    return str(browser.execute_script("return document.getElementById(arguments[0]).textContent", id_))
+
+
+def fits(browser: Any) -> bool:
+    """Whether nothing sticks out sideways."""
+    return bool(browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"))
+
+
+def test_the_page_loads_and_shows_every_server(served: Served, browser: Any) -> None:
+    browser.get(f"http://{served.http}/")
+    until(browser, "document.querySelectorAll('#servers .chip.up').length === 2")
+    assert text(browser, "phase") == "ready"
+    assert "router" in text(browser, "router")
+    for landmark in ("header", "main", "[role=status][aria-live=polite]", "h1"):
+        assert browser.execute_script("return document.querySelector(arguments[0]) !== null", landmark)
+
+
+def test_numbers_change_under_load(
+    served: Served, browser: Any, load_on: Load, keep: Callable[[str], None]
+) -> None:
+    browser.get(f"http://{served.http}/")
+    until(browser, "document.querySelectorAll('#servers > li').length === 2")
+    with load_on(served.http):
+        until(browser, "parseFloat(document.getElementById('goodput').textContent) > 1")
+        first = text(browser, "totals")
+        until(browser, f"document.getElementById('totals').textContent !== {first!r}")
+        until(browser, "document.querySelectorAll('#decisions tr').length >= 8")
+        until(browser, "document.querySelector('#charts polyline').points.numberOfItems > 20")
+        assert text(browser, "p99").endswith(("ms", "s"))
+        assert fits(browser)
+        keep("live-light")
+        screen(browser, 1280, 900, "dark")
+        keep("live-dark")
+        screen(browser, 390, 844, "dark")
+        assert fits(browser), "nothing sticks out on a phone"
+        keep("live-phone")
+
+
+def test_a_killed_server_is_shown_and_returns(
+    own_server: Callable[..., Served], browser: Any, load_on: Load, keep: Callable[[str], None]
+) -> None:
+    running = own_server()
+    browser.get(f"http://{running.http}/")
+    until(browser, "document.querySelectorAll('#servers .chip.up').length === 2")
+    with load_on(running.http):
+        os.kill(running.children()[0], signal.SIGKILL)
+        until(browser, "document.querySelectorAll('#servers > li.down').length === 1")
+        until(browser, "document.getElementById('news').textContent.endsWith('is down')")
+        keep("live-server-down")
+        until(browser, "document.querySelectorAll('#servers .chip.up').length === 2")
+        until(browser, "document.getElementById('news').textContent.endsWith('is up')")
+    assert running.stop() == 0, "an open page does not keep the server from stopping"
+    until(browser, "document.getElementById('phase').textContent === 'connection lost'")
+
+
+def test_the_page_asks_for_the_token_of_the_api(
+    own_server: Callable[..., Served], browser: Any, keep: Callable[[str], None]
+) -> None:
+    browser.get(f"http://{own_server('--token', 's3cret').http}/")
+    until(browser, "!document.getElementById('token-form').hidden")
+    keep("token")
+    field = browser.find_element("id", "token")
+    field.send_keys("wrong\n")
+    until(browser, "document.getElementById('news').textContent.includes('not accepted')")
+    field.clear()
+    field.send_keys("s3cret\n")
+    until(browser, "document.querySelectorAll('#servers .chip.up').length === 2")
+    assert browser.execute_script("return document.getElementById('token-form').hidden")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded")
+    slim = [sys.executable, "-c", "from slimsched.cli.app import main; main()"]
+    faults = ["--kill", "server-0@0.5s", "--restore", "server-0@1.4s"]
+    run = ["simulate", "--rate", "3000", "--seconds", "3", *faults, "--out", str(folder)]
+    subprocess.run([*slim, *run], check=True, capture_output=True, timeout=120)
+    subprocess.run([*slim, "report", str(folder)], check=True, capture_output=True, timeout=120)
+    return folder
+
+
+def test_a_recorded_run_replays(
+    served: Served, recorded: Path, browser: Any, keep: Callable[[str], None]
+) -> None:
+    browser.get(f"http://{served.http}/")
+    browser.find_element("id", "file").send_keys(str(recorded / "frames.jsonl.gz"))
+    until(browser, "document.querySelectorAll('#servers > li').length === 3")
+    assert text(browser, "phase") == "recorded"
+    seek(browser, 100)
+    assert browser.execute_script("return document.querySelectorAll('#servers > li.down').length") == 1
+    keep("replay")
+    seek(browser, 230)
+    assert browser.execute_script("return document.querySelectorAll('#servers > li.down').length") == 0
+    browser.find_element("id", "play").click()
+    until(browser, "document.getElementById('play').textContent === 'Play'")
+    assert "3.0 s" in text(browser, "time-says")
+    browser.find_element("id", "live").click()
+    until(browser, "document.querySelectorAll('#servers > li').length === 2")
+
+
+def seek(browser: Any, frame: int) -> None:
+    browser.execute_script(
+        "const time = document.getElementById('time'); time.value = arguments[0];"
+        "time.dispatchEvent(new Event('input'))",
+        frame,
+    )
+
+
+def test_a_file_of_another_kind_is_refused_in_words(served: Served, browser: Any, tmp_path: Path) -> None:
+    (tmp_path / "odd.jsonl").write_text("not json\n")
+    browser.get(f"http://{served.http}/")
+    until(browser, "document.querySelectorAll('#servers > li').length === 2")
+    browser.find_element("id", "file").send_keys(str(tmp_path / "odd.jsonl"))
+    until(browser, "document.getElementById('news').textContent.startsWith('odd.jsonl cannot be shown')")
+
+
+def test_a_report_opens_from_disk(recorded: Path, browser: Any, keep: Callable[[str], None]) -> None:
+    browser.get((recorded / "report.html").as_uri())
+    assert browser.execute_script("return document.querySelectorAll('figure svg').length") == 5
+    assert fits(browser)
+    keep("report-light")
+    screen(browser, 390, 844, "dark")
+    assert fits(browser), "nothing sticks out on a phone"
+    keep("report-phone")
+    loaded = browser.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
+    assert loaded == [], "the report asks for nothing from anywhere"
+
+
+def test_a_report_holds_the_replay_of_its_run(
+    recorded: Path, browser: Any, keep: Callable[[str], None]
+) -> None:
+    browser.get((recorded / "report.html").as_uri())
+    browser.execute_script("document.querySelector('#replay + details').open = true")
+    frame = browser.find_element("css selector", "iframe")
+    browser.execute_script("arguments[0].scrollIntoView()", frame)
+    browser.switch_to.frame(frame)
+    until(browser, "document.querySelectorAll('#servers > li').length === 3")
+    seek(browser, 100)
+    assert browser.execute_script("return document.querySelectorAll('#servers > li.down').length") == 1
+    browser.switch_to.default_content()
+    keep("report-replay")

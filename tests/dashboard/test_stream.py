@@ -1,0 +1,72 @@
+"""The stream of frames as any client reads it."""
+
+import http.client
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from served import Served
+
+
+def open_stream(address: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection(address, timeout=30)
+    connection.request(method, "/dashboard/frames", headers=headers)
+    return connection.getresponse()
+
+
+def message(response: http.client.HTTPResponse) -> Any:
+    """The next message of a stream."""
+    while not (line := response.readline()).startswith(b"data: "):
+        assert line, "the stream has ended"
+    return json.loads(line[6:])
+
+
+def test_a_stream_begins_with_the_past_and_goes_on(served: Served) -> None:
+    response = open_stream(served.http)
+    assert response.getheader("content-type") == "text/event-stream"
+    history = message(response)
+    assert isinstance(history, list)
+    first, second = message(response), message(response)
+    assert first["at_s"] < second["at_s"]
+    assert [server["name"] for server in second["servers"]] == ["one", "two"]
+    assert second["phase"] == "ready"
+    response.close()
+
+
+def test_many_may_watch_at_once(served: Served) -> None:
+    streams = [open_stream(served.http) for _ in range(20)]
+    for stream in streams:
+        message(stream)
+        assert message(stream)["at_s"] > 0
+        stream.close()
+
+
+def test_head_gives_the_head_alone(served: Served) -> None:
+    response = open_stream(served.http, "HEAD")
+    assert response.status == 200
+    assert response.read() == b""
+
+
+def test_the_page_is_open_and_the_frames_ask_for_the_token(own_server: Callable[..., Served]) -> None:
+    address = own_server("--token", "s3cret").http
+    assert open_stream(address).status == 401
+    assert open_stream(address, Authorization="Bearer s3cret").status == 200
+    connection = http.client.HTTPConnection(address, timeout=30)
+    for path in ("/", "/dashboard.css", "/dashboard.js"):
+        connection.request("GET", path)
+        response = connection.getresponse()
+        assert (response.status, bool(response.read())) == (200, True)
+        assert "default-src 'none'" in response.getheader("content-security-policy", "")
+
+
+def test_readers_that_do_not_read_do_not_keep_the_server_from_stopping(
+    own_server: Callable[..., Served],
+) -> None:
+    running = own_server()
+    host, port = running.http.split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as idle, open_stream(running.http) as reader:
+        idle.sendall(b"GET /dashboard/frames HTTP/1.1\r\nhost: x\r\n\r\n")
+        message(reader)
+        assert running.stop() == 0
+    assert "Traceback" not in running.log.read_text()
