@@ -1,10 +1,13 @@
 """What the front door sees: responses by code, how long they took, and where the time of images went."""
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 
 from slimsched.api.exposition import Histogram, family, histogram
 from slimsched.execution.live_cluster import Receipt
+
+log = logging.getLogger("slim.access")
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Buckets of every time in seconds."""
@@ -14,6 +17,7 @@ class Tally:
     """Counts in plain numbers; text is made when the page is asked for."""
 
     def __init__(self) -> None:
+        self.access_log = False
         self._responses: Counter[tuple[str, str, str]] = Counter()
         self._took_s = {"http": Histogram(SECONDS), "grpc": Histogram(SECONDS)}
         self._queue_s, self._compute_s, self._network_s = (Histogram(SECONDS) for _ in range(3))
@@ -21,6 +25,10 @@ class Tally:
     def responded(self, protocol: str, kind: str, code: str, seconds: float) -> None:
         """A request has had its response; `kind` is infer or other."""
         self._responses[protocol, kind, code] += 1
+        if self.access_log:
+            took_ms = round(1e3 * seconds, 3)
+            given = {"protocol": protocol, "kind": kind, "code": code, "took_ms": took_ms}
+            log.info("%s %s %s %.3f ms", protocol, kind, code, took_ms, extra=given)
         if kind == "infer":
             self._took_s[protocol].observe(seconds)
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from slimsched.api import structured_log
 from slimsched.cli import scenario as options
 from slimsched.cli.event_loop import run
 from slimsched.errors import ConfigError, SlimError
@@ -33,6 +34,10 @@ def command(
     token: Annotated[str, typer.Option("--token", envvar="SLIM_TOKEN", help="Bearer token to ask for.")] = "",
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM).")] = None,
+    log_format: Annotated[
+        str, typer.Option("--log-format", help="text, or json: one object a line.")
+    ] = "text",
+    access_log: Annotated[bool, typer.Option("--access-log", help="Log every response.")] = False,
 ) -> None:
     """Serve SlimResNet on this machine until told to stop (SIGTERM or Ctrl-C drains first).
 
@@ -50,16 +55,29 @@ def command(
     if goal is not None:
         router = goal_spec(router, **goal_options(parse_goal(goal)))
     tls = _tls(tls_cert, tls_key)
+    if log_format not in structured_log.FORMATS:
+        raise ConfigError(f"--log-format '{log_format}' is unknown; use text or json")
+    structured_log.set_up(log_format, os.environ.get("SLIM_LOG", "INFO"))
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # servers are started afresh, never forked
+    console = Console(stderr=True, quiet=log_format == "json")
     if host not in ("127.0.0.1", "::1", "localhost") and not token:
-        Console(stderr=True).print(
-            f"[yellow]listening at {host} without a token: anyone can use this server[/yellow]"
-        )
-    logging.basicConfig(level=os.environ.get("SLIM_LOG", "INFO"), format="%(asctime)s %(name)s %(message)s")
-    run(_serve(chosen, router, host, (http_port, grpc_port), token, tls))
+        console.print(f"[yellow]listening at {host} without a token: anyone can use this server[/yellow]")
+    work = _serve(
+        chosen, router, host, (http_port, grpc_port), token, tls, console=console, access_log=access_log
+    )
+    run(work)
 
 
 async def _serve(
-    chosen: Scenario, router: str, host: str, ports: tuple[int, int], token: str, tls: "Tls | None"
+    chosen: Scenario,
+    router: str,
+    host: str,
+    ports: tuple[int, int],
+    token: str,
+    tls: "Tls | None",
+    *,
+    console: Console,
+    access_log: bool,
 ) -> None:
     from slimsched.api.goal_control import GoalControl
     from slimsched.api.grpc_server import GrpcServer
@@ -82,9 +100,10 @@ async def _serve(
     observers: list[Observer] = []
     cluster = LiveCluster(gateway, engine, observers, clock_zero_s=zero_s)
     service = InferenceService(cluster, read_card(shipped.folder() / f"{shipped.NAME}.json"), Limits())
+    service.tally.access_log = access_log
     metrics = Metrics(gateway, service.tally, cluster.power_source, router)
     dashboard = Dashboard(chosen.cluster, router, now=lambda: cluster.now_s, phase=lambda: str(service.phase))
-    observers += [metrics, dashboard.view]
+    observers += [metrics, dashboard.view, structured_log.ServerLog(chosen.cluster.names)]
     pages = {"/metrics": metrics.page, **dashboard.pages}
     goal = GoalControl(gateway)
     http = HttpServer(service, token=token, pages=pages, goal=goal, assets=dashboard.assets)
@@ -101,17 +120,23 @@ async def _serve(
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    console = Console(stderr=True)
     with console.status(f"starting {len(chosen.cluster)} servers"):
         await service.start()
     address = f"http{'s' if tls else ''}://{host}:{http_port}"
-    console.print(f"ready: {address}/v2/models/slimresnet, gRPC at {host}:{grpc_port}, router {router}")
-    console.print(f"dashboard: {address}/")
+    _say(console, f"ready: {address}/v2/models/slimresnet, gRPC at {host}:{grpc_port}, router {router}")
+    _say(console, f"dashboard: {address}/")
     await stop.wait()
-    console.print("draining")
+    _say(console, "draining")
     await service.drain()
     await asyncio.gather(http.stop(), grpc.stop())
     looking.cancel()
+
+
+def _say(console: Console, text: str) -> None:
+    """To people on the console, or, where that is quiet, to the log."""
+    console.print(text, soft_wrap=True)
+    if console.quiet:
+        logging.getLogger("slim.serve").info(text)
 
 
 class Tls:
