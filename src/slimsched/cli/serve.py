@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from slimsched.api import structured_log
+from slimsched.api.tracing import Traces, otlp_traces
 from slimsched.cli import scenario as options
 from slimsched.cli.event_loop import run
 from slimsched.errors import ConfigError, SlimError
@@ -38,6 +39,10 @@ def command(
         str, typer.Option("--log-format", help="text, or json: one object a line.")
     ] = "text",
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every response.")] = False,
+    otel: Annotated[
+        bool,
+        typer.Option("--otel", help="Send OpenTelemetry traces (OTEL_EXPORTER_OTLP_ENDPOINT says where)."),
+    ] = False,
 ) -> None:
     """Serve SlimResNet on this machine until told to stop (SIGTERM or Ctrl-C drains first).
 
@@ -62,8 +67,17 @@ def command(
     console = Console(stderr=True, quiet=log_format == "json")
     if host not in ("127.0.0.1", "::1", "localhost") and not token:
         console.print(f"[yellow]listening at {host} without a token: anyone can use this server[/yellow]")
+    traces = otlp_traces(chosen.cluster.names) if otel else None
     work = _serve(
-        chosen, router, host, (http_port, grpc_port), token, tls, console=console, access_log=access_log
+        chosen,
+        router,
+        host,
+        (http_port, grpc_port),
+        token,
+        tls,
+        console=console,
+        access_log=access_log,
+        traces=traces,
     )
     run(work)
 
@@ -78,6 +92,7 @@ async def _serve(
     *,
     console: Console,
     access_log: bool,
+    traces: Traces | None,
 ) -> None:
     from slimsched.api.goal_control import GoalControl
     from slimsched.api.grpc_server import GrpcServer
@@ -104,6 +119,8 @@ async def _serve(
     metrics = Metrics(gateway, service.tally, cluster.power_source, router)
     dashboard = Dashboard(chosen.cluster, router, now=lambda: cluster.now_s, phase=lambda: str(service.phase))
     observers += [metrics, dashboard.view, structured_log.ServerLog(chosen.cluster.names)]
+    if traces is not None:
+        observers.append(traces.spans)
     pages = {"/metrics": metrics.page, **dashboard.pages}
     goal = GoalControl(gateway)
     http = HttpServer(service, token=token, pages=pages, goal=goal, assets=dashboard.assets)
@@ -130,6 +147,8 @@ async def _serve(
     await service.drain()
     await asyncio.gather(http.stop(), grpc.stop())
     looking.cancel()
+    if traces is not None:
+        traces.close()
 
 
 def _say(console: Console, text: str) -> None:
