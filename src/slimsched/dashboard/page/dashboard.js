@@ -166,11 +166,11 @@ async function follow() {
   const { signal } = connection;
   while (mode === "live" && !signal.aborted) {
     try {
-      const token = sessionStorage.getItem("slim-token");
-      const response = await fetch("dashboard/frames", { signal, cache: "no-store", headers: token ? { authorization: `Bearer ${token}` } : {} });
-      if (response.status === 401) return askForToken(token !== null);
+      const response = await fetch("dashboard/frames", { signal, cache: "no-store", headers: credentials() });
+      if (response.status === 401) return askForToken(sessionStorage.getItem("slim-token") !== null);
       if (!response.ok) throw new Error(`status ${response.status}`);
       $("token-form").hidden = true;
+      goal("GET");
       let rest = "";
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let part = await reader.read(); !part.done; part = await reader.read()) {
@@ -196,6 +196,33 @@ function receive(message) {
   if (frames.length) requestAnimationFrame(() => mode === "live" && show(frames.at(-1), frames));
 }
 
+function credentials() {
+  const token = sessionStorage.getItem("slim-token");
+  return token ? { authorization: `Bearer ${token}` } : {};
+}
+
+async function goal(method, wish) { // read or change what the router aims for; hidden where it follows no goal
+  try {
+    const body = wish === undefined ? undefined : JSON.stringify({ goal: wish });
+    const response = await fetch("v2/goal", { method, body, headers: credentials() });
+    const now = await response.json();
+    if (!response.ok) return put($("goal-says"), method === "PUT" ? now.error : "");
+    $("goal-form").hidden = !now.goal;
+    if (!now.goal) return;
+    $("goal-objective").value = now.objective === "accuracy" ? "max accuracy" : `min ${now.objective}`;
+    $("goal-accuracy").value = now.min_accuracy ? +(100 * now.min_accuracy).toFixed(2) : "";
+    $("goal-p99").value = now.p99_ms ? +now.p99_ms.toFixed(2) : "";
+    put($("goal-says"), `Now: ${now.goal}`);
+  } catch (error) {
+    put($("goal-says"), `The goal is unknown: ${error.message}`);
+  }
+}
+
+function wishedGoal() {
+  const [accuracy, p99] = [$("goal-accuracy").value, $("goal-p99").value];
+  return [accuracy && `accuracy>=${accuracy}`, p99 && `p99<=${p99}ms`, $("goal-objective").value].filter(Boolean).join(", ");
+}
+
 function askForToken(wrong) {
   $("token-form").hidden = false;
   put($("phase"), "locked");
@@ -218,6 +245,7 @@ function replay(recorded) {
   mode = "recorded";
   frames = recorded;
   $("scrub").hidden = false;
+  $("goal-form").hidden = true;
   $("live").hidden = $("frames") !== null;
   $("time").max = frames.length - 1;
   seek(0);
@@ -251,6 +279,7 @@ $("time").addEventListener("input", (event) => seek(Number(event.target.value)))
 $("play").addEventListener("click", play);
 $("live").addEventListener("click", () => { if (playing) play(); mode = "live"; frames = []; $("scrub").hidden = $("live").hidden = true; follow(); });
 $("token-form").addEventListener("submit", (event) => { event.preventDefault(); sessionStorage.setItem("slim-token", $("token").value); follow(); });
+$("goal-form").addEventListener("submit", (event) => { event.preventDefault(); goal("PUT", wishedGoal()); });
 const embedded = $("frames");
 if (embedded) replay(JSON.parse(embedded.textContent));
 else follow();

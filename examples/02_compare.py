@@ -1,0 +1,25 @@
+"""Compare routers on the same requests, over two seeds, beside the fluid bound.
+
+python examples/02_compare.py
+"""
+
+from slimsched.config import load_scenario
+from slimsched.execution.comparison import compare
+from slimsched.learning.registry import make_router
+
+scenario = load_scenario("edge-12").with_load(seconds=1.0)
+found = compare(
+    scenario,
+    ["random", "sed", "drift-plus-penalty"],
+    seed=0,
+    seeds=2,
+    workers=1,
+    progress=lambda router: None,
+    make=make_router,
+)
+for one in found:
+    row = one.summary
+    print(f"{row.router:20} accuracy {row.accuracy:6.1%}  p99 {1e3 * row.latency_p99_s:6.0f} ms", end="")
+    print(f"  of bound {row.bound_share:6.1%} ± {one.ci95['bound_share']:.1%}")
+best = max(found, key=lambda one: one.summary.bound_share).summary
+print(f"nearest to the bound: {best.router}")
