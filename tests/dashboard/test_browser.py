@@ -9,9 +9,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from served import Served
+from slimsched.config import load_scenario
+from slimsched.telemetry.live_view import LiveView
+from slimsched.telemetry.log import read_log
 
 Load = Callable[[str], AbstractContextManager[None]]
 PATIENCE_S = 30
@@ -169,6 +173,41 @@ def test_a_recorded_run_replays(
     assert "3.0 s" in text(browser, "time-says")
     browser.find_element("id", "live").click()
     until(browser, "document.querySelectorAll('#servers > li').length === 2")
+
+
+def test_an_event_log_is_folded_in_the_page_as_we_fold_it(
+    served: Served, recorded: Path, browser: Any, keep: Callable[[str], None]
+) -> None:
+    browser.get(f"http://{served.http}/")
+    browser.find_element("id", "file").send_keys(str(recorded / "events.jsonl.gz"))
+    until(browser, "mode === 'recorded' && document.querySelectorAll('#servers > li').length === 3")
+    in_page = browser.execute_script("return frames")
+    assert len(in_page) >= 240
+    keep("replay-event-log")
+    _, entries = read_log(recorded / "events.jsonl.gz")
+    view = LiveView(load_scenario("paper").cluster, "sed", window_s=1.0)
+    unlike = {"phase", "accuracy", "bound_accuracy", "bound_share"}
+    left = iter(in_page)
+    frame = next(left)
+    for entry in entries:
+        while frame is not None and entry.now_s > frame["at_s"]:
+            ours = msgspec.to_builtins(view.frame(frame["at_s"]))
+            for name in ours.keys() - unlike:
+                assert alike(ours[name], frame[name]), (frame["at_s"], name, ours[name], frame[name])
+            frame = next(left, None)
+        view.observe(entry.now_s, entry.machine, entry.event, entry.commands)
+    assert frame is None
+
+
+def alike(one: Any, other: Any) -> bool:
+    """The same, numbers up to rounding."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, float | int) and not isinstance(one, bool):
+        return abs(one - other) <= 1e-9 * max(1.0, abs(one))
+    return bool(one == other)
 
 
 def seek(browser: Any, frame: int) -> None:

@@ -19,6 +19,7 @@ REMEMBERED = 240
 ASSETS = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/dashboard.css": ("dashboard.css", "text/css; charset=utf-8"),
+    "/event_log.js": ("event_log.js", "text/javascript; charset=utf-8"),
     "/dashboard.js": ("dashboard.js", "text/javascript; charset=utf-8"),
 }
 _HEADERS = {

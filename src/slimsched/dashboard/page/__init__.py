@@ -16,6 +16,9 @@ def replay_page(frames: list[Frame]) -> str:
     """The dashboard as one file that holds a recorded run."""
     data = msgspec.json.encode(frames).decode().replace("</", "<\\/")
     recorded = f'<script type="application/json" id="frames">{data}</script>'
-    style, script = f"<style>{asset('dashboard.css')}</style>", f"<script>{asset('dashboard.js')}</script>"
+    style = f"<style>{asset('dashboard.css')}</style>"
     page = asset("index.html").replace('<link rel="stylesheet" href="dashboard.css">', style)
-    return page.replace('<script src="dashboard.js"></script>', recorded + script)
+    for name in ("event_log.js", "dashboard.js"):
+        page = page.replace(f'<script src="{name}"></script>', f"{recorded}<script>{asset(name)}</script>")
+        recorded = ""
+    return page

@@ -258,16 +258,32 @@ function play() {
   playing = setInterval(() => (Number($("time").value) < frames.length - 1 ? seek(Number($("time").value) + 1) : play()), 100);
 }
 
-async function open(file) {
+async function* linesOf(file) {
+  const head = new Uint8Array(await file.slice(0, 2).arrayBuffer());
+  const packed = head[0] === 0x1f && head[1] === 0x8b;
+  const bytesIn = packed ? file.stream().pipeThrough(new DecompressionStream("gzip")) : file.stream();
+  const reader = bytesIn.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    const lines = (rest + part.value).split("\n");
+    rest = lines.pop();
+    yield* lines;
+  }
+  if (rest) yield rest;
+}
+
+async function open(file) { // the frames of a run folder, or an event log
   try {
-    const head = new Uint8Array(await file.slice(0, 2).arrayBuffer());
-    const packed = head[0] === 0x1f && head[1] === 0x8b;
-    const stream = packed ? file.stream().pipeThrough(new DecompressionStream("gzip")) : file.stream();
-    const lines = (await new Response(stream).text()).split("\n").filter(Boolean);
-    const first = JSON.parse(lines[0]);
-    if (first.scenario) throw new Error("it is an event log; open the frames.jsonl.gz that --out leaves beside it");
-    if (!first.servers) throw new Error("it holds no frames");
-    replay(lines.map((line) => JSON.parse(line)));
+    put($("news"), `Reading ${file.name}`);
+    const lines = linesOf(file), first = JSON.parse((await lines.next()).value ?? "null");
+    let recorded = [first];
+    if (first?.scenario) recorded = await framesOfLog(first, lines);
+    else if (first?.servers) for await (const line of lines) recorded.push(JSON.parse(line));
+    else throw new Error("it is neither an event log nor the frames of a run");
+    if (!recorded.length) throw new Error("it ends before anything happens");
+    lastNews = "";
+    put($("news"), "");
+    replay(recorded);
   } catch (error) {
     put($("news"), `${file.name} cannot be shown: ${error.message}`);
   }
