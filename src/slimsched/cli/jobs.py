@@ -7,6 +7,7 @@ from slimsched.cli.jobs_compare import compare
 from slimsched.cli.jobs_explain import explain
 from slimsched.cli.jobs_models import models
 from slimsched.cli.jobs_simulate import simulate
+from slimsched.cli.jobs_train import train
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -20,4 +21,5 @@ app.command()(simulate)
 app.command()(compare)
 app.command()(explain)
 app.command()(models)
+app.command()(train)
 jobs_slurm.register(app)

@@ -50,8 +50,9 @@ def compare(
 ) -> None:
     """Compare policies on the same jobs.
 
-    Policies: fifo, fit-first, srtf, srsf, tiresias, gandiva, themis, lwf, a-srpt, scored, dally, and dally's
-    ablations no-wait, fully-consolidated, mean-tuner and manual:TM:TR (timers in seconds).
+    Policies: fifo, fit-first, srtf, srsf, tiresias, gandiva, themis, lwf, a-srpt, scored, rl (or
+    rl:FILE, see slim jobs train), dally, and dally's ablations no-wait, fully-consolidated, mean-tuner and
+    manual:TM:TR (timers in seconds).
 
     Examples:
 
@@ -65,6 +66,7 @@ def compare(
     """
     from slimsched.cli.jobs_table import print_rows
     from slimsched.execution import simulated_jobs_comparison as comparison
+    from slimsched.learning.job_registry import make_policy
 
     names = [name.strip() for name in policies.split(",") if name.strip()]
     if not names:
@@ -95,10 +97,14 @@ def compare(
             seeds=seeds,
             workers=workers or os.cpu_count() or 1,
             progress=lambda name: bar.update(task, advance=1, description=f"{name} done"),
+            make=make_policy,
         )
     if plot is not None or out is not None:
         prepared = comparison.prepare(read, settings[0], seed)
-        runs = {name: comparison.simulate(name, prepared, settings[0], seed)[:2] for name in names}
+        runs = {
+            name: comparison.simulate(name, prepared, settings[0], seed, make=make_policy)[:2]
+            for name in names
+        }
         if plot is not None:
             _plot(plot, runs, settings[0], seed, f"{trace} on {topology.name}")
         if out is not None:

@@ -45,6 +45,7 @@ def explain(
       slim jobs explain 41 --trace tiresias --cluster tiresias-16 --at-s 900 --json
     """
     from slimsched.execution import simulated_jobs_comparison as comparison
+    from slimsched.learning.job_registry import make_policy
     from slimsched.telemetry.job_runs import histories
 
     topology = options.read_topology(cluster, gpus)
@@ -62,10 +63,10 @@ def explain(
     if all(one.id != job for one in prepared):
         raise UnknownNameError("job", job, [one.id for one in prepared[:5]] + ["…"])
     if at_s is None:
-        history = histories(comparison.build(policy, prepared, setting, seed).run())[job]
+        history = histories(comparison.build(policy, prepared, setting, seed, make_policy).run())[job]
         started_s = history.runs[0].start_s
         at_s = started_s if started_s == history.submitted_s else started_s - 1e-3
-    simulation = comparison.build(policy, prepared, setting, seed)
+    simulation = comparison.build(policy, prepared, setting, seed, make_policy)
     simulation.run(until_s=at_s)
     known = histories(simulation.log).get(job)
     if known is None or known.finished_s is not None:

@@ -50,6 +50,7 @@ def simulate(
     """
     from slimsched.cli.jobs_table import print_rows
     from slimsched.execution import simulated_jobs_comparison as comparison
+    from slimsched.learning.job_registry import make_policy
     from slimsched.telemetry.job_log import encode
     from slimsched.telemetry.run_folder import EVENTS
 
@@ -70,7 +71,7 @@ def simulate(
         report = (
             None if as_json else lambda done: bar.update(task, completed=done) if done % 64 == 0 else None
         )
-        summary, found, entries = comparison.simulate(policy, prepared, setting, seed, report)
+        summary, found, entries = comparison.simulate(policy, prepared, setting, seed, report, make_policy)
     if log is not None:
         log.write_bytes(encode(entries))
     if plot is not None:

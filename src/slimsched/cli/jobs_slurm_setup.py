@@ -15,7 +15,7 @@ from slimsched.execution.slurm_controller import Entry, SlurmController
 from slimsched.execution.slurm_observation import Clock, Observation, observe
 from slimsched.execution.slurm_preflight import Preflight
 from slimsched.execution.slurm_watch import Patience
-from slimsched.jobs.policies import policy_named
+from slimsched.learning.job_registry import make_policy
 from slimsched.workload.job_models import TRAINING_MODELS
 
 
@@ -46,7 +46,7 @@ class SlurmSetup(Struct, frozen=True, kw_only=True):
         """A controller that knows nothing yet."""
         return SlurmController(
             client=client,
-            policy=policy_named(self.policy),
+            policy=make_policy(self.policy),
             fabric=fabric_named(self.network),
             models=TRAINING_MODELS,
             quotas=self.quotas,
@@ -68,7 +68,7 @@ def set_up(
     warn: Callable[[str], None],
 ) -> SlurmSetup:
     """Check the options and the Slurm they name."""
-    if policy_named(policy).knows_service:
+    if make_policy(policy).knows_service:
         raise ConfigError(
             f"policy '{policy}' must be told how long jobs take, which Slurm cannot; take another"
         )

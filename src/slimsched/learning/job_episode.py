@@ -2,13 +2,12 @@
 
 A decision gives one waiting job a shift. From then until the job is done it costs
 
-    own delay    = time until it is done − ideal service it still needed
+    own delay     = time until it is done − ideal service it still needed
     others' delay = ∫ over its runs of  GPUs held / GPUs of the cluster · jobs waiting  dt
-    reward        = −log(1 + (own + others' delay) / minute)
 
-The second term is what running now instead of later does to those who wait (in a backlog served at a fixed
-rate the two together are the job's share in the sum of all completion times), so every decision has a
-reward of its own and a job gains nothing by pushing ahead of shorter ones.
+The second is what running now instead of later does to those who wait: in a backlog served at a fixed rate
+the two together are the job's share in the sum of all completion times. So every decision has a cost of its
+own, and a job gains nothing by pushing ahead of shorter ones.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,17 +27,17 @@ Values = NDArray[np.float64]
 
 KEEP_S = 14400.0
 """While exploring, a waiting job keeps its shift for so long: long enough for it to show."""
-UNIT_S = 60.0
 
 
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
-    """One shift given to one job."""
+    """One shift given to one job; `surprise` is how far it was from the mean of what could be drawn."""
 
     job_id: str
     at_s: float
     served_s: float
     features: Features
     action: int
+    surprise: float
     log_probability: float
 
 
@@ -66,6 +65,7 @@ class ExploringOrder(LearnedOrder):
                 served_s=job.served_s,
                 features=features,
                 action=action,
+                surprise=float(SHIFTS[action] - probabilities @ self._shifts),
                 log_probability=float(np.log(probabilities[action])),
             )
         )
@@ -73,12 +73,12 @@ class ExploringOrder(LearnedOrder):
 
 
 class Episode(Struct, frozen=True, kw_only=True):
-    """The decisions of a window, their rewards, what only hindsight knows of each, and the mean JCT."""
+    """The decisions of a window, what each cost, and what only hindsight knows of it."""
 
     decisions: list[Decision]
-    rewards: Values
+    own_s: Values
+    others_s: Values
     hindsight: Values
-    jct_mean_s: float
 
 
 def run_episode(
@@ -88,27 +88,31 @@ def run_episode(
     order = ExploringOrder(weights, rng)
     found = histories(build("rl", jobs, setting, 0, lambda name: order).run())
     decisions = order.decisions
+    own_s, others_s = delays_s(decisions, found, setting.topology.gpus)
     return Episode(
         decisions=decisions,
-        rewards=-np.log1p(delays_s(decisions, found, setting.topology.gpus) / UNIT_S),
+        own_s=own_s,
+        others_s=others_s,
         hindsight=np.array([_hindsight(decision, found[decision.job_id].job) for decision in decisions]),
-        jct_mean_s=float(np.mean([history.jct_s for history in found.values()])),
     )
 
 
-def delays_s(decisions: Sequence[Decision], found: Mapping[str, JobHistory], gpus: int) -> Values:
+def delays_s(
+    decisions: Sequence[Decision], found: Mapping[str, JobHistory], gpus: int
+) -> tuple[Values, Values]:
     """Own and others' delay after each decision."""
     times_s, waited_s = _waiting(found)
-    delays = np.empty(len(decisions))
+    own_s, others_s = np.empty(len(decisions)), np.empty(len(decisions))
     for i, decision in enumerate(decisions):
         history = found[decision.job_id]
         assert history.finished_s is not None
-        own_s = history.finished_s - decision.at_s - (history.job.service_s - decision.served_s)
+        needed_s = history.job.service_s - decision.served_s
+        own_s[i] = max(0.0, history.finished_s - decision.at_s - needed_s)
         runs = [run for run in history.runs if run.start_s >= decision.at_s]
         ends = np.interp([run.end_s for run in runs], times_s, waited_s)
         starts = np.interp([run.start_s for run in runs], times_s, waited_s)
-        delays[i] = max(0.0, own_s) + history.job.gpus / gpus * float((ends - starts).sum())
-    return delays
+        others_s[i] = history.job.gpus / gpus * float((ends - starts).sum())
+    return own_s, others_s
 
 
 def _waiting(found: Mapping[str, JobHistory]) -> tuple[Values, Values]:

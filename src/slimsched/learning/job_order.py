@@ -3,7 +3,7 @@
     score = dally's level + Σ_k π_k(features) · shift_k,   lower runs first
 
 rounded to quarters of a level; equal scores keep dally's order, and so zero weights are dally itself.
-The score also says whom a waiting job may stop. Durations are not among the features.
+Whom a waiting job may stop is left to dally. Durations are not among the features.
 """
 
 from collections.abc import Mapping
@@ -71,7 +71,7 @@ class LearnedOrder(Dally):
         """By score, then as dally does."""
         level, *rest = super().key(job, now_s)
         score = level + self.shift(job, self.features(job, level, now_s), now_s)
-        return (STEP * round(score / STEP), *rest)
+        return (STEP * round(score / STEP), *rest, level)
 
     def shift(self, job: JobState, features: Features, now_s: float) -> float:
         """The levels this job is moved by: the mean of the network's distribution."""
@@ -82,8 +82,8 @@ class LearnedOrder(Dally):
         x = np.tanh(np.array(features) @ self._input + self._input_bias)
         x = np.tanh(x @ self._hidden + self._hidden_bias)
         logits = x @ self._head + self._head_bias
-        found: Values = np.exp(logits - logits.max())
-        return found / found.sum()
+        found = np.exp(logits - logits.max())
+        return np.asarray(found / found.sum())
 
     def features(self, job: JobState, level: float, now_s: float) -> Features:
         """Seconds by their logarithm, GPUs by doublings, the rest as shares."""
@@ -110,8 +110,8 @@ class LearnedOrder(Dally):
         )
 
     def eviction_class(self, waiting: JobState) -> int:
-        """By score: whoever waits at a level may stop jobs of higher levels."""
-        return min(self.eviction_classes - 1, int(max(0.0, waiting.key[0]) + 0.5))
+        """By dally's level, not by the score: a job moved ahead passes others, but stops no more of them."""
+        return int(waiting.key[-1])
 
     def timers(self, job: JobState, now_s: float, backlog: float) -> Timers:
         """Dally's; the backlog is a feature from then on."""

@@ -1,7 +1,12 @@
 """PPO for the order of jobs: collect → advantages → update → report, with the losses of `learning.ppo`.
 
-The action is one shift for one waiting job; the return is its reward alone (one-step, as eq. (8)). The
-value sees the service a job still needs, which the order does not: it is a baseline of training only.
+The action is one shift for one waiting job; the return is its reward alone (one-step, as eq. (8)):
+
+    r = −(own delay + price · others' delay)
+
+To shift all jobs alike changes nothing, so the price is set where the mean job gains nothing by a shift;
+at the fluid price of 1 all jobs learn to push ahead. The value sees the service a job still needs, which
+the order does not: it is a baseline of training only.
 """
 
 from collections.abc import Callable
@@ -24,6 +29,11 @@ from slimsched.workload.job_generator import generate_jobs
 Values = NDArray[np.float64]
 
 HINDSIGHT = 2
+UNIT_S = 14400.0
+MOST = 10.0
+FADING = 0.9
+OUTLIER = 4.0
+"""No decision counts for more than so many deviations: a few jobs wait for days."""
 FAR = 10_000_000
 """Seeds of training windows begin here, far from those runs are compared on."""
 
@@ -31,14 +41,14 @@ FAR = 10_000_000
 class JobTraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long and on what to train."""
 
-    updates: int = 100
+    updates: int = 30
     windows: int = 4  # a batch of episodes
-    jobs: int = 1500
+    jobs: int = 2000
     networks: tuple[str, ...] = ("congested", "oversubscribed", "fast")
     loads: tuple[float, ...] = (1.0, 1.3)  # of Poisson windows; every second window is a batch
     hidden: int = 32
-    check_every: int = 10
-    checks: int = 4  # windows the mean order is measured on
+    check_every: int = 5
+    checks: int = 6  # windows the mean order is measured on
     ppo: PpoOptions = PpoOptions(
         learning_rate=1e-3, entropy_weight=0.003, minibatch=512, epochs=3, gradient_norm=0.5
     )
@@ -50,6 +60,7 @@ class JobProgress(Struct, frozen=True, kw_only=True):
     update: int
     decisions: int
     reward: float
+    price: float
     entropy: float
     value_loss: float
     jct_ratio: float | None
@@ -111,7 +122,14 @@ class JobTrainer:
         self.optimiser = torch.optim.Adam(self.network.parameters(), lr=options.ppo.learning_rate)
         self.update_number = 0
         self.best: tuple[float, dict[str, Values]] = (1.0, self.weights())
+        self.pull = np.zeros(2)  # covariance of own and of others' delay with the shift, fading
         self._dally_jct_s: list[float] = []
+
+    @property
+    def price(self) -> float:
+        """What a second of others' delay counts, so that shifting everybody gains nothing."""
+        own, others = self.pull
+        return float(np.clip(-own / others, 1.0, MOST)) if others < 0.0 < own else 1.0
 
     def train(self, report: Callable[[JobProgress], None]) -> None:
         """All updates that are still to come."""
@@ -122,7 +140,8 @@ class JobTrainer:
         """Some windows and one update."""
         options = self.options
         episodes = self._collect()
-        last = self._update(episodes)
+        rewards = self._rewards(episodes)
+        last = self._update(episodes, rewards)
         self.update_number += 1
         ratio = None
         if self.update_number % options.check_every == 0 or self.update_number == options.updates:
@@ -132,7 +151,8 @@ class JobTrainer:
         return JobProgress(
             update=self.update_number,
             decisions=sum(len(episode.decisions) for episode in episodes),
-            reward=float(np.concatenate([episode.rewards for episode in episodes]).mean()),
+            reward=float(rewards.mean()),
+            price=self.price,
             entropy=float(last.entropy.detach()),
             value_loss=float(last.value.detach()),
             jct_ratio=ratio,
@@ -165,7 +185,7 @@ class JobTrainer:
         return float(np.mean([history.jct_s for history in histories(simulation.run()).values()]))
 
     def _collect(self) -> list[Episode]:
-        """Windows under the present order; the seeds follow from the update, so a resumed run goes on alike."""
+        """Windows under the present order; seeds follow from the update, so a resumed run goes on alike."""
         weights, episodes = self.weights(), []
         first = FAR + 1_000_000 * self._seed + self.update_number * self.options.windows
         for seed in range(first, first + self.options.windows):
@@ -175,7 +195,15 @@ class JobTrainer:
                 episodes.append(episode)
         return episodes
 
-    def _update(self, episodes: list[Episode]) -> Losses:
+    def _rewards(self, episodes: list[Episode]) -> Values:
+        """Reward of every decision, at a price that follows what shifts were seen to do."""
+        own_s = np.concatenate([episode.own_s for episode in episodes])
+        others_s = np.concatenate([episode.others_s for episode in episodes])
+        shifts = np.array([decision.surprise for episode in episodes for decision in episode.decisions])
+        self.pull = FADING * self.pull + np.array([shifts @ own_s, shifts @ others_s]) / len(shifts)
+        return -(own_s + self.price * others_s) / UNIT_S
+
+    def _update(self, episodes: list[Episode], rewards: Values) -> Losses:
         """K epochs of minibatches over all decisions."""
         options, network = self.options.ppo, self.network
         decisions = [decision for episode in episodes for decision in episode.decisions]
@@ -185,11 +213,11 @@ class JobTrainer:
         hindsight = torch.tensor(
             np.concatenate([episode.hindsight for episode in episodes]), dtype=torch.float32
         )
-        returns = torch.tensor(np.concatenate([e.rewards for e in episodes]) / 4.0, dtype=torch.float32)
+        returns = torch.tensor(rewards, dtype=torch.float32)
         unmixed = torch.zeros(len(decisions))
         shuffle = torch.Generator().manual_seed(self._seed + self.update_number)
         with torch.no_grad():
-            advantage = advantages(returns, network(features, hindsight)[1])
+            advantage = advantages(returns, network(features, hindsight)[1]).clamp(-OUTLIER, OUTLIER)
         for _ in range(options.epochs):
             for some in torch.split(torch.randperm(len(decisions), generator=shuffle), options.minibatch):
                 logits, values = network(features[some], hindsight[some])
