@@ -103,7 +103,7 @@ def test_training_learns_that_sensitive_jobs_are_long() -> None:
     trainer = JobTrainer(sensitive_and_long, TINY, seed=0)
     assert trainer.check() == 1.0
     trainer.train(lambda point: None)
-    assert trainer.best[0] < 0.97
+    assert trainer.best[0] < 0.8
 
 
 def test_a_resumed_training_ends_with_the_same_weights(tmp_path) -> None:
