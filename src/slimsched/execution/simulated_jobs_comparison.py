@@ -1,10 +1,8 @@
 """Runs policies on the same jobs, over several seeds, and puts the rows side by side."""
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 
 import numpy as np
 from msgspec import Struct
@@ -13,6 +11,7 @@ from scipy import stats
 from slimsched.domain.fabric import fabric_named
 from slimsched.domain.job import Job
 from slimsched.domain.topology import Machine, Topology
+from slimsched.execution.collector import collector_paused
 from slimsched.execution.simulated_jobs import SimulatedJobs
 from slimsched.execution.simulated_jobs_failure import Checkpoint, Failure
 from slimsched.jobs.demand import check_demand
@@ -123,7 +122,7 @@ def simulate(
 ) -> tuple[JobSummary, dict[str, JobHistory], JobLog]:
     """Run one policy on prepared jobs."""
     simulation = build(policy, jobs, setting, seed, make)
-    with _no_collector():
+    with collector_paused():
         begun_s = time.perf_counter()
         log = simulation.run(progress=progress)
         wall_s = time.perf_counter() - begun_s
@@ -138,18 +137,6 @@ def simulate(
         wall_s=wall_s,
     )
     return summary, found, log
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Pause the cycle collector: a run makes many values and no cycles worth looking for."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def compare(

@@ -1,10 +1,9 @@
 """One simulated run: scenario + router + seed → trace and figures."""
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from time import perf_counter
 
+from slimsched.execution.collector import collector_paused
 from slimsched.execution.scenario import Scenario
 from slimsched.execution.simulated_cluster import SimulatedCluster
 from slimsched.routing.fluid import fluid_optimum
@@ -43,7 +42,7 @@ def simulate(
     if bound_accuracy is None:
         bound_accuracy = fluid_optimum(cluster, len(stream) / load.seconds or 1.0).accuracy
     began_s = perf_counter()
-    with _collector_paused():
+    with collector_paused():
         ended_s = simulated.run(load.seconds, drain=drain)
     summary = meter.summary(
         router=router,
@@ -56,15 +55,3 @@ def simulate(
     )
     answered_s, latency_s, tuples = meter.answers()
     return Trace(summary=summary, answered_s=answered_s, latency_s=latency_s, tuples=tuples)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """A run makes no reference cycles; looking for them among a million live requests costs a fifth of it."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
