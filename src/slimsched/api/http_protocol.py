@@ -12,7 +12,7 @@ IDLE_LIMIT_S = 75.0
 HEAD_LIMIT_BYTES = 32 * 1024
 PIPELINE_LIMIT = 32
 
-_REASONS = {
+REASONS = {
     200: "OK",
     400: "Bad Request",
     401: "Unauthorized",
@@ -199,7 +199,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _write(self, response: HttpResponse, keep_alive: bool, head_only: bool = False) -> None:
         lines = [
-            f"HTTP/1.1 {response.status} {_REASONS.get(response.status, 'Error')}",
+            f"HTTP/1.1 {response.status} {REASONS.get(response.status, 'Error')}",
             f"content-type: {response.content_type}",
             *([] if response.stream is not None else [f"content-length: {len(response.body)}"]),
             *[f"{name}: {value}" for name, value in response.headers.items()],

@@ -110,10 +110,12 @@ class HttpServer:
             raise NotFound(f"no path {request.path}; the protocol begins at /v2")
         if parts == ["v2"]:
             _only(request, "GET", "HEAD")
-            return _json(self._service.server_metadata())
+            return json_page(self._service.server_metadata())
         if parts == ["v2", "goal"] and self._goal is not None:
             _only(request, "GET", "HEAD", "PUT")
-            return _json(self._goal.change(request.body) if request.method == "PUT" else self._goal.show())
+            return json_page(
+                self._goal.change(request.body) if request.method == "PUT" else self._goal.show()
+            )
         if parts[1:2] == ["models"] and len(parts) >= 3:
             return await self._model(request, parts[2], parts[3:])
         raise NotFound(f"no path {request.path}; see /v2 and /v2/models/MODEL")
@@ -128,11 +130,11 @@ class HttpServer:
             return await self._infer(request)
         _only(request, "GET", "HEAD")
         if rest == []:
-            return _json(self._service.model_metadata())
+            return json_page(self._service.model_metadata())
         if rest == ["ready"]:
             if not self._service.is_ready:
                 raise Unavailable(f"model '{name}' is not ready")
-            return _json({"name": name, "ready": True})
+            return json_page({"name": name, "ready": True})
         raise NotFound(f"no path {request.path}; a model has /, /ready and /infer")
 
     async def _infer(self, request: HttpRequest) -> HttpResponse:
@@ -159,7 +161,7 @@ class HttpServer:
     def _health(self, path: str) -> HttpResponse:
         if path.endswith("ready") and not self._service.is_ready:
             raise Unavailable(f"the server is {self._service.phase}")
-        return _json({path.rpartition("/")[2]: True})
+        return json_page({path.rpartition("/")[2]: True})
 
     def _authenticate(self, request: HttpRequest) -> None:
         given = request.headers.get("authorization", "")
@@ -176,16 +178,20 @@ def _response(refusal: RefusalError) -> HttpResponse:
     headers = {}
     if refusal.retry_after_s is not None:
         headers["retry-after"] = f"{max(1, round(refusal.retry_after_s))}"
+    if isinstance(refusal, MethodNotAllowed):
+        headers["allow"] = ", ".join(refusal.allowed)
     if isinstance(refusal, Unauthenticated):
         headers["www-authenticate"] = "Bearer"
     body = msgspec.json.encode({"error": str(refusal)})
     return HttpResponse(status=refusal.status, body=body, headers=headers)
 
 
-def _json(value: object) -> HttpResponse:
+def json_page(value: object) -> HttpResponse:
+    """Any value as JSON."""
     return HttpResponse(status=200, body=msgspec.json.encode(value))
 
 
 def _only(request: HttpRequest, *methods: str) -> None:
     if request.method not in methods:
-        raise MethodNotAllowed(f"{request.path} takes {' and '.join(methods)}, not {request.method}")
+        why = f"{request.path} takes {' and '.join(methods)}, not {request.method}"
+        raise MethodNotAllowed(why, methods)

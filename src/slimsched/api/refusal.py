@@ -40,6 +40,10 @@ class MethodNotAllowed(RefusalError):  # noqa: N818
     status = 405
     grpc_code = "UNIMPLEMENTED"
 
+    def __init__(self, message: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
 
 class TooLarge(RefusalError):  # noqa: N818
     """More bytes or images than one request may have."""

@@ -125,7 +125,9 @@ def command(
         return
     _print(Console(), rows)
     Console(soft_wrap=True).print(
-        f"accuracy: {rows[0].accuracy_source}; energy above idle, {rows[0].energy_source}\n"
+        f"accuracy: {rows[0].accuracy_source}; energy: above idle over answered images, so work on dropped "
+        f"ones counts too, {rows[0].energy_source}; widths: share of segments at "
+        f"{', '.join(rows[0].widths)}\n"
         f"written: {out}/ (run.json, summary.json, comparison.json, events-*.jsonl.gz, plot.png)",
         highlight=False,
     )
@@ -261,7 +263,7 @@ def _resolved(chosen: Scenario, raw: dict[str, Any]) -> dict[str, Any]:
 def _print(console: Console, rows: Sequence[Row]) -> None:
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("router", no_wrap=True)
-    names = ("correct/s", "in time", "accuracy", "p50", "p99", "J/image", "% at " + " ".join(rows[0].widths))
+    names = ("correct/s", "in time", "accuracy", "p50", "p99", "J/image", "widths %")
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:

@@ -96,8 +96,9 @@ async def _serve(
 ) -> None:
     from slimsched.api.goal_control import GoalControl
     from slimsched.api.grpc_server import GrpcServer
-    from slimsched.api.http_server import HttpServer
+    from slimsched.api.http_server import HttpServer, json_page
     from slimsched.api.metrics import Metrics
+    from slimsched.api.openapi import document
     from slimsched.api.service import InferenceService, Limits
     from slimsched.dashboard.live import Dashboard
     from slimsched.execution.live_cluster import LiveCluster
@@ -121,7 +122,8 @@ async def _serve(
     observers += [metrics, dashboard.view, structured_log.ServerLog(chosen.cluster.names)]
     if traces is not None:
         observers.append(traces.spans)
-    pages = {"/metrics": metrics.page, **dashboard.pages}
+    schema = document(service.limits, service.card.shape.image_size)
+    pages = {"/metrics": metrics.page, "/openapi.json": lambda: json_page(schema), **dashboard.pages}
     goal = GoalControl(gateway)
     http = HttpServer(service, token=token, pages=pages, goal=goal, assets=dashboard.assets)
     grpc = GrpcServer(service, token=token)
