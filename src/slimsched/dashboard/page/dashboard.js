@@ -18,6 +18,7 @@ const put = (element, text) => { if (element.textContent !== text) element.textC
 const known = (value, write) => (value === null || value === undefined ? "–" : write(value));
 const count = (value) => Math.round(value).toLocaleString("en");
 const percent = (value) => `${(100 * value).toFixed(1)} %`;
+const finePercent = (value) => `${(100 * value).toFixed(2)} %`;
 const millis = (value) => (value < 1 ? `${(1000 * value).toFixed(value < 0.01 ? 1 : 0)} ms` : `${value.toFixed(2)} s`);
 const joules = (value) => (value < 1 ? `${(1000 * value).toFixed(0)} mJ` : `${value.toFixed(2)} J`);
 const perSecond = (value) => `${value < 10 ? value.toFixed(1) : count(value)} /s`;
@@ -46,7 +47,7 @@ const TILES = [
 const CHARTS = [
   ["Latency", millis, [["p50", "--s0", (f) => f.latency_p50_s], ["p95", "--s2", (f) => f.latency_p95_s], ["p99", "--bad", (f) => f.latency_p99_s]]],
   ["Requests a second", count, [["arriving", "--quiet", (f) => f.arrival_per_s], ["in time", "--good", (f) => f.goodput_per_s]]],
-  ["Accuracy", percent, [["predicted", "--accent", (f) => f.accuracy], ["fluid bound", "--quiet", (f) => f.bound_accuracy]], true],
+  ["Accuracy", finePercent, [["predicted", "--accent", (f) => f.accuracy], ["fluid bound", "--quiet", (f) => f.bound_accuracy]], true],
   ["Answered in time", percent, [["share", "--good", (f) => f.slo]]],
   ["Energy a request", joules, [["above idle", "--s2", (f) => f.energy_j]]],
   ["Under way", count, [["at the gateway", "--quiet", (f) => total(f.waiting)], ["at servers", "--accent", (f) => total(f.servers.map((s) => total(s.at)))]]],
