@@ -83,12 +83,13 @@ async def run_live(
     live = LiveCluster(
         gateway, LocalEngine(specs_of(scenario, zero_s)), (meter, *observers), clock_zero_s=zero_s
     )
+    waiters: list[asyncio.Future[Classified]] = []
     await live.start()
     try:
         stream = load.stream(seed, len(images))
         requests = stream.take_until(load.seconds)
         began_s = live.now_s
-        waiters, late_s = [], []
+        late_s = []
         for request in requests:
             if (wait_s := began_s + request.arrival_s - live.now_s) > 0:
                 await asyncio.sleep(wait_s)
@@ -103,6 +104,7 @@ async def run_live(
         seconds = live.now_s - began_s
     finally:
         await live.stop()
+        await asyncio.gather(*waiters, return_exceptions=True)  # seen, also when interrupted
     for answer in answers:
         if isinstance(answer, BaseException) and not isinstance(answer, DroppedError):
             raise answer
