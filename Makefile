@@ -19,8 +19,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 setup: $(VENV)/.ready  ## install everything into .venv
 
-demo: $(VENV)/.ready  ## compare routers on the paper's cluster
-	$(BIN)/slim compare --scenario paper
+demo: $(VENV)/.ready  ## serve bursts on this machine, random routing against ours (about a minute)
+	$(BIN)/slim demo
 
 test: $(VENV)/.ready  ## run the tests
 	$(BIN)/pytest -n auto
