@@ -146,7 +146,7 @@ GOOD = Path(__file__).parents[2] / "configs" / "paper.toml"
         ('name = "server-1"', 'name = "server-0"', "the name 'server-0' stands twice"),
         ("[load]", "[lode]", "unknown key 'lode'"),
         (
-            'accuracy = "paper"',
+            'accuracy = "measured"',
             'accuracy = "guess"',
             "unknown accuracy table 'guess'; known: measured, paper",
         ),
