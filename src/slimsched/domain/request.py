@@ -1,6 +1,7 @@
 """A request: one image on its way through the four segments."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slimsched.domain.width import SEGMENTS
 
@@ -39,25 +40,22 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     @property
     def has_terms(self) -> bool:
         """Whether its sender limits what the router may choose."""
-        return self.min_accuracy > 0.0 or self.width > 0.0 or self.max_energy_j > 0.0
+        return bool(self.min_accuracy or self.width or self.max_energy_j)
 
     def after(self, width: float) -> "Request":
         """The same request once its next segment has run at this width."""
-        return self._with((*self.widths, width))
-
-    def restarted(self) -> "Request":
-        """The same request from its image again, its activation being lost."""
-        return self._with(())
-
-    def _with(self, widths: tuple[float, ...]) -> "Request":
-        return Request(
+        return Request(  # written out: this runs for every request and segment
             id=self.id,
             arrival_s=self.arrival_s,
             deadline_s=self.deadline_s,
             min_accuracy=self.min_accuracy,
             priority=self.priority,
             image=self.image,
-            widths=widths,
+            widths=(*self.widths, width),
             width=self.width,
             max_energy_j=self.max_energy_j,
         )
+
+    def restarted(self) -> "Request":
+        """The same request from its image again, its activation being lost."""
+        return replace(self, widths=())

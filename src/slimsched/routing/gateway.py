@@ -35,6 +35,8 @@ from slimsched.routing.observation import Observation
 from slimsched.routing.router import Route, Router
 from slimsched.routing.terms import width_within_terms
 
+PLAIN = frozenset([(0, 0.0)])
+"""The kinds of requests (priority, width asked for) while nobody has asked for anything."""
 RETRY_S = 0.001
 """When a router that is asked at each event said wait, it is asked again after this time at the latest."""
 
@@ -68,7 +70,7 @@ class Gateway:
         self._next_block = 0
         self._in_system = 0
         self._cancelled: set[int] = set()  # dropped when next seen
-        self._has_terms = False
+        self._has_terms = False  # whether any request so far had a priority or terms of its own
         self._wake_s: float | None = None
         self._rate_s = 0.0
 
@@ -194,7 +196,9 @@ class Gateway:
         room = limit - self._in_system if limit else len(requests)
         taken, refused = requests[: max(0, room)], requests[max(0, room) :]
         self._in_system += len(taken)
-        self._has_terms = self._has_terms or any(request.has_terms for request in taken)
+        for request in taken:
+            if request.priority or request.has_terms:
+                self._has_terms = True
         self._wait(taken, 0, None, GATEWAY)
         return [Drop(requests=refused, reason="queue full")] if refused else []
 
@@ -208,8 +212,8 @@ class Gateway:
         first: bool = False,
     ) -> None:
         """Queue requests whose inputs lie at `source`, each priority in its own lane."""
-        kinds = {(request.priority, request.width) for request in requests}
-        for kind in kinds:
+        kinds = {(r.priority, r.width) for r in requests} if self._has_terms else PLAIN
+        for kind in kinds if requests else ():
             lane = self._lanes.get(kind[0])
             if lane is None:
                 lane = self._lanes[kind[0]] = Fifo()
