@@ -1,38 +1,8 @@
-"""A running server for all tests of the front door."""
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
+"""What the tests of the front door send."""
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-
-from served import Served, serve
-
-
-@pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One server for all tests that leave it as it was."""
-    running = serve(tmp_path_factory.mktemp("served"))
-    yield running
-    assert running.stop() == 0
-    assert "Traceback" not in running.log.read_text()
-
-
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    """A server of the test's own, with options of its own."""
-    running: list[Served] = []
-
-    def start(*options: str) -> Served:
-        running.append(serve(tmp_path, *options))
-        return running[-1]
-
-    yield start
-    for one in running:
-        if one.process.poll() is None:
-            one.process.kill()
-            one.process.wait()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A served cluster under load, and a real browser to look at it."""
+"""Load on a served cluster, and a real browser to look at it."""
 
 import http.client
 import os
@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from served import Served, serve
 
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 FLAGS = (
@@ -27,31 +25,6 @@ FLAGS = (
     "--disable-sync",
     "--hide-scrollbars",
 )
-
-
-@pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One server for all tests that leave it as it was."""
-    running = serve(tmp_path_factory.mktemp("served"))
-    yield running
-    assert running.stop() == 0
-    assert "Traceback" not in running.log.read_text()
-
-
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    """A server of the test's own, with options of its own."""
-    running: list[Served] = []
-
-    def start(*options: str) -> Served:
-        running.append(serve(tmp_path, *options))
-        return running[-1]
-
-    yield start
-    for one in running:
-        if one.process.poll() is None:
-            one.process.kill()
-            one.process.wait()
 
 
 @pytest.fixture
