@@ -33,8 +33,8 @@ JOBS = (
     "waiting",
 )
 MODULES = [f"slimsched/jobs/{name}.py" for name in JOBS] + [
-    "slimsched/execution/simulated_jobs.py",
-    "slimsched/execution/simulated_jobs_network.py",
+    "slimsched/execution/simulated/jobs.py",
+    "slimsched/execution/simulated/jobs_network.py",
 ]
 OPEN_CLASSES = {"policy.py": "Policy", "tuner.py": "Tuner"}
 """Classes that modules we do not compile derive from."""

@@ -29,12 +29,12 @@ from slimsched.domain.network import SLIM_RESNET
 from slimsched.domain.profile_record import record_of
 from slimsched.domain.request import Request
 from slimsched.domain.terms import Terms
-from slimsched.execution.activation_store import ActivationStore
-from slimsched.execution.batch_run import run_batch
-from slimsched.execution.cpu_executor import CpuExecutor
-from slimsched.execution.live_cluster import LiveCluster
-from slimsched.execution.local_engine import LocalEngine
-from slimsched.execution.server_spec import ServerSpec
+from slimsched.execution.live.activation_store import ActivationStore
+from slimsched.execution.live.batch_run import run_batch
+from slimsched.execution.live.cluster import LiveCluster
+from slimsched.execution.live.cpu_executor import CpuExecutor
+from slimsched.execution.live.local_engine import LocalEngine
+from slimsched.execution.live.server_spec import ServerSpec
 from slimsched.routing.gateway import Gateway, GatewayOptions
 from slimsched.routing.registry import make_router
 from slimsched.scheduling.options import SchedulerOptions

@@ -17,7 +17,7 @@ import numpy as np
 
 import slimsched.jobs.scheduler
 from slimsched.domain.topology import Topology
-from slimsched.execution.simulated_jobs_comparison import JobSetting, build, prepare
+from slimsched.execution.simulated.jobs_comparison import JobSetting, build, prepare
 from slimsched.workload.job_generator import generate_jobs
 
 JOBS = 20_000

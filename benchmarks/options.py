@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from slimsched.config import load_scenario
 from slimsched.execution.scenario import Scenario
-from slimsched.execution.simulation import simulate
+from slimsched.execution.simulated.simulation import simulate
 from slimsched.routing.commands import Answer
 from slimsched.scheduling.options import SchedulerOptions
 

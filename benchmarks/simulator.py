@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from slimsched.config import load_scenario
 from slimsched.domain.cluster import Cluster
 from slimsched.execution.scenario import Scenario
-from slimsched.execution.simulation import simulate
+from slimsched.execution.simulated.simulation import simulate
 from slimsched.routing.observation import Observation
 from slimsched.routing.registry import ROUTERS, make_router
 

@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 from slimsched.domain.fabric import fabric_named
-from slimsched.execution import slurm_preflight
-from slimsched.execution.slurm_cluster import ThrowAwaySlurm
-from slimsched.execution.slurm_controller import SlurmController
-from slimsched.execution.slurm_dry_run import DryRunClient
-from slimsched.execution.slurm_note import Request
-from slimsched.execution.slurm_observation import Clock, observe
+from slimsched.execution.slurm import preflight
+from slimsched.execution.slurm.cluster import ThrowAwaySlurm
+from slimsched.execution.slurm.controller import SlurmController
+from slimsched.execution.slurm.dry_run import DryRunClient
+from slimsched.execution.slurm.note import Request
+from slimsched.execution.slurm.observation import Clock, observe
 from slimsched.jobs.policies import policy_named
 from slimsched.workload.job_models import TRAINING_MODELS
 
@@ -31,7 +31,7 @@ def main() -> None:
     cluster.start()
     try:
         client = cluster.client
-        racks = slurm_preflight.check(client).racks
+        racks = preflight.check(client).racks
         begin_s = time.perf_counter()
         for i in range(jobs):
             client.submit((), gpus=1 + i % 16, request=Request(model="bert"), options=["--wrap=true"])

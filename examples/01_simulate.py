@@ -5,7 +5,7 @@ python examples/01_simulate.py
 
 from slimsched.config import load_scenario
 from slimsched.domain.fault import Fault
-from slimsched.execution.simulation import simulate
+from slimsched.execution.simulated.simulation import simulate
 
 scenario = load_scenario("paper").with_load(rate_per_s=4000.0, seconds=5.0)
 scenario = scenario.with_faults(

@@ -4,7 +4,7 @@ python examples/02_compare.py
 """
 
 from slimsched.config import load_scenario
-from slimsched.execution.comparison import compare
+from slimsched.execution.simulated.comparison import compare
 from slimsched.learning.registry import make_router
 
 scenario = load_scenario("edge-12").with_load(seconds=1.0)

@@ -6,7 +6,7 @@ python examples/03_schedule_training_jobs.py
 import numpy as np
 
 from slimsched.domain.topology import Topology
-from slimsched.execution.simulated_jobs_comparison import JobSetting, prepare, simulate
+from slimsched.execution.simulated.jobs_comparison import JobSetting, prepare, simulate
 from slimsched.workload.job_generator import generate_jobs
 
 topology = Topology.grid(racks=2, machines_per_rack=4, gpus_per_machine=8, name="two racks")

@@ -7,7 +7,7 @@ python examples/04_your_own_router.py
 
 from slimsched.config import load_scenario
 from slimsched.domain.cluster import Cluster
-from slimsched.execution.simulation import simulate
+from slimsched.execution.simulated.simulation import simulate
 from slimsched.routing.observation import Observation
 from slimsched.routing.registry import make_router
 from slimsched.routing.router import Route, Router

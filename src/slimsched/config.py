@@ -21,7 +21,7 @@ from slimsched.domain.roofline import modelled_profile
 from slimsched.domain.width import parse_widths
 from slimsched.errors import ConfigError, DataError, UnknownNameError
 from slimsched.execution.scenario import Scenario
-from slimsched.execution.simulated_cluster import TelemetryOptions
+from slimsched.execution.simulated.cluster import TelemetryOptions
 from slimsched.routing.gateway import GatewayOptions
 from slimsched.scheduling.options import SchedulerOptions
 from slimsched.workload.load import Load

@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from served import Served
 from slimsched.domain.width import parse_widths
-from slimsched.execution.cpu_executor import CpuExecutor
+from slimsched.execution.live.cpu_executor import CpuExecutor
 from slimsched.slimmable.weights import load
 
 Images = NDArray[np.uint8]

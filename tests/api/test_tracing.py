@@ -7,7 +7,7 @@ import pytest
 from slimsched.api.tracing import SegmentSpans
 from slimsched.config import load_scenario
 from slimsched.domain.width import format_widths
-from slimsched.execution.simulation import simulate
+from slimsched.execution.simulated.simulation import simulate
 
 pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 

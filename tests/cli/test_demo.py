@@ -10,7 +10,7 @@ from served import CONFIG
 from slimsched.cli.app import app
 from slimsched.cli.demo import random_holds_per_s
 from slimsched.config import load_scenario
-from slimsched.execution.simulation import simulate
+from slimsched.execution.simulated.simulation import simulate
 from slimsched.telemetry.log import read_log
 from slimsched.telemetry.run_folder import read_run
 

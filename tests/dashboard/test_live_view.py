@@ -2,7 +2,7 @@
 
 from slimsched.config import load_scenario
 from slimsched.domain.fault import Fault
-from slimsched.execution.simulation import simulate
+from slimsched.execution.simulated.simulation import simulate
 from slimsched.routing.fluid import fluid_optimum
 from slimsched.telemetry.bound_curve import BoundCurve
 from slimsched.telemetry.frame import Frame

@@ -9,9 +9,9 @@ from slimsched.domain.batch import Batch
 from slimsched.domain.instance import Instance
 from slimsched.domain.key import KEYS, Key
 from slimsched.domain.width import parse_widths
-from slimsched.execution.activation_store import ActivationStore
-from slimsched.execution.batch_run import run_batch
-from slimsched.execution.cpu_executor import CpuExecutor
+from slimsched.execution.live.activation_store import ActivationStore
+from slimsched.execution.live.batch_run import run_batch
+from slimsched.execution.live.cpu_executor import CpuExecutor
 from slimsched.slimmable.weights import TrainedModel, load
 
 

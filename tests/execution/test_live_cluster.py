@@ -16,12 +16,12 @@ from slimsched.domain.profile_record import record_of
 from slimsched.domain.terms import Terms
 from slimsched.domain.width import WIDTHS
 from slimsched.errors import ConfigError
-from slimsched.execution import shared_tensor
-from slimsched.execution.cpu_executor import CpuExecutor
-from slimsched.execution.live_cluster import DroppedError, LiveCluster
-from slimsched.execution.live_run import specs_of
-from slimsched.execution.local_engine import LocalEngine
-from slimsched.execution.server_spec import ServerSpec
+from slimsched.execution.live import shared_tensor
+from slimsched.execution.live.cluster import DroppedError, LiveCluster
+from slimsched.execution.live.cpu_executor import CpuExecutor
+from slimsched.execution.live.local_engine import LocalEngine
+from slimsched.execution.live.run import specs_of
+from slimsched.execution.live.server_spec import ServerSpec
 from slimsched.routing.gateway import Gateway, GatewayOptions
 from slimsched.routing.observation import Observation
 from slimsched.routing.router import Route

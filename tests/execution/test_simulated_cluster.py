@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from slimsched.config import load_scenario, read_scenario
 from slimsched.domain.fault import Fault
 from slimsched.errors import ConfigError
-from slimsched.execution.replay import replay
 from slimsched.execution.scenario import Scenario
-from slimsched.execution.simulation import simulate
+from slimsched.execution.simulated.replay import replay
+from slimsched.execution.simulated.simulation import simulate
 from slimsched.routing.fluid import capacity_per_s, fluid_optimum
 from slimsched.routing.registry import ROUTERS
 from slimsched.scheduling.commands import RunBatch

@@ -4,7 +4,7 @@ from cluster import block, flat_profile
 from slimsched.domain.batch import Batch
 from slimsched.domain.key import KEYS
 from slimsched.domain.profile import Profile
-from slimsched.execution.simulated_device import SimulatedDevice
+from slimsched.execution.simulated.device import SimulatedDevice
 
 
 def shared_profile() -> Profile:

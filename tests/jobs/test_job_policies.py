@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jobs.workloads import SMALL, job_lists, simulation
 from slimsched.domain.placement import gpus_in
 from slimsched.errors import SlimError
-from slimsched.execution.simulated_jobs_failure import Checkpoint, Failure
+from slimsched.execution.simulated.jobs_failure import Checkpoint, Failure
 from slimsched.jobs.commands import PreemptJob, StartJob
 from slimsched.jobs.events import JobFinished, JobPreempted
 from slimsched.jobs.policies import POLICIES, policy_named

@@ -5,8 +5,8 @@ import pytest
 from jobs.workloads import SMALL, job, simulation
 from slimsched.domain.fabric import FABRICS
 from slimsched.domain.placement import Tier
-from slimsched.execution.simulated_jobs_failure import Checkpoint, Failure
-from slimsched.execution.simulated_jobs_network import RunningGang, SharedLinks
+from slimsched.execution.simulated.jobs_failure import Checkpoint, Failure
+from slimsched.execution.simulated.jobs_network import RunningGang, SharedLinks
 from slimsched.jobs.policies import policy_named
 from slimsched.jobs.sensitivity import Sensitivity
 from slimsched.telemetry.job_runs import histories

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from slimsched.domain.fabric import FABRICS
 from slimsched.domain.job import Job
 from slimsched.domain.topology import Topology
-from slimsched.execution.simulated_jobs import SimulatedJobs
-from slimsched.execution.simulated_jobs_failure import Checkpoint, Failure
+from slimsched.execution.simulated.jobs import SimulatedJobs
+from slimsched.execution.simulated.jobs_failure import Checkpoint, Failure
 from slimsched.jobs.policy import Policy
 from slimsched.jobs.scheduler import JobScheduler
 from slimsched.jobs.sensitivity import Sensitivity

@@ -8,7 +8,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from slimsched.config import load_scenario
-from slimsched.execution.simulation import simulate
+from slimsched.execution.simulated.simulation import simulate
 from slimsched.learning.environment import ROUTING, RoutingEnv
 from slimsched.learning.random_scenario import random_scenario
 from slimsched.learning.rollout import RewardWeights

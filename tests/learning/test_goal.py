@@ -11,7 +11,7 @@ from slimsched.config import load_scenario
 from slimsched.domain.key import KEYS
 from slimsched.domain.width import WIDTH_TUPLES, WIDTHS
 from slimsched.errors import ConfigError, UnknownNameError
-from slimsched.execution.simulation import simulate
+from slimsched.execution.simulated.simulation import simulate
 from slimsched.learning.goal_training import GoalTraining, from_vector, to_vector, train_goal
 from slimsched.learning.registry import goal_spec, make_router, router_names
 from slimsched.routing.cost_to_go import ROW, CostToGo

@@ -12,7 +12,7 @@ from jobs.workloads import SMALL, job, job_lists, simulation
 from slimsched.cli.jobs import app
 from slimsched.domain.job import Job
 from slimsched.errors import SlimError
-from slimsched.execution.simulated_jobs_comparison import JobSetting
+from slimsched.execution.simulated.jobs_comparison import JobSetting
 from slimsched.jobs.policies import POLICIES, policy_named
 from slimsched.learning.job_checkpoint import resume_training, save_training
 from slimsched.learning.job_episode import Decision, delays_s

@@ -12,8 +12,8 @@ from slimsched.domain.block import Block, block_of
 from slimsched.domain.instance import Instance
 from slimsched.domain.key import KEYS
 from slimsched.domain.request import Request
-from slimsched.execution.simulated_server import SimulatedServer
-from slimsched.execution.timeline import Timeline
+from slimsched.execution.simulated.server import SimulatedServer
+from slimsched.execution.simulated.timeline import Timeline
 from slimsched.scheduling.commands import LoadInstance, RunBatch, UnloadInstance
 from slimsched.scheduling.events import BatchFinished, InstanceLoaded, InstanceUnloaded
 from slimsched.scheduling.options import SchedulerOptions

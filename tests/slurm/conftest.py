@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slimsched.execution.slurm_cluster import ThrowAwaySlurm, missing_daemons, wait_until
-from slimsched.execution.slurm_job import SlurmJob, Status
-from slimsched.execution.slurm_note import Memory, Request, memory_in
+from slimsched.execution.slurm.cluster import ThrowAwaySlurm, missing_daemons, wait_until
+from slimsched.execution.slurm.job import SlurmJob, Status
+from slimsched.execution.slurm.note import Memory, Request, memory_in
 
 GANG = Path(__file__).parents[2] / "examples" / "slurm_checkpointing_gang.py"
 SLIM = str(Path(sys.executable).parent / "slim")

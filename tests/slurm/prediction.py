@@ -9,8 +9,8 @@ from slimsched.domain.fabric import fabric_named
 from slimsched.domain.job import Job
 from slimsched.domain.placement import Placement
 from slimsched.domain.topology import Machine, Topology
-from slimsched.execution.simulated_jobs import SimulatedJobs
-from slimsched.execution.slurm_split import split
+from slimsched.execution.simulated.jobs import SimulatedJobs
+from slimsched.execution.slurm.split import split
 from slimsched.jobs.commands import Command, StartJob
 from slimsched.jobs.events import Event, JobFinished, JobSubmitted
 from slimsched.jobs.free_gpus import FreeGpus

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from slimsched.execution.slurm_job import Status
+from slimsched.execution.slurm.job import Status
 
 
 @pytest.mark.slow

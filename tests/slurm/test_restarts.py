@@ -6,7 +6,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from slimsched.execution.slurm_job import Status
+from slimsched.execution.slurm.job import Status
 
 
 @pytest.mark.slow

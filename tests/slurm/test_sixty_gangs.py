@@ -7,7 +7,7 @@ from statistics import mean
 import msgspec
 import pytest
 
-from slimsched.execution.slurm_job import Status
+from slimsched.execution.slurm.job import Status
 from slurm.prediction import RACKS, Course, commands_in, measured, predicted, replayed
 
 SPEED = 60.0  # a second of this test is a minute to the scheduler

@@ -5,10 +5,10 @@ from typer.testing import CliRunner
 
 from slimsched.cli.app import app
 from slimsched.errors import ConfigError, SlimError, UnknownNameError
-from slimsched.execution import slurm_preflight
-from slimsched.execution.slurm_client import SlurmClient
-from slimsched.execution.slurm_error import SlurmError
-from slimsched.execution.slurm_node import SlurmNode
+from slimsched.execution.slurm import preflight
+from slimsched.execution.slurm.client import SlurmClient
+from slimsched.execution.slurm.error import SlurmError
+from slimsched.execution.slurm.node import SlurmNode
 
 
 def failure(*command: str) -> SlimError:
@@ -36,7 +36,7 @@ def test_submitting_without_slurm_says_what_to_install(monkeypatch: pytest.Monke
 def test_a_throw_away_slurm_without_daemons_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path
 ) -> None:
-    monkeypatch.setattr("slimsched.execution.slurm_cluster._path", lambda: str(tmp_path))
+    monkeypatch.setattr("slimsched.execution.slurm.cluster._path", lambda: str(tmp_path))
     error = failure("slurm-up", f"--folder={tmp_path}/slurm")
     assert "apt install slurmctld slurmd slurm-client munge" in str(error)
 
@@ -75,16 +75,16 @@ class Described(SlurmClient):
 
 def test_a_slurm_that_cannot_be_driven_is_refused() -> None:
     with pytest.raises(SlurmError, match="too old; 22"):
-        slurm_preflight.check(Described(version=(21, 8)))
+        preflight.check(Described(version=(21, 8)))
     with pytest.raises(SlurmError, match="set SelectType=select/cons_tres"):
-        slurm_preflight.check(Described(select="linear"))
+        preflight.check(Described(select="linear"))
     with pytest.raises(SlurmError, match="no machine has GPUs"):
-        slurm_preflight.check(Described(gpus=0))
+        preflight.check(Described(gpus=0))
     with pytest.raises(SlurmError, match="no partition 'gpu' in Slurm; known: main"):
-        slurm_preflight.check(Described(), partition="gpu")
+        preflight.check(Described(), partition="gpu")
 
 
 def test_what_will_hurt_is_said_beforehand() -> None:
-    racks, requeue = slurm_preflight.check(Described()).warnings
+    racks, requeue = preflight.check(Described()).warnings
     assert "all machines count as one rack" in racks
     assert "cannot start again for 120 s" in requeue

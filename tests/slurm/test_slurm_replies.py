@@ -2,11 +2,11 @@
 
 import pytest
 
-from slimsched.execution.slurm_job import SlurmJob, Status
-from slimsched.execution.slurm_node import SlurmNode
-from slimsched.execution.slurm_note import Memory, Request, memory_in, request_in, written
-from slimsched.execution.slurm_reply import gpu_count, number
-from slimsched.execution.slurm_stage import STEPS, Stage
+from slimsched.execution.slurm.job import SlurmJob, Status
+from slimsched.execution.slurm.node import SlurmNode
+from slimsched.execution.slurm.note import Memory, Request, memory_in, request_in, written
+from slimsched.execution.slurm.reply import gpu_count, number
+from slimsched.execution.slurm.stage import STEPS, Stage
 
 
 @pytest.mark.parametrize(

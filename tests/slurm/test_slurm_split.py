@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from slimsched.domain.placement import Placement, gpus_in
 from slimsched.domain.topology import Topology
-from slimsched.execution.slurm_client import place_arguments
-from slimsched.execution.slurm_split import split
+from slimsched.execution.slurm.client import place_arguments
+from slimsched.execution.slurm.split import split
 from slimsched.jobs.free_gpus import FreeGpus
 
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from slimsched.execution.slurm_error import SlurmGoneError
-from slimsched.execution.slurm_job import Status
+from slimsched.execution.slurm.error import SlurmGoneError
+from slimsched.execution.slurm.job import Status
 
 
 @pytest.mark.slow

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from slimsched.execution.slurm_cluster import ThrowAwaySlurm, wait_until
-from slimsched.execution.slurm_error import SlurmError
-from slimsched.execution.slurm_job import Status
-from slimsched.execution.slurm_note import Request
+from slimsched.execution.slurm.cluster import ThrowAwaySlurm, wait_until
+from slimsched.execution.slurm.error import SlurmError
+from slimsched.execution.slurm.job import Status
+from slimsched.execution.slurm.note import Request
 
 STUBBORN = "--wrap=trap '' TERM; sleep 600 & sleep 600"
 

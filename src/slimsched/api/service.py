@@ -19,7 +19,7 @@ from slimsched.api.refusal import (
 )
 from slimsched.api.tally import Tally
 from slimsched.domain.width import format_widths
-from slimsched.execution.live_cluster import Classified, DroppedError, LiveCluster
+from slimsched.execution.live.cluster import Classified, DroppedError, LiveCluster
 from slimsched.slimmable.weights import ModelCard
 
 

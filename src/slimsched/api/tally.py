@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from slimsched.api.exposition import Histogram, family, histogram
-from slimsched.execution.live_cluster import Receipt
+from slimsched.execution.live.cluster import Receipt
 
 log = logging.getLogger("slim.access")
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from slimsched.cli import scenario as options
 from slimsched.cli.table import print_summaries
 from slimsched.errors import ConfigError
-from slimsched.execution.comparison import compare
+from slimsched.execution.simulated.comparison import compare
 from slimsched.learning.registry import make_router
 from slimsched.telemetry.plots import plot_runs
 from slimsched.telemetry.run_folder import make_folder, trace_arrays, write_run

@@ -31,7 +31,7 @@ from slimsched.telemetry.run_folder import make_folder, trace_arrays, write_run
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from slimsched.execution.live_run import LiveResult
+    from slimsched.execution.live.run import LiveResult
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -222,7 +222,7 @@ def _live(
     seed: int,
     observers: Sequence[Any],
 ) -> "LiveResult":
-    from slimsched.execution.live_run import run_live
+    from slimsched.execution.live.run import run_live
 
     return run(run_live(chosen, router, images, labels, seed=seed, observers=observers, make=make_router))
 

@@ -15,7 +15,7 @@ from slimsched.cli.jobs_simulate import COLUMNS
 from slimsched.errors import ConfigError
 
 if TYPE_CHECKING:
-    from slimsched.execution.simulated_jobs_comparison import JobRow, JobSetting
+    from slimsched.execution.simulated.jobs_comparison import JobRow, JobSetting
     from slimsched.telemetry.job_runs import JobHistory
     from slimsched.telemetry.job_summary import JobSummary
 
@@ -65,7 +65,7 @@ def compare(
       slim jobs compare --jobs 500 --out runs/policies && slim report runs/policies
     """
     from slimsched.cli.jobs_table import print_rows
-    from slimsched.execution import simulated_jobs_comparison as comparison
+    from slimsched.execution.simulated import jobs_comparison as comparison
     from slimsched.learning.job_registry import make_policy
 
     names = [name.strip() for name in policies.split(",") if name.strip()]

@@ -44,7 +44,7 @@ def explain(
 
       slim jobs explain 41 --trace tiresias --cluster tiresias-16 --at-s 900 --json
     """
-    from slimsched.execution import simulated_jobs_comparison as comparison
+    from slimsched.execution.simulated import jobs_comparison as comparison
     from slimsched.learning.job_registry import make_policy
     from slimsched.telemetry.job_runs import histories
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from slimsched.domain.job import Job
     from slimsched.domain.topology import Topology
-    from slimsched.execution.simulated_jobs_comparison import JobSetting
+    from slimsched.execution.simulated.jobs_comparison import JobSetting
     from slimsched.telemetry.job_runs import JobHistory
 
 Trace = Annotated[
@@ -107,7 +107,7 @@ def make_setting(
     """All that a simulation depends on besides trace, policy and seed."""
     from slimsched.domain.fabric import fabric_named
     from slimsched.errors import UnknownNameError
-    from slimsched.execution.simulated_jobs_comparison import JobSetting
+    from slimsched.execution.simulated.jobs_comparison import JobSetting
     from slimsched.workload.job_models import MEASURED
     from slimsched.workload.job_window import ARRIVALS
 

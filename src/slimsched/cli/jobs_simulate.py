@@ -49,7 +49,7 @@ def simulate(
       slim jobs simulate --jobs 500 --out runs/dally && slim report runs/dally
     """
     from slimsched.cli.jobs_table import print_rows
-    from slimsched.execution import simulated_jobs_comparison as comparison
+    from slimsched.execution.simulated import jobs_comparison as comparison
     from slimsched.learning.job_registry import make_policy
     from slimsched.telemetry.job_log import encode
     from slimsched.telemetry.run_folder import EVENTS

@@ -65,8 +65,8 @@ def run(
     """
     from slimsched.cli import jobs_slurm_view as view
     from slimsched.cli.jobs_slurm_setup import set_up
-    from slimsched.execution import slurm_loop, slurm_preview
-    from slimsched.execution.slurm_lock import sole_controller
+    from slimsched.execution.slurm import loop, preview
+    from slimsched.execution.slurm.lock import sole_controller
 
     if engine != "slurm":
         raise UnknownNameError("engine", engine, ("slurm",))
@@ -82,13 +82,13 @@ def run(
         warn=lambda text: console.print(f"[yellow]{text}[/yellow]", highlight=False),
     )
     if dry_run:
-        view.show_plan(slurm_preview.plan(setup.client, setup.make, setup.look()), as_json=as_json)
+        view.show_plan(preview.plan(setup.client, setup.make, setup.look()), as_json=as_json)
         return
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     with sole_controller(setup.preflight.cluster, partition):
-        slurm_loop.run(
+        loop.run(
             setup.make(setup.client, view.recorder(console, setup.clock, log=log, as_json=as_json)),
             look=setup.look,
             clock=setup.clock,
@@ -122,8 +122,8 @@ def submit(
 
       slim jobs submit --gpus 8 --sbatch=--cpus-per-gpu=4 train.sh
     """
-    from slimsched.execution.slurm_client import SlurmClient
-    from slimsched.execution.slurm_note import Request
+    from slimsched.execution.slurm.client import SlurmClient
+    from slimsched.execution.slurm.note import Request
     from slimsched.workload.job_models import TRAINING_MODELS
 
     if model and model not in TRAINING_MODELS:
@@ -163,7 +163,7 @@ def victims(
     from slimsched.cli import jobs_slurm_view as view
     from slimsched.cli.jobs_slurm_setup import set_up
     from slimsched.domain.job import Job
-    from slimsched.execution import slurm_preview
+    from slimsched.execution.slurm import preview
 
     if (job is None) == (gpus is None):
         raise ConfigError("name one waiting job, or give --gpus for a gang only thought of")
@@ -185,7 +185,7 @@ def victims(
         gang = waiting[job]
     else:
         raise UnknownNameError("waiting job", str(job), tuple(waiting) or ("none waits",))
-    view.show_outlook(slurm_preview.outlook(setup.client, setup.make, seen, gang), seen, as_json=as_json)
+    view.show_outlook(preview.outlook(setup.client, setup.make, seen, gang), seen, as_json=as_json)
 
 
 def why(
@@ -206,7 +206,7 @@ def why(
     """
     from slimsched.cli import jobs_slurm_view as view
     from slimsched.cli.jobs_slurm_setup import set_up
-    from slimsched.execution import slurm_preview
+    from slimsched.execution.slurm import preview
 
     setup = set_up(
         policy=policy,
@@ -218,7 +218,7 @@ def why(
         patience_s=30.0,
         warn=lambda text: None,
     )
-    reason = slurm_preview.explanation(setup.client, setup.make, setup.look(), job)
+    reason = preview.explanation(setup.client, setup.make, setup.look(), job)
     view.show_explanation(reason, speed=speed, as_json=as_json)
 
 
@@ -234,7 +234,7 @@ def slurm_up(
 
       eval "$(slim jobs slurm-up)" && sinfo
     """
-    from slimsched.execution.slurm_cluster import ThrowAwaySlurm
+    from slimsched.execution.slurm.cluster import ThrowAwaySlurm
 
     cluster = ThrowAwaySlurm(
         folder.absolute(), racks=racks, machines_per_rack=machines, gpus_per_machine=gpus
@@ -250,7 +250,7 @@ def slurm_up(
 
 def slurm_down(folder: Folder = _FOLDER) -> None:
     """Stop the throw-away Slurm, its jobs included, and remove its folder."""
-    from slimsched.execution.slurm_cluster import ThrowAwaySlurm
+    from slimsched.execution.slurm.cluster import ThrowAwaySlurm
 
     cluster = ThrowAwaySlurm(folder.absolute())
     if not cluster.conf.exists():

@@ -9,12 +9,12 @@ from msgspec import Struct
 from slimsched.cli.jobs_setting import read_quotas
 from slimsched.domain.fabric import fabric_named
 from slimsched.errors import ConfigError
-from slimsched.execution import slurm_preflight
-from slimsched.execution.slurm_client import SlurmClient
-from slimsched.execution.slurm_controller import Entry, SlurmController
-from slimsched.execution.slurm_observation import Clock, Observation, observe
-from slimsched.execution.slurm_preflight import Preflight
-from slimsched.execution.slurm_watch import Patience
+from slimsched.execution.slurm import preflight
+from slimsched.execution.slurm.client import SlurmClient
+from slimsched.execution.slurm.controller import Entry, SlurmController
+from slimsched.execution.slurm.observation import Clock, Observation, observe
+from slimsched.execution.slurm.preflight import Preflight
+from slimsched.execution.slurm.watch import Patience
 from slimsched.learning.job_registry import make_policy
 from slimsched.workload.job_models import TRAINING_MODELS
 
@@ -76,12 +76,12 @@ def set_up(
     if speed <= 0:
         raise ConfigError(f"speed {speed:g} is not positive; 1 is real time")
     client = SlurmClient(conf=conf)
-    preflight = slurm_preflight.check(client, partition=partition)
-    for warning in preflight.warnings:
+    checked = preflight.check(client, partition=partition)
+    for warning in checked.warnings:
         warn(warning)
     return SlurmSetup(
         client=client,
-        preflight=preflight,
+        preflight=checked,
         partition=partition,
         clock=Clock(speed=speed),
         policy=policy,

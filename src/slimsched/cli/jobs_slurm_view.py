@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.domain.placement import Placement
-from slimsched.execution.slurm_controller import Entry, Rebuilt
-from slimsched.execution.slurm_observation import Clock, Observation
-from slimsched.execution.slurm_preview import Outlook, Plan
+from slimsched.execution.slurm.controller import Entry, Rebuilt
+from slimsched.execution.slurm.observation import Clock, Observation
+from slimsched.execution.slurm.preview import Outlook, Plan
 from slimsched.jobs.commands import PreemptJob, StartJob, WakeAt
 from slimsched.jobs.events import (
     JobFinished,

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from slimsched.execution.simulated_jobs_comparison import JobRow
+    from slimsched.execution.simulated.jobs_comparison import JobRow
 
 NARROW = 110
 """Terminals narrower than this get the main columns only."""

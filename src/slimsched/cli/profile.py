@@ -34,9 +34,9 @@ def command(
     """
     import torch
 
-    from slimsched.execution.cpu_executor import CpuExecutor
-    from slimsched.execution.power_meter import open_meter
-    from slimsched.execution.profiler import Plan, Profiler
+    from slimsched.execution.live.cpu_executor import CpuExecutor
+    from slimsched.execution.live.power_meter import open_meter
+    from slimsched.execution.live.profiler import Plan, Profiler
     from slimsched.slimmable.weights import load
 
     try:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from slimsched.cli import scenario as options
 from slimsched.config import CONFIGS, build_scenario
-from slimsched.execution.replay import replay
+from slimsched.execution.simulated.replay import replay
 from slimsched.learning.registry import make_router
 from slimsched.telemetry.log import read_log
 

@@ -109,7 +109,7 @@ Reproduced = tuple[dict[str, Any], Callable[[Console], None]]
 
 def serving_table(name: str, asked: Asked) -> Reproduced:
     """Tables III to V: one router on the paper's cluster and load."""
-    from slimsched.execution.comparison import compare
+    from slimsched.execution.simulated.comparison import compare
     from slimsched.learning.registry import make_router
 
     column = TABLES[name]

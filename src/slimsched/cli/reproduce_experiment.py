@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.config import load_scenario
-from slimsched.execution.comparison import Compared
+from slimsched.execution.simulated.comparison import Compared
 from slimsched.learning import experiments
 from slimsched.telemetry.summary import Summary
 

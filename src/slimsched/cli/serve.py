@@ -101,9 +101,9 @@ async def _serve(
     from slimsched.api.openapi import document
     from slimsched.api.service import InferenceService, Limits
     from slimsched.dashboard.live import Dashboard
-    from slimsched.execution.live_cluster import LiveCluster
-    from slimsched.execution.live_run import specs_of
-    from slimsched.execution.local_engine import LocalEngine
+    from slimsched.execution.live.cluster import LiveCluster
+    from slimsched.execution.live.local_engine import LocalEngine
+    from slimsched.execution.live.run import specs_of
     from slimsched.learning.registry import make_router
     from slimsched.routing.gateway import Gateway
     from slimsched.slimmable import shipped

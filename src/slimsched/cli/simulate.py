@@ -11,7 +11,7 @@ from rich.console import Console
 from slimsched import __version__
 from slimsched.cli import scenario as options
 from slimsched.cli.table import print_summaries
-from slimsched.execution.simulation import simulate
+from slimsched.execution.simulated.simulation import simulate
 from slimsched.learning.registry import goal_spec, make_router
 from slimsched.telemetry.bound_curve import BoundCurve
 from slimsched.telemetry.log import Header, LogWriter

@@ -32,7 +32,7 @@ def command(
       slim validate --scenario laptop --loads 0.3,0.7 --json
     """
     from slimsched.cli.images import test_images
-    from slimsched.execution.validation import FIGURES, validate
+    from slimsched.execution.live.validation import FIGURES, validate
 
     chosen, _, _ = options.choose(scenario, config, None, None, None, None)
     try:

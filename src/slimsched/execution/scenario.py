@@ -7,7 +7,7 @@ from slimsched.domain.cluster import Cluster
 from slimsched.domain.fault import Fault
 from slimsched.domain.host import Host
 from slimsched.errors import ConfigError
-from slimsched.execution.simulated_cluster import TelemetryOptions
+from slimsched.execution.simulated.cluster import TelemetryOptions
 from slimsched.routing.gateway import GatewayOptions
 from slimsched.scheduling.options import SchedulerOptions
 from slimsched.workload.load import Load

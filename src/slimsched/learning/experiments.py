@@ -8,8 +8,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slimsched.domain.fault import Fault
-from slimsched.execution.comparison import Compared, compare
 from slimsched.execution.scenario import Scenario
+from slimsched.execution.simulated.comparison import Compared, compare
 from slimsched.learning.registry import make_router
 from slimsched.routing.fluid import capacity_per_s
 

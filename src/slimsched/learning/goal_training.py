@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from slimsched.domain.cluster import Cluster
 from slimsched.execution.scenario import Scenario
-from slimsched.execution.simulation import simulate
+from slimsched.execution.simulated.simulation import simulate
 from slimsched.learning.evolution import Generation, evolve
 from slimsched.learning.random_scenario import random_scenario
 from slimsched.routing.goal import Goal

@@ -18,7 +18,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from slimsched.domain.job import Job
-from slimsched.execution.simulated_jobs_comparison import JobSetting, build
+from slimsched.execution.simulated.jobs_comparison import JobSetting, build
 from slimsched.jobs.job_state import JobState
 from slimsched.learning.job_order import SHIFTS, Features, LearnedOrder
 from slimsched.telemetry.job_runs import JobHistory, histories

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from slimsched.domain.job import Job
 from slimsched.domain.topology import Machine
-from slimsched.execution.simulated_jobs_comparison import JobSetting, build, prepare
+from slimsched.execution.simulated.jobs_comparison import JobSetting, build, prepare
 from slimsched.learning.job_episode import Episode, run_episode
 from slimsched.learning.job_order import SHIFTS, Features, LearnedOrder
 from slimsched.learning.ppo import Losses, PpoOptions, advantages, losses

@@ -11,7 +11,7 @@ from slimsched.domain.link import Link
 from slimsched.domain.profile import Profile
 from slimsched.domain.roofline import modelled_profile
 from slimsched.execution.scenario import Scenario
-from slimsched.execution.simulated_cluster import TelemetryOptions
+from slimsched.execution.simulated.cluster import TelemetryOptions
 from slimsched.routing.fluid import capacity_per_s
 from slimsched.scheduling.options import SchedulerOptions
 from slimsched.workload.load import Load

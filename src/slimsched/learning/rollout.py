@@ -12,7 +12,7 @@ from slimsched.domain.accuracy import AccuracyTable
 from slimsched.domain.request import Request
 from slimsched.domain.width import SEGMENTS
 from slimsched.execution.scenario import Scenario
-from slimsched.execution.simulated_cluster import SimulatedCluster
+from slimsched.execution.simulated.cluster import SimulatedCluster
 from slimsched.routing.commands import SendBlock
 from slimsched.routing.events import SegmentFinished
 from slimsched.routing.gateway import Gateway

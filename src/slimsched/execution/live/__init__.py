@@ -1,0 +1,1 @@
+"""Real time: servers in processes of their own, executors on devices, sensors."""

@@ -1,0 +1,77 @@
+"""One batch through an executor: gather the inputs, run, keep the outputs. Runs in a lane's thread."""
+
+from time import perf_counter
+
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from slimsched.domain.batch import Batch
+from slimsched.domain.block import Block, block_of
+from slimsched.domain.request import Request
+from slimsched.domain.width import SEGMENTS
+from slimsched.execution.live.activation_store import ActivationStore
+from slimsched.execution.live.executor import Executor
+
+
+class BatchRun(Struct, frozen=True, kw_only=True):
+    """Blocks that ran, blocks that failed and why, the logits of those that ran (after the last segment)."""
+
+    done: list[Block]
+    failed: list[tuple[Block, str]]
+    logits: bytes
+    busy_s: float
+
+
+def run_batch(executor: Executor, store: ActivationStore, batch: Batch) -> BatchRun:
+    """Run a batch; when it fails, run its requests one by one, so that a bad input fails alone."""
+    began_s = perf_counter()
+    requests = [request for block in batch.blocks for request in block.requests]
+    inputs = store.take([request.id for request in requests])
+    reasons: dict[int, str] = {}
+    try:
+        rows = _run(executor, batch, inputs)
+    except Exception:
+        rows, reasons = _one_by_one(executor, batch, requests, inputs)
+    done, failed = _sort(batch, reasons)
+    logits = b""
+    if batch.key.segment == SEGMENTS - 1:
+        logits = rows.float().cpu().numpy().tobytes()
+    else:
+        store.put([request.id for block in done for request in block.requests], rows)
+    return BatchRun(done=done, failed=failed, logits=logits, busy_s=perf_counter() - began_s)
+
+
+def _run(executor: Executor, batch: Batch, inputs: Tensor) -> Tensor:
+    if batch.key.segment == 0:
+        inputs = executor.inputs(inputs)
+    return executor.run(batch.key, inputs)
+
+
+def _one_by_one(
+    executor: Executor, batch: Batch, requests: list[Request], inputs: Tensor
+) -> tuple[Tensor, dict[int, str]]:
+    rows, reasons = [], {}
+    for number, request in enumerate(requests):
+        try:
+            rows.append(_run(executor, batch, inputs[number : number + 1]))
+        except Exception as error:
+            reasons[request.id] = f"execution failed: {type(error).__name__}: {error}".splitlines()[0]
+    return torch.cat(rows) if rows else torch.empty(0), reasons
+
+
+def _sort(batch: Batch, reasons: dict[int, str]) -> tuple[list[Block], list[tuple[Block, str]]]:
+    """Blocks without failures as they are, the others cut into what ran and what did not."""
+    if not reasons:
+        return list(batch.blocks), []
+    done, failed = [], []
+    for block in batch.blocks:
+        good = tuple(request for request in block.requests if request.id not in reasons)
+        if good:
+            done.append(block_of(block.id, block.key, good))
+        failed += [
+            (block_of(block.id, block.key, (request,)), reasons[request.id])
+            for request in block.requests
+            if request.id in reasons
+        ]
+    return done, failed

@@ -1,0 +1,140 @@
+"""One live run: the same scenario, router and arrivals as simulated, on real server processes."""
+
+import asyncio
+from collections.abc import Sequence
+from time import monotonic
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from slimsched.domain.profile_record import record_of
+from slimsched.domain.terms import Terms
+from slimsched.errors import ConfigError
+from slimsched.execution.live.cluster import Classified, DroppedError, LiveCluster
+from slimsched.execution.live.local_engine import LocalEngine
+from slimsched.execution.live.server_spec import ServerSpec
+from slimsched.execution.scenario import Scenario
+from slimsched.routing.fluid import fluid_optimum
+from slimsched.routing.gateway import Gateway
+from slimsched.routing.registry import RouterMaker, make_router
+from slimsched.telemetry.meter import Meter
+from slimsched.telemetry.observer import Observer
+from slimsched.telemetry.trace import Trace
+
+
+class LiveResult(Struct, frozen=True, kw_only=True):
+    """A live run's trace, how late requests were sent, and accuracy on images whose labels are known."""
+
+    trace: Trace
+    dispatch_error_p99_s: float
+    accuracy: float | None
+
+
+def specs_of(scenario: Scenario, clock_zero_s: float) -> list[ServerSpec]:
+    """What each server process of a scenario must know."""
+    for name, host in zip(scenario.cluster.names, scenario.hosts, strict=True):
+        if host is None:
+            raise ConfigError(
+                f"server '{name}' of scenario '{scenario.name}' has no host, so it can only be simulated; "
+                'add host = { kind = "cpu" } to its [[server]] section'
+            )
+    return [
+        ServerSpec(
+            index=index,
+            name=name,
+            host=host,
+            scheduler=scheduler,
+            profile=record_of(profile),
+            gateway_socket="",
+            own_socket="",
+            shared_prefix="",
+            clock_zero_s=clock_zero_s,
+            telemetry_period_s=scenario.telemetry.period_s,
+        )
+        for index, (name, host, scheduler, profile) in enumerate(
+            zip(
+                scenario.cluster.names,
+                scenario.hosts,
+                scenario.schedulers,
+                scenario.cluster.profiles,
+                strict=True,
+            )
+        )
+        if host is not None
+    ]
+
+
+async def run_live(
+    scenario: Scenario,
+    router: str,
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64] | None = None,
+    *,
+    seed: int = 0,
+    observers: Sequence[Observer] = (),
+    make: RouterMaker = make_router,
+) -> LiveResult:
+    """Start the servers, send the scenario's load in open loop, wait for every answer, stop the servers."""
+    cluster, load = scenario.cluster, scenario.load
+    meter = Meter(cluster.accuracy)
+    gateway = Gateway(cluster, make(router, cluster, seed), scenario.gateway)
+    zero_s = monotonic()
+    live = LiveCluster(
+        gateway, LocalEngine(specs_of(scenario, zero_s)), (meter, *observers), clock_zero_s=zero_s
+    )
+    waiters: list[asyncio.Future[Classified]] = []
+    await live.start()
+    try:
+        stream = load.stream(seed, len(images))
+        requests = stream.take_until(load.seconds)
+        began_s = live.now_s
+        late_s = []
+        for request in requests:
+            if (wait_s := began_s + request.arrival_s - live.now_s) > 0:
+                await asyncio.sleep(wait_s)
+            late_s.append(live.now_s - began_s - request.arrival_s)
+            patience_s = request.deadline_s - request.arrival_s
+            waiters.append(
+                live.submit(
+                    images[request.image].tobytes(), Terms(deadline_s=patience_s), number=request.image
+                )
+            )
+        answers = await asyncio.gather(*waiters, return_exceptions=True)
+        seconds = live.now_s - began_s
+    finally:
+        await live.stop()
+        await asyncio.gather(*waiters, return_exceptions=True)  # seen, also when interrupted
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, DroppedError):
+            raise answer
+    rate = max(1.0, len(requests) / load.seconds)
+    summary = meter.summary(
+        router=router,
+        seconds=seconds,
+        in_system=gateway.in_system,
+        bound_accuracy=fluid_optimum(cluster, rate).accuracy,
+        wall_s=seconds,
+        idle_w=sum(profile.idle_w for profile in cluster.profiles),
+        energy_source=live.power_sources,
+    )
+    answered_s, latency_s, tuples = meter.answers()
+    return LiveResult(
+        trace=Trace(summary=summary, answered_s=answered_s - began_s, latency_s=latency_s, tuples=tuples),
+        dispatch_error_p99_s=float(np.percentile(late_s, 99)) if late_s else 0.0,
+        accuracy=_accuracy(answers, [request.image for request in requests], labels),
+    )
+
+
+def _accuracy(
+    answers: Sequence[object], numbers: list[int], labels: NDArray[np.int64] | None
+) -> float | None:
+    """Share of answered labelled images that were classified correctly."""
+    if labels is None:
+        return None
+    right = [
+        int(answer.logits.argmax()) == labels[number]
+        for answer, number in zip(answers, numbers, strict=True)
+        if isinstance(answer, Classified)
+    ]
+    return float(np.mean(right)) if right else None

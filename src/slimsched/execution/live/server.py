@@ -1,0 +1,265 @@
+"""One live server: the same local scheduler as simulated, its commands done by an executor on a device."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from math import isqrt
+from time import monotonic
+from typing import assert_never
+
+import msgspec
+import torch
+
+from slimsched.domain.batch import Batch
+from slimsched.domain.block import Block
+from slimsched.domain.instance import Instance
+from slimsched.domain.profile import Profile
+from slimsched.domain.snapshot import ServerSnapshot
+from slimsched.domain.timer import Wake, WakeAt
+from slimsched.execution.live import shared_tensor
+from slimsched.execution.live.activation_store import ActivationStore
+from slimsched.execution.live.batch_run import run_batch
+from slimsched.execution.live.executor import Executor
+from slimsched.execution.live.messages import (
+    BatchDone,
+    BlockGone,
+    Drain,
+    Fetch,
+    Fetched,
+    Forget,
+    InputMissing,
+    Sampled,
+    TakeBlock,
+    ToGateway,
+    ToServer,
+    frame,
+    read_frame,
+)
+from slimsched.execution.live.power_meter import PowerMeter
+from slimsched.execution.live.server_spec import ServerSpec
+from slimsched.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
+from slimsched.scheduling.events import (
+    BatchFinished,
+    BlockArrived,
+    Event,
+    InstanceLoaded,
+    InstanceUnloaded,
+    Started,
+    TelemetrySampled,
+)
+from slimsched.scheduling.greedy import GreedyScheduler
+from slimsched.telemetry.observer import Observer
+
+
+class LiveServer:
+    """Feeds events to a GreedyScheduler and turns its commands into work on a device."""
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        profile: Profile,
+        executor: Executor,
+        meter: PowerMeter,
+        send: asyncio.StreamWriter,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.scheduler = GreedyScheduler(spec.scheduler, profile)
+        self.drained = asyncio.Event()
+        self._spec, self._profile, self._executor, self._meter = spec, profile, executor, meter
+        self._gateway = send
+        self._observers = observers
+        self._loop = asyncio.get_running_loop()
+        self._lanes = ThreadPoolExecutor(executor.lanes, thread_name_prefix="lane")
+        self._store = ActivationStore()
+        self._arrived_s: dict[int, float] = {}
+        self._draining = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._busy_s = 0.0  # lane seconds since the last sample
+        self._active_j = 0.0  # by profile, since the start
+        self._correction = 1.0  # measured over modelled active energy
+        self._last = meter.read(0.0)
+        self._last_active_j = 0.0
+
+    @property
+    def now_s(self) -> float:
+        """Seconds on the clock all servers and the gateway share."""
+        return monotonic() - self._spec.clock_zero_s
+
+    async def start(self) -> None:
+        """Load what shall always be loaded, and return when it is."""
+        self.handle(Started())
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def listen(self, reader: asyncio.StreamReader) -> None:
+        """Take messages from the gateway until it is gone or has drained this server."""
+        decoder = msgspec.msgpack.Decoder(ToServer)
+        while True:
+            message: ToServer = await read_frame(reader, decoder)
+            match message:
+                case TakeBlock(block=block, images=images, peer=peer):
+                    self._take(block, images, peer)
+                case Forget(requests=requests):
+                    self._store.forget(requests)
+                case Drain():
+                    self._draining = True
+                    self._check_drained()
+                case _:
+                    assert_never(message)
+
+    async def hand_over(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve another server's requests for activations."""
+        decoder = msgspec.msgpack.Decoder(Fetch)
+        try:
+            while True:
+                wanted: list[int] = (await read_frame(reader, decoder)).requests
+                if all(request in self._store for request in wanted):
+                    rows = self._store.take(wanted)
+                    name = shared_tensor.put(rows, self._spec.shared_prefix)
+                    dtype = str(rows.dtype).removeprefix("torch.")
+                    writer.write(frame(Fetched(name=name, shape=tuple(rows.shape), dtype=dtype)))
+                else:
+                    writer.write(frame(Fetched(name="", shape=(), dtype="")))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    async def sample_forever(self) -> None:
+        """Read the sensors off the hot path, tell the scheduler, tell the gateway."""
+        period_s = self._spec.telemetry_period_s
+        while True:
+            began_s = monotonic()
+            await asyncio.sleep(period_s)
+            active_j = self._active_j
+            reading = await asyncio.to_thread(self._meter.read, active_j)
+            passed_s = max(1e-6, reading.at_s - self._last.at_s)
+            power_w = (reading.energy_j - self._last.energy_j) / passed_s
+            self._attribute(
+                active_j, reading.energy_j - self._last.energy_j - self._profile.idle_w * passed_s
+            )
+            self._last = reading
+            utilization = min(1.0, self._busy_s / ((monotonic() - began_s) * self._executor.lanes))
+            self._busy_s = 0.0
+            memory = self.scheduler.fleet.memory_bytes
+            self.handle(TelemetrySampled(utilization=utilization, power_w=power_w, vram_bytes=memory))
+            snapshot = ServerSnapshot(
+                taken_s=self.now_s,
+                utilization=utilization,
+                power_w=power_w,
+                vram_bytes=memory,
+                queued=self.scheduler.queued_by_segment(),
+                instances=len(self.scheduler.fleet),
+            )
+            waiting = {str(key): why for key, why in self.scheduler.explain().items()}
+            self._tell(Sampled(snapshot=snapshot, power_source=self._meter.source, waiting=waiting))
+
+    def handle(self, event: Event) -> None:
+        """Feed one event and carry the commands out."""
+        now_s = self.now_s
+        commands = self.scheduler.handle(event, now_s=now_s)
+        for observer in self._observers:
+            observer.observe(now_s, self._spec.name, event, commands)
+        for command in commands:
+            self._carry_out(command)
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case RunBatch(batch=batch):
+                self._spawn(self._run(batch))
+            case LoadInstance(instance=instance):
+                self._spawn(self._load(instance))
+            case UnloadInstance(instance=instance_id):
+                self._spawn(self._unload(instance_id))
+            case DropBlock(block=block, reason=reason):
+                self._store.forget([request.id for request in block.requests])
+                self._tell(BlockGone(block=block, reason=reason))
+            case WakeAt(at_s=at_s):
+                self._loop.call_later(max(0.0, at_s - self.now_s), self.handle, Wake())
+            case _:
+                assert_never(command)
+
+    def _take(self, block: Block, images: bytes, peer: str) -> None:
+        """Keep a block's images, or go for its activations, then let the scheduler have it."""
+        ids = [request.id for request in block.requests]
+        if peer:
+            self._spawn(self._fetch(block, ids, peer))
+            return
+        if images:
+            side = isqrt(len(images) // (3 * len(ids)))
+            raw = torch.frombuffer(bytearray(images), dtype=torch.uint8)
+            self._store.put(ids, raw.view(len(ids), 3, side, side))
+        self._arrive(block, ids)
+
+    def _arrive(self, block: Block, ids: list[int]) -> None:
+        if not all(request in self._store for request in ids):
+            self._tell(InputMissing(block=block))
+            return
+        self._arrived_s[block.id] = self.now_s
+        self.handle(BlockArrived(block=block))
+
+    async def _fetch(self, block: Block, ids: list[int], peer: str) -> None:
+        try:
+            reader, writer = await asyncio.open_unix_connection(peer)
+            writer.write(frame(Fetch(requests=ids)))
+            found: Fetched = await read_frame(reader, msgspec.msgpack.Decoder(Fetched))
+            writer.close()
+            if found.name:
+                self._store.put(ids, shared_tensor.take(found.name, found.shape, found.dtype))
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # the peer is gone: the store lacks the rows, and the gateway is told so
+        self._arrive(block, ids)
+
+    async def _run(self, batch: Batch) -> None:
+        """Run a batch in a lane and report it."""
+        run = await self._loop.run_in_executor(self._lanes, run_batch, self._executor, self._store, batch)
+        self._busy_s += run.busy_s
+        energy_j = self._profile.energy_j(batch.key, batch.size)
+        self._active_j += energy_j
+        energy_j *= self._correction
+        for block, reason in run.failed:
+            self._tell(BlockGone(block=block, reason=reason))
+        if run.done:
+            arrived_s = min(self._arrived_s.get(block.id, self.now_s) for block in run.done)
+            self._tell(
+                BatchDone(
+                    width=batch.key.width,
+                    blocks=run.done,
+                    queue_s=max(0.0, self.now_s - run.busy_s - arrived_s),
+                    busy_s=run.busy_s,
+                    energy_j=energy_j,
+                    logits=run.logits,
+                )
+            )
+        self.handle(BatchFinished(instance=batch.instance, busy_s=run.busy_s, energy_j=energy_j))
+
+    async def _load(self, instance: Instance) -> None:
+        await self._loop.run_in_executor(self._lanes, self._executor.load, instance)
+        self.handle(InstanceLoaded(instance=instance.id))
+
+    async def _unload(self, instance: int) -> None:
+        await self._loop.run_in_executor(self._lanes, self._executor.unload, instance)
+        self.handle(InstanceUnloaded(instance=instance))
+
+    def _attribute(self, active_j: float, measured_j: float) -> None:
+        """Learn how much more or less than its profile the device really draws above idle."""
+        modelled_j = active_j - self._last_active_j
+        self._last_active_j = active_j
+        if modelled_j > 0.0 and measured_j > 0.0:
+            self._correction += 0.2 * (measured_j / modelled_j - self._correction)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._check_drained()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._loop.call_exception_handler({"message": f"{self._spec.name} failed", "exception": error})
+
+    def _tell(self, message: ToGateway) -> None:
+        self._gateway.write(frame(message))
+
+    def _check_drained(self) -> None:
+        if self._draining and not self.scheduler.is_busy and not self._tasks:
+            self.drained.set()

@@ -1,0 +1,69 @@
+"""A server process: reads its spec from standard input, warms up, says it is ready, serves until drained.
+
+It ends with its gateway: when that connection closes, so does the process, and nothing is left running.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import msgspec
+
+from slimsched import __version__
+from slimsched.execution.live.cpu_executor import CpuExecutor
+from slimsched.execution.live.executor import Executor
+from slimsched.execution.live.messages import Ready, frame
+from slimsched.execution.live.power_meter import open_meter
+from slimsched.execution.live.server import LiveServer
+from slimsched.execution.live.server_spec import ServerSpec
+from slimsched.execution.live.warm_up import warm_up
+from slimsched.slimmable.weights import TrainedModel, load
+from slimsched.telemetry.log import Header, LogWriter
+
+
+def main() -> None:
+    """Serve as the spec on standard input says."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway decides when to stop
+    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=ServerSpec)
+    if hasattr(os, "sched_setaffinity") and (cores := os.sched_getaffinity(0) & set(spec.host.cores)):
+        os.sched_setaffinity(0, cores)
+    model = load(Path(spec.model) if spec.model else None)
+    executor = make_executor(spec, model)
+    warm_up(executor, model.card.shape, spec.scheduler.batch_limit)
+    with ExitStack() as stack:
+        observers = []
+        if spec.log:
+            header = Header(slim=__version__, scenario=spec.log_scenario, beside="", router="", seed=0)
+            observers.append(stack.enter_context(LogWriter(Path(spec.log), header)))
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            asyncio.run(_serve(spec, executor, observers))
+
+
+def make_executor(spec: ServerSpec, model: TrainedModel) -> Executor:
+    """The executor for the kind of device this server sits on."""
+    return CpuExecutor(model, threads=spec.host.threads, speed=spec.host.speed)
+
+
+async def _serve(spec: ServerSpec, executor: Executor, observers: list[LogWriter]) -> None:
+    reader, writer = await asyncio.open_unix_connection(spec.gateway_socket, limit=2**24)
+    meter = open_meter(spec.host.kind, spec.profile.idle_w, spec.host.gpu)
+    server = LiveServer(spec, spec.profile.profile(), executor, meter, writer, observers)
+    peers = await asyncio.start_unix_server(server.hand_over, spec.own_socket)
+    async with peers:
+        await server.start()
+        writer.write(frame(Ready(server=spec.index, pid=os.getpid())))
+        work = [server.listen(reader), server.sample_forever(), server.drained.wait()]
+        tasks = [asyncio.ensure_future(one) for one in work]
+        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await writer.drain()
+        for task in pending:
+            task.cancel()
+        for task in done:
+            task.result()
+
+
+if __name__ == "__main__":
+    main()

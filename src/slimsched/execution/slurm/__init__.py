@@ -1,0 +1,1 @@
+"""Training jobs on a real Slurm."""
