@@ -1,7 +1,7 @@
 """One live server: the same local scheduler as simulated, its commands done by an executor on a device."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import isqrt
 from time import monotonic
@@ -9,6 +9,7 @@ from typing import assert_never
 
 import msgspec
 import torch
+from torch import Tensor
 
 from slimsched.domain.batch import Batch
 from slimsched.domain.block import Block
@@ -16,7 +17,6 @@ from slimsched.domain.instance import Instance
 from slimsched.domain.profile import Profile
 from slimsched.domain.snapshot import ServerSnapshot
 from slimsched.domain.timer import Wake, WakeAt
-from slimsched.execution.live import shared_tensor
 from slimsched.execution.live.activation_store import ActivationStore
 from slimsched.execution.live.batch_run import run_batch
 from slimsched.execution.live.executor import Executor
@@ -24,17 +24,15 @@ from slimsched.execution.live.messages import (
     BatchDone,
     BlockGone,
     Drain,
-    Fetch,
-    Fetched,
     Forget,
     InputMissing,
     Sampled,
     TakeBlock,
     ToGateway,
     ToServer,
-    frame,
     read_frame,
 )
+from slimsched.execution.live.peers import Peers
 from slimsched.execution.live.power_meter import PowerMeter
 from slimsched.execution.live.server_spec import ServerSpec
 from slimsched.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
@@ -60,13 +58,14 @@ class LiveServer:
         profile: Profile,
         executor: Executor,
         meter: PowerMeter,
-        send: asyncio.StreamWriter,
+        peers: Peers,
+        tell: Callable[[ToGateway], None],
         observers: Sequence[Observer] = (),
     ) -> None:
         self.scheduler = GreedyScheduler(spec.scheduler, profile)
         self.drained = asyncio.Event()
         self._spec, self._profile, self._executor, self._meter = spec, profile, executor, meter
-        self._gateway = send
+        self._peers, self._tell = peers, tell
         self._observers = observers
         self._loop = asyncio.get_running_loop()
         self._lanes = ThreadPoolExecutor(executor.lanes, thread_name_prefix="lane")
@@ -92,36 +91,27 @@ class LiveServer:
             await asyncio.wait(self._tasks)
 
     async def listen(self, reader: asyncio.StreamReader) -> None:
-        """Take messages from the gateway until it is gone or has drained this server."""
+        """Take messages from the gateway until it is gone."""
         decoder = msgspec.msgpack.Decoder(ToServer)
         while True:
-            message: ToServer = await read_frame(reader, decoder)
-            match message:
-                case TakeBlock(block=block, images=images, peer=peer):
-                    self._take(block, images, peer)
-                case Forget(requests=requests):
-                    self._store.forget(requests)
-                case Drain():
-                    self._draining = True
-                    self._check_drained()
-                case _:
-                    assert_never(message)
+            self.receive(await read_frame(reader, decoder))
 
-    async def hand_over(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve another server's requests for activations."""
-        decoder = msgspec.msgpack.Decoder(Fetch)
-        try:
-            while True:
-                wanted: list[int] = (await read_frame(reader, decoder)).requests
-                if all(request in self._store for request in wanted):
-                    rows = self._store.take(wanted)
-                    name = shared_tensor.put(rows, self._spec.shared_prefix)
-                    dtype = str(rows.dtype).removeprefix("torch.")
-                    writer.write(frame(Fetched(name=name, shape=tuple(rows.shape), dtype=dtype)))
-                else:
-                    writer.write(frame(Fetched(name="", shape=(), dtype="")))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
+    def receive(self, message: ToServer) -> None:
+        """The gateway says something."""
+        match message:
+            case TakeBlock(block=block, images=images, peer=peer):
+                self._take(block, images, peer)
+            case Forget(requests=requests):
+                self._store.forget(requests)
+            case Drain():
+                self._draining = True
+                self._check_drained()
+            case _:
+                assert_never(message)
+
+    def surrender(self, requests: Sequence[int]) -> Tensor | None:
+        """Give another server the activations it asks for; None unless all of them are here."""
+        return self._store.take(requests) if all(request in self._store for request in requests) else None
 
     async def sample_forever(self) -> None:
         """Read the sensors off the hot path, tell the scheduler, tell the gateway."""
@@ -197,15 +187,9 @@ class LiveServer:
         self.handle(BlockArrived(block=block))
 
     async def _fetch(self, block: Block, ids: list[int], peer: str) -> None:
-        try:
-            reader, writer = await asyncio.open_unix_connection(peer)
-            writer.write(frame(Fetch(requests=ids)))
-            found: Fetched = await read_frame(reader, msgspec.msgpack.Decoder(Fetched))
-            writer.close()
-            if found.name:
-                self._store.put(ids, shared_tensor.take(found.name, found.shape, found.dtype))
-        except (OSError, asyncio.IncompleteReadError):
-            pass  # the peer is gone: the store lacks the rows, and the gateway is told so
+        rows = await self._peers.fetch(peer, ids)
+        if rows is not None:
+            self._store.put(ids, rows)
         self._arrive(block, ids)
 
     async def _run(self, batch: Batch) -> None:
@@ -256,9 +240,6 @@ class LiveServer:
         self._check_drained()
         if not task.cancelled() and (error := task.exception()) is not None:
             self._loop.call_exception_handler({"message": f"{self._spec.name} failed", "exception": error})
-
-    def _tell(self, message: ToGateway) -> None:
-        self._gateway.write(frame(message))
 
     def _check_drained(self) -> None:
         if self._draining and not self.scheduler.is_busy and not self._tasks:

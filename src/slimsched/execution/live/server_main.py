@@ -15,10 +15,11 @@ import msgspec
 from slimsched import __version__
 from slimsched.execution.live.cpu_executor import CpuExecutor
 from slimsched.execution.live.executor import Executor
-from slimsched.execution.live.messages import Ready, frame
+from slimsched.execution.live.messages import Ready, ToGateway, frame
 from slimsched.execution.live.power_meter import open_meter
 from slimsched.execution.live.server import LiveServer
 from slimsched.execution.live.server_spec import ServerSpec
+from slimsched.execution.live.unix_peers import UnixPeers
 from slimsched.execution.live.warm_up import warm_up
 from slimsched.slimmable.weights import TrainedModel, load
 from slimsched.telemetry.log import Header, LogWriter
@@ -50,11 +51,15 @@ def make_executor(spec: ServerSpec, model: TrainedModel) -> Executor:
 async def _serve(spec: ServerSpec, executor: Executor, observers: list[LogWriter]) -> None:
     reader, writer = await asyncio.open_unix_connection(spec.gateway_socket, limit=2**24)
     meter = open_meter(spec.host.kind, spec.profile.idle_w, spec.host.gpu)
-    server = LiveServer(spec, spec.profile.profile(), executor, meter, writer, observers)
-    peers = await asyncio.start_unix_server(server.hand_over, spec.own_socket)
-    async with peers:
+    peers = UnixPeers(spec.shared_prefix)
+
+    def tell(message: ToGateway) -> None:
+        writer.write(frame(message))
+
+    server = LiveServer(spec, spec.profile.profile(), executor, meter, peers, tell, observers)
+    async with await peers.listen(spec.own_socket, server.surrender):
         await server.start()
-        writer.write(frame(Ready(server=spec.index, pid=os.getpid())))
+        tell(Ready(server=spec.index, pid=os.getpid()))
         work = [server.listen(reader), server.sample_forever(), server.drained.wait()]
         tasks = [asyncio.ensure_future(one) for one in work]
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
