@@ -20,7 +20,7 @@ Images = NDArray[np.uint8]
 
 
 def send(served: Served, images: Images, due_s: list[float], count: int = 1, **terms: float) -> list[Sent]:
-    generator = LoadGenerator(Target(url=f"http://{served.http}"), images, dict(terms))
+    generator = LoadGenerator(f"http://{served.http}", images, Target().preface(terms))
     numbers = np.arange(len(due_s) * count).reshape(-1, count) % len(images)
     return asyncio.run(generator.run(np.array(due_s), numbers))
 
@@ -50,7 +50,7 @@ def test_refusals_are_counted_by_status_and_reason(served: Served, images: Image
 
 def test_waiting_is_charged_from_the_due_time() -> None:
     """A request that was due at 1 s, left at 3 s and was answered at 3.5 s took 2.5 s."""
-    generator = LoadGenerator(Target(), np.zeros((1, 3, 32, 32), np.uint8), {})
+    generator = LoadGenerator("http://127.0.0.1:9", np.zeros((1, 3, 32, 32), np.uint8), Target().preface({}))
     one = Sent(1.0, np.array([0]), generator)
     one.sent_s, one.done_s = 3.0, 3.5
     body = b'{"outputs": [{"name": "classes", "datatype": "INT64", "shape": [1], "data": [7]}]}'
@@ -75,7 +75,9 @@ def test_the_same_seed_gives_the_same_load() -> None:
 def test_nobody_listening_is_said_so(images: Images) -> None:
     with pytest.raises(SlimError, match="slim serve"):
         asyncio.run(
-            LoadGenerator(Target(url="http://127.0.0.1:9"), images, {}).run(np.array([0.0]), np.array([[0]]))
+            LoadGenerator("http://127.0.0.1:9", images, Target().preface({})).run(
+                np.array([0.0]), np.array([[0]])
+            )
         )
 
 

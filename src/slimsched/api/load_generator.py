@@ -8,6 +8,7 @@ late requests really left is reported beside it.
 import asyncio
 from collections.abc import Callable, Mapping
 from time import monotonic
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -22,17 +23,39 @@ WARM_CONNECTIONS = 16
 NO_REPLY = -1
 """Status of requests that had no answer when patience ran out."""
 
+Preface = Callable[[str, NDArray[Any]], bytes]
+"""Everything of a request that stands before its pixels, for a host and for images of such a shape."""
+
 
 class Target(Struct, frozen=True, kw_only=True):
-    """An Open Inference Protocol v2 server, and what its model calls things."""
+    """What a model behind the Open Inference Protocol v2 calls things, and the token it asks for."""
 
-    url: str = "http://127.0.0.1:8000"
     token: str = ""
-    ca_file: str | None = None
     model: str = "slimresnet"
     input: str = "images"
     output: str = "classes"
     datatype: str = "UINT8"
+
+    def pixels(self, images: NDArray[np.uint8]) -> NDArray[Any]:
+        """Images in the type the model takes."""
+        if self.datatype not in ("UINT8", "FP32"):
+            raise ConfigError(f"datatype '{self.datatype}' is not sent; use UINT8 or FP32")
+        return images if self.datatype == "UINT8" else images.astype(np.float32) / np.float32(255)
+
+    def preface(self, terms: Mapping[str, bool | int | float | str]) -> Preface:
+        """Requests of the protocol with binary tensors, all on the same terms."""
+
+        def write(host: str, example: NDArray[Any]) -> bytes:
+            body, json_bytes = write_request(example, [self.output], terms, name=self.input)
+            token = f"authorization: Bearer {self.token}\r\n" if self.token else ""
+            head = (
+                f"POST /v2/models/{self.model}/infer HTTP/1.1\r\nhost: {host}\r\n{token}"
+                f"content-type: application/octet-stream\r\ncontent-length: {len(body)}\r\n"
+                f"inference-header-content-length: {json_bytes}\r\n\r\n"
+            )
+            return head.encode() + body[:json_bytes]
+
+        return write
 
 
 class Sent:
@@ -65,18 +88,16 @@ class LoadGenerator:
 
     def __init__(
         self,
-        target: Target,
-        images: NDArray[np.uint8],
-        terms: Mapping[str, bool | int | float | str],
+        url: str,
+        pixels: NDArray[Any],
+        preface: Preface,
         *,
+        ca_file: str | None = None,
         connections: int = 512,
         patience_s: float = 30.0,
     ) -> None:
-        if target.datatype not in ("UINT8", "FP32"):
-            raise ConfigError(f"datatype '{target.datatype}' is not sent; use UINT8 or FP32")
-        self._pool = HttpPool(target.url, connections, target.ca_file)
-        self._target, self._terms, self._patience_s = target, terms, patience_s
-        self._pixels = images if target.datatype == "UINT8" else images.astype(np.float32) / np.float32(255)
+        self._pool = HttpPool(url, connections, ca_file)
+        self._pixels, self._preface, self._patience_s = pixels, preface, patience_s
         self.under_way = 0
         self._zero_s = monotonic()
 
@@ -87,7 +108,7 @@ class LoadGenerator:
 
     def request_with(self, numbers: NDArray[np.int64]) -> bytes:
         """A whole request with these images."""
-        return b"".join([self._head, self._json, self._pixels[numbers].tobytes()])
+        return b"".join([self._before, self._pixels[numbers].tobytes()])
 
     async def run(
         self,
@@ -97,7 +118,7 @@ class LoadGenerator:
     ) -> list[Sent]:
         """Send a request with the images `numbers[i]` at each `due_s[i]`; wait for the answers."""
         await self._pool.warm_up(min(WARM_CONNECTIONS, len(due_s)))
-        self._prepare(numbers.shape[1])
+        self._before = self._preface(self._pool.host, self._pixels[:1].repeat(numbers.shape[1], axis=0))
         found = [Sent(float(at_s), row, self) for at_s, row in zip(due_s, numbers, strict=True)]
         self._zero_s = monotonic()
         for count, one in enumerate(found):
@@ -113,18 +134,6 @@ class LoadGenerator:
         self._pool.close()
         progress(len(found), len(found) - self.under_way)
         return found
-
-    def _prepare(self, count: int) -> None:
-        """Everything of a request but its pixels."""
-        target, example = self._target, self._pixels[:1].repeat(count, axis=0)
-        body, json_bytes = write_request(example, [target.output], self._terms, name=target.input)
-        token = f"authorization: Bearer {target.token}\r\n" if target.token else ""
-        self._json = body[:json_bytes]
-        self._head = (
-            f"POST /v2/models/{target.model}/infer HTTP/1.1\r\nhost: {self._pool.host}\r\n{token}"
-            f"content-type: application/octet-stream\r\ncontent-length: {len(body)}\r\n"
-            f"inference-header-content-length: {json_bytes}\r\n\r\n"
-        ).encode()
 
 
 def due_times(

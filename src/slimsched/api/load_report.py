@@ -1,7 +1,7 @@
 """What a load run showed: outcomes, latency from the due time, accuracy, and how punctual the sender was."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import nan
 
 import msgspec
@@ -10,6 +10,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.api.client_message import Answer, classes_of, read_answer, read_error
+from slimsched.api.http_exchange import Reply
 from slimsched.api.load_generator import Sent
 
 _NAMES = {0: "connection lost", -1: "no answer"}
@@ -53,12 +54,22 @@ class LoadReport(Struct, frozen=True, kw_only=True):
     widths: dict[str, float]
 
 
+def read_reply(reply: Reply) -> Answer:
+    """A reply of the Open Inference Protocol."""
+    return read_answer(reply.body, reply.json_bytes)
+
+
 def report(
-    sent: Sequence[Sent], labels: NDArray[np.int64] | None, *, seconds: float, deadline_s: float
+    sent: Sequence[Sent],
+    labels: NDArray[np.int64] | None,
+    *,
+    seconds: float,
+    deadline_s: float,
+    read: Callable[[Reply], Answer] = read_reply,
 ) -> LoadReport:
     """Fold a run's requests into its figures."""
     answered = [one for one in sent if one.status == 200]
-    answers = [_answer(one) for one in answered]
+    answers = [read(one.reply) for one in answered if one.reply is not None]
     images = sum(len(one.images) for one in sent)
     took_s = np.array([one.done_s - one.due_s for one in answered])
     count = np.array([len(one.images) for one in answered])
@@ -100,11 +111,6 @@ def spread(values: NDArray[np.float64]) -> Latency:
 def as_json(found: LoadReport) -> str:
     """JSON text; figures that do not exist are null."""
     return msgspec.json.format(msgspec.json.encode(found), indent=1).decode()
-
-
-def _answer(one: Sent) -> Answer:
-    assert one.reply is not None
-    return read_answer(one.reply.body, one.reply.json_bytes)
 
 
 def _right(

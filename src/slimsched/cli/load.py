@@ -78,17 +78,15 @@ def command(
         "priority": priority,
         "max_energy_mj": max_energy_mj,
     }
-    target = Target(
-        url=url,
-        token=token,
-        ca_file=None if ca_file is None else str(ca_file),
-        model=model,
-        input=tensor,
-        output=output,
-        datatype=datatype,
-    )
+    target = Target(token=token, model=model, input=tensor, output=output, datatype=datatype)
     asked = {name: value for name, value in terms.items() if value is not None}
-    generator = LoadGenerator(target, images, asked, connections=connections)
+    generator = LoadGenerator(
+        url,
+        target.pixels(images),
+        target.preface(asked),
+        ca_file=None if ca_file is None else str(ca_file),
+        connections=connections,
+    )
     console = Console(stderr=True)
     with _bar(console) as bar:
         task = bar.add_task("sending", total=len(due_s))
