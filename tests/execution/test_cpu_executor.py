@@ -30,16 +30,19 @@ def instance(number: int, segment: int, width: float) -> Instance:
     return Instance(id=number, segment=segment, width=width, memory_bytes=0)
 
 
-def test_segment_by_segment_gives_the_whole_networks_logits(model: TrainedModel) -> None:
-    executor, raw = CpuExecutor(model), images(4)
+@pytest.mark.parametrize(("precision", "near"), [(torch.float32, 1e-4), (torch.bfloat16, 0.3)])
+def test_segment_by_segment_gives_the_whole_networks_logits(
+    model: TrainedModel, precision: torch.dtype, near: float
+) -> None:
+    executor, raw = CpuExecutor(model, precision=precision), images(4)
     widths = parse_widths("0.25,1.0,0.5,0.75")
     rows, previous = executor.inputs(raw), None
     for segment, width in enumerate(widths):
         executor.load(instance(segment, segment, width))
         rows, previous = executor.run(KEYS[segment, width, previous], rows), width
     with torch.inference_mode():
-        whole = model.net(executor.inputs(raw), widths)
-    assert torch.allclose(rows, whole, atol=1e-4)
+        whole = model.net(CpuExecutor(model, precision=torch.float32).inputs(raw), widths)
+    assert torch.allclose(rows, whole, atol=near)
 
 
 def test_an_instance_takes_memory_and_gives_all_of_it_back(model: TrainedModel) -> None:

@@ -1,4 +1,4 @@
-"""Batches on a CPU: folded segments in channels_last, a fixed number of threads."""
+"""Batches on a CPU: packed segments in channels_last, a fixed number of threads."""
 
 from threading import Lock
 from time import perf_counter, sleep
@@ -10,6 +10,7 @@ from slimsched.domain.instance import Instance
 from slimsched.domain.key import KEYS, Key
 from slimsched.domain.width import WIDTHS
 from slimsched.slimmable.instance import SegmentInstance, fold
+from slimsched.slimmable.packed import cpu_precision, pack
 from slimsched.slimmable.weights import TrainedModel
 
 
@@ -22,10 +23,18 @@ class CpuExecutor:
     """
 
     lanes = 1
-    element_bytes = 4
 
-    def __init__(self, model: TrainedModel, *, threads: int = 1, speed: float = 1.0) -> None:
+    def __init__(
+        self,
+        model: TrainedModel,
+        *,
+        threads: int = 1,
+        speed: float = 1.0,
+        precision: torch.dtype | None = None,
+    ) -> None:
         torch.set_num_threads(threads)
+        self._precision = precision or cpu_precision()
+        self.element_bytes = self._precision.itemsize
         self._net = model.net
         self._rest = 1.0 / speed - 1.0
         colours = model.card.colours
@@ -56,12 +65,12 @@ class CpuExecutor:
 
     def activation(self, shape: tuple[int, ...]) -> Tensor:
         """Random, as after a ReLU, channels_last."""
-        return torch.rand(shape).contiguous(memory_format=torch.channels_last)
+        return torch.rand(shape).to(self._precision).contiguous(memory_format=torch.channels_last)
 
     def inputs(self, images: Tensor) -> Tensor:
         """uint8 (N, 3, side, side) -> normalized, channels_last."""
         normal = torch.addcmul(self._shift, images.to(torch.float32), self._scale)
-        return normal.contiguous(memory_format=torch.channels_last)
+        return normal.to(self._precision).contiguous(memory_format=torch.channels_last)
 
     @torch.inference_mode()
     def run(self, key: Key, inputs: Tensor) -> Tensor:
@@ -81,6 +90,6 @@ class CpuExecutor:
         folded = self._folded.get(key)
         if folded is None:
             with self._lock:
-                folded = fold(self._net, key.segment, width=key.width, previous=key.previous)
-                self._folded[key] = folded
+                plain = fold(self._net, key.segment, width=key.width, previous=key.previous)
+                folded = self._folded[key] = pack(plain, self._precision)
         return folded
