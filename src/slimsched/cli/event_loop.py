@@ -1,17 +1,5 @@
-"""The event loop commands run in: uvloop's where it is installed, else asyncio's own."""
+"""The event loop commands run in."""
 
-import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from slimsched.execution.live.event_loop import run
 
-T = TypeVar("T")
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(work)
-    found: T = uvloop.run(work)
-    return found
+__all__ = ["run"]

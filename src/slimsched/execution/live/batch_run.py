@@ -1,6 +1,6 @@
 """One batch through an executor: gather the inputs, run, keep the outputs. Runs in a lane's thread."""
 
-from time import perf_counter
+from time import monotonic
 
 import torch
 from msgspec import Struct
@@ -15,17 +15,21 @@ from slimsched.execution.live.executor import Executor
 
 
 class BatchRun(Struct, frozen=True, kw_only=True):
-    """Blocks that ran, blocks that failed and why, the logits of those that ran (after the last segment)."""
+    """Blocks that ran, blocks that failed and why, the logits of those that ran (after the last segment).
+
+    `began_s` is on the host's monotonic clock.
+    """
 
     done: list[Block]
     failed: list[tuple[Block, str]]
     logits: bytes
+    began_s: float
     busy_s: float
 
 
 def run_batch(executor: Executor, store: ActivationStore, batch: Batch) -> BatchRun:
     """Run a batch; when it fails, run its requests one by one, so that a bad input fails alone."""
-    began_s = perf_counter()
+    began_s = monotonic()
     requests = [request for block in batch.blocks for request in block.requests]
     inputs = store.take([request.id for request in requests])
     reasons: dict[int, str] = {}
@@ -39,7 +43,8 @@ def run_batch(executor: Executor, store: ActivationStore, batch: Batch) -> Batch
         logits = rows.float().cpu().numpy().tobytes()
     else:
         store.put([request.id for block in done for request in block.requests], rows)
-    return BatchRun(done=done, failed=failed, logits=logits, busy_s=perf_counter() - began_s)
+    busy_s = monotonic() - began_s
+    return BatchRun(done=done, failed=failed, logits=logits, began_s=began_s, busy_s=busy_s)
 
 
 def _run(executor: Executor, batch: Batch, inputs: Tensor) -> Tensor:

@@ -266,14 +266,14 @@ class LiveCluster:
         last = message.blocks[0].key.segment == SEGMENTS - 1
         logits = np.frombuffer(message.logits, np.float32).reshape(size, -1) if last else None
         row = 0
-        for block in message.blocks:
+        for block, queue_s in zip(message.blocks, message.queue_s, strict=True):
             for request in block.requests:
                 one = self._open.get(request.id)
                 if one is not None:
                     receipt = one.receipt
                     del receipt.servers[request.segment :]
                     receipt.servers.append(self._names[server])
-                    receipt.queue_s += message.queue_s
+                    receipt.queue_s += queue_s
                     receipt.compute_s += message.busy_s
                     receipt.energy_j += message.energy_j / size
                     if logits is not None:

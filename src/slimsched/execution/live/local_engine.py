@@ -13,7 +13,8 @@ import msgspec
 from slimsched.errors import SlimError
 from slimsched.execution.live import shared_tensor
 from slimsched.execution.live.engine import EngineListener
-from slimsched.execution.live.messages import Drain, Ready, ToGateway, ToServer, frame, read_frame
+from slimsched.execution.live.frame_connection import FrameConnection
+from slimsched.execution.live.messages import Drain, Ready, ToGateway, ToServer
 from slimsched.execution.live.server_spec import ServerSpec
 
 START_LIMIT_S = 120.0
@@ -37,7 +38,7 @@ class LocalEngine:
             for spec in specs
         ]
         self._processes: dict[int, asyncio.subprocess.Process] = {}
-        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._connections: dict[int, FrameConnection] = {}
         self._ready = {spec.index: asyncio.Event() for spec in specs}
         self._failures = dict.fromkeys(self._ready, 0)
         self._supervisors: list[asyncio.Task[None]] = []
@@ -47,7 +48,9 @@ class LocalEngine:
         """Start every server and return when all are ready."""
         self._listener = listener
         path = self._specs[0].gateway_socket
-        self._socket = await asyncio.start_unix_server(self._connected, path, limit=2**24)
+        self._socket = await asyncio.get_running_loop().create_unix_server(
+            lambda: FrameConnection(ToGateway, self._received, self._lost), path
+        )
         self._supervisors = [asyncio.create_task(self._supervise(spec)) for spec in self._specs]
         everyone = asyncio.create_task(self._all_ready())
         tasks = [everyone, *self._supervisors]
@@ -60,9 +63,9 @@ class LocalEngine:
 
     def send(self, server: int, message: ToServer) -> None:
         """Send without waiting."""
-        writer = self._writers.get(server)
-        if writer is not None:
-            writer.write(frame(message))
+        connection = self._connections.get(server)
+        if connection is not None:
+            connection.send(message)
 
     def peer_address(self, server: int) -> str:
         """The socket where a server hands activations over."""
@@ -79,14 +82,14 @@ class LocalEngine:
     async def stop(self, *, drain: bool = True) -> None:
         """Drain or kill every server, and remove sockets and shared memory."""
         self._stopping = True
-        for index, writer in list(self._writers.items()):
+        for index, connection in list(self._connections.items()):
             if drain:
                 self.send(index, Drain())
             else:
-                writer.close()
+                connection.close()
         for index, process in self._processes.items():
             try:
-                patience_s = 30.0 if drain and index in self._writers else 0.2  # one that starts has no work
+                patience_s = 30.0 if drain and index in self._connections else 0.2  # no work while it starts
                 await asyncio.wait_for(process.wait(), timeout=patience_s)
             except TimeoutError:
                 with suppress(ProcessLookupError):
@@ -127,27 +130,26 @@ class LocalEngine:
                 raise SlimError(f"{spec.name} ended {tries} times before it was ready (exit code {code})")
             await asyncio.sleep(RESTART_AFTER_S[tries])
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A server has connected; listen to it until it is gone."""
-        decoder = msgspec.msgpack.Decoder(ToGateway)
-        server = -1
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                message: ToGateway = await read_frame(reader, decoder)
-                if isinstance(message, Ready) and not self._stopping:
-                    server = message.server
-                    self._writers[server] = writer
-                    self._ready[server].set()
-                    self._listener.server_up(server)
-                else:
-                    self._listener.received(server, message)
-        writer.close()
-        if self._writers.get(server) is writer:
+    def _received(self, connection: FrameConnection, message: ToGateway) -> None:
+        """A server says something; the first thing is that it is ready."""
+        if isinstance(message, Ready) and not self._stopping:
+            self._connections[message.server] = connection
+            self._ready[message.server].set()
+            self._listener.server_up(message.server)
+        elif (server := self._server_of(connection)) is not None:
+            self._listener.received(server, message)
+
+    def _lost(self, connection: FrameConnection) -> None:
+        """A connection is closed, and its server with it."""
+        if (server := self._server_of(connection)) is not None:
             self._gone(server)
+
+    def _server_of(self, connection: FrameConnection) -> int | None:
+        return next((server for server, one in self._connections.items() if one is connection), None)
 
     def _gone(self, server: int) -> None:
         """Tell once that a server is down."""
-        self._writers.pop(server, None)
+        self._connections.pop(server, None)
         if self._ready[server].is_set():
             self._ready[server].clear()
             if not self._stopping:

@@ -1,16 +1,9 @@
-"""What gateway and servers say to each other: length-prefixed MessagePack frames over a stream."""
+"""What gateway and servers say to each other."""
 
-import asyncio
-from typing import Any
-
-import msgspec
 from msgspec import Struct
 
 from slimsched.domain.block import Block
 from slimsched.domain.snapshot import ServerSnapshot
-from slimsched.errors import SlimError
-
-FRAME_LIMIT_BYTES = 256 * 2**20
 
 
 class TakeBlock(Struct, frozen=True, kw_only=True, tag=True):
@@ -39,11 +32,11 @@ class Ready(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class BatchDone(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to gateway: these blocks have run at this width; logits follow after the last segment."""
+    """Server to gateway: these blocks have run, each after waiting so long; logits after the last segment."""
 
     width: float
     blocks: list[Block]
-    queue_s: float
+    queue_s: list[float]
     busy_s: float
     energy_j: float
     logits: bytes = b""
@@ -86,23 +79,3 @@ class Fetched(Struct, frozen=True, kw_only=True, tag=True):
 
 ToServer = TakeBlock | Forget | Drain
 ToGateway = Ready | BatchDone | BlockGone | InputMissing | Sampled
-
-_encoder = msgspec.msgpack.Encoder()
-
-
-class FrameError(SlimError):
-    """A peer sent something that is no frame of ours."""
-
-
-def frame(message: Struct) -> bytes:
-    """A message as bytes to send."""
-    body = _encoder.encode(message)
-    return len(body).to_bytes(4, "little") + body
-
-
-async def read_frame(reader: asyncio.StreamReader, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
-    """The next message; raises IncompleteReadError when the peer is gone."""
-    size = int.from_bytes(await reader.readexactly(4), "little")
-    if size > FRAME_LIMIT_BYTES:
-        raise FrameError(f"a frame of {size} bytes was announced; at most {FRAME_LIMIT_BYTES} are taken")
-    return decoder.decode(await reader.readexactly(size))

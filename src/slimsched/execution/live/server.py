@@ -2,24 +2,23 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from math import isqrt
 from time import monotonic
 from typing import assert_never
 
-import msgspec
 import torch
 from torch import Tensor
 
 from slimsched.domain.batch import Batch
 from slimsched.domain.block import Block
-from slimsched.domain.instance import Instance
 from slimsched.domain.profile import Profile
 from slimsched.domain.snapshot import ServerSnapshot
 from slimsched.domain.timer import Wake, WakeAt
 from slimsched.execution.live.activation_store import ActivationStore
-from slimsched.execution.live.batch_run import run_batch
+from slimsched.execution.live.batch_run import BatchRun, run_batch
 from slimsched.execution.live.executor import Executor
+from slimsched.execution.live.lanes import Lanes
 from slimsched.execution.live.messages import (
     BatchDone,
     BlockGone,
@@ -30,7 +29,6 @@ from slimsched.execution.live.messages import (
     TakeBlock,
     ToGateway,
     ToServer,
-    read_frame,
 )
 from slimsched.execution.live.peers import Peers
 from slimsched.execution.live.power_meter import PowerMeter
@@ -68,9 +66,9 @@ class LiveServer:
         self._peers, self._tell = peers, tell
         self._observers = observers
         self._loop = asyncio.get_running_loop()
-        self._lanes = ThreadPoolExecutor(executor.lanes, thread_name_prefix="lane")
+        self._lanes = Lanes(executor.lanes, self._failed)
         self._store = ActivationStore()
-        self._arrived_s: dict[int, float] = {}
+        self._arrived_s: dict[int, float] = {}  # by request, on the host's clock
         self._draining = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy_s = 0.0  # lane seconds since the last sample
@@ -87,14 +85,8 @@ class LiveServer:
     async def start(self) -> None:
         """Load what shall always be loaded, and return when it is."""
         self.handle(Started())
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def listen(self, reader: asyncio.StreamReader) -> None:
-        """Take messages from the gateway until it is gone."""
-        decoder = msgspec.msgpack.Decoder(ToServer)
-        while True:
-            self.receive(await read_frame(reader, decoder))
+        while self._lanes.under_way:
+            await asyncio.sleep(0.001)
 
     def receive(self, message: ToServer) -> None:
         """The gateway says something."""
@@ -154,13 +146,17 @@ class LiveServer:
     def _carry_out(self, command: Command) -> None:
         match command:
             case RunBatch(batch=batch):
-                self._spawn(self._run(batch))
+                work = partial(run_batch, self._executor, self._store, batch)
+                self._lanes.run(work, partial(self._ran, batch))
             case LoadInstance(instance=instance):
-                self._spawn(self._load(instance))
+                self._lanes.run(partial(self._executor.load, instance), partial(self._loaded, instance.id))
             case UnloadInstance(instance=instance_id):
-                self._spawn(self._unload(instance_id))
+                self._lanes.run(
+                    partial(self._executor.unload, instance_id), partial(self._unloaded, instance_id)
+                )
             case DropBlock(block=block, reason=reason):
                 self._store.forget([request.id for request in block.requests])
+                self._waited_s(block, 0.0)
                 self._tell(BlockGone(block=block, reason=reason))
             case WakeAt(at_s=at_s):
                 self._loop.call_later(max(0.0, at_s - self.now_s), self.handle, Wake())
@@ -183,7 +179,7 @@ class LiveServer:
         if not all(request in self._store for request in ids):
             self._tell(InputMissing(block=block))
             return
-        self._arrived_s[block.id] = self.now_s
+        self._arrived_s.update(dict.fromkeys(ids, monotonic()))
         self.handle(BlockArrived(block=block))
 
     async def _fetch(self, block: Block, ids: list[int], peer: str) -> None:
@@ -192,36 +188,45 @@ class LiveServer:
             self._store.put(ids, rows)
         self._arrive(block, ids)
 
-    async def _run(self, batch: Batch) -> None:
-        """Run a batch in a lane and report it."""
-        run = await self._loop.run_in_executor(self._lanes, run_batch, self._executor, self._store, batch)
+    def _ran(self, batch: Batch, run: BatchRun) -> None:
+        """A lane is done with a batch: report it, then see what can run next."""
         self._busy_s += run.busy_s
         energy_j = self._profile.energy_j(batch.key, batch.size)
         self._active_j += energy_j
         energy_j *= self._correction
         for block, reason in run.failed:
+            self._waited_s(block, run.began_s)
             self._tell(BlockGone(block=block, reason=reason))
         if run.done:
-            arrived_s = min(self._arrived_s.get(block.id, self.now_s) for block in run.done)
             self._tell(
                 BatchDone(
                     width=batch.key.width,
                     blocks=run.done,
-                    queue_s=max(0.0, self.now_s - run.busy_s - arrived_s),
+                    queue_s=[self._waited_s(block, run.began_s) for block in run.done],
                     busy_s=run.busy_s,
                     energy_j=energy_j,
                     logits=run.logits,
                 )
             )
         self.handle(BatchFinished(instance=batch.instance, busy_s=run.busy_s, energy_j=energy_j))
+        self._check_drained()
 
-    async def _load(self, instance: Instance) -> None:
-        await self._loop.run_in_executor(self._lanes, self._executor.load, instance)
-        self.handle(InstanceLoaded(instance=instance.id))
+    def _waited_s(self, block: Block, until_s: float) -> float:
+        """How long a block was here before it ran; asked once."""
+        arrived_s = until_s
+        for request in block.requests:
+            arrived_s = self._arrived_s.pop(request.id, until_s)
+        return max(0.0, until_s - arrived_s)
 
-    async def _unload(self, instance: int) -> None:
-        await self._loop.run_in_executor(self._lanes, self._executor.unload, instance)
+    def _loaded(self, instance: int, _: object) -> None:
+        self.handle(InstanceLoaded(instance=instance))
+
+    def _unloaded(self, instance: int, _: object) -> None:
         self.handle(InstanceUnloaded(instance=instance))
+        self._check_drained()
+
+    def _failed(self, error: Exception) -> None:
+        self._loop.call_exception_handler({"message": f"{self._spec.name} failed", "exception": error})
 
     def _attribute(self, active_j: float, measured_j: float) -> None:
         """Learn how much more or less than its profile the device really draws above idle."""
@@ -238,9 +243,10 @@ class LiveServer:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._check_drained()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._loop.call_exception_handler({"message": f"{self._spec.name} failed", "exception": error})
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._failed(error)
 
     def _check_drained(self) -> None:
-        if self._draining and not self.scheduler.is_busy and not self._tasks:
+        idle = not self._lanes.under_way and not self._tasks
+        if self._draining and idle and not self.scheduler.is_busy:
             self.drained.set()

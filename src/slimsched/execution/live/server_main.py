@@ -7,15 +7,17 @@ import asyncio
 import os
 import signal
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
 from slimsched import __version__
 from slimsched.execution.live.cpu_executor import CpuExecutor
+from slimsched.execution.live.event_loop import run
 from slimsched.execution.live.executor import Executor
-from slimsched.execution.live.messages import Ready, ToGateway, frame
+from slimsched.execution.live.frame_connection import FrameConnection
+from slimsched.execution.live.messages import Ready, ToServer
 from slimsched.execution.live.power_meter import open_meter
 from slimsched.execution.live.server import LiveServer
 from slimsched.execution.live.server_spec import ServerSpec
@@ -39,8 +41,7 @@ def main() -> None:
         if spec.log:
             header = Header(slim=__version__, scenario=spec.log_scenario, beside="", router="", seed=0)
             observers.append(stack.enter_context(LogWriter(Path(spec.log), header)))
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            asyncio.run(_serve(spec, executor, observers))
+        run(_serve(spec, executor, observers))
 
 
 def make_executor(spec: ServerSpec, model: TrainedModel) -> Executor:
@@ -49,21 +50,25 @@ def make_executor(spec: ServerSpec, model: TrainedModel) -> Executor:
 
 
 async def _serve(spec: ServerSpec, executor: Executor, observers: list[LogWriter]) -> None:
-    reader, writer = await asyncio.open_unix_connection(spec.gateway_socket, limit=2**24)
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
     meter = open_meter(spec.host.kind, spec.profile.idle_w, spec.host.gpu)
     peers = UnixPeers(spec.shared_prefix)
 
-    def tell(message: ToGateway) -> None:
-        writer.write(frame(message))
+    def received(_: FrameConnection, message: ToServer) -> None:
+        server.receive(message)
 
-    server = LiveServer(spec, spec.profile.profile(), executor, meter, peers, tell, observers)
+    _, gateway = await loop.create_unix_connection(
+        lambda: FrameConnection(ToServer, received, lambda _: gone.set()), spec.gateway_socket
+    )
+    server = LiveServer(spec, spec.profile.profile(), executor, meter, peers, gateway.send, observers)
     async with await peers.listen(spec.own_socket, server.surrender):
         await server.start()
-        tell(Ready(server=spec.index, pid=os.getpid()))
-        work = [server.listen(reader), server.sample_forever(), server.drained.wait()]
+        gateway.send(Ready(server=spec.index, pid=os.getpid()))
+        work = [gone.wait(), server.sample_forever(), server.drained.wait()]
         tasks = [asyncio.ensure_future(one) for one in work]
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        await writer.drain()
+        gateway.close()
+        await gone.wait()  # so that the last words are said
         for task in pending:
             task.cancel()
         for task in done:

@@ -1,12 +1,12 @@
 """Does the simulator tell the truth? The same load live and simulated, side by side."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from slimsched.execution.live.event_loop import run
 from slimsched.execution.live.run import run_live
 from slimsched.execution.scenario import Scenario
 from slimsched.execution.simulated.simulation import simulate
@@ -46,7 +46,7 @@ def validate(
     for load in loads:
         at = scenario.with_load(rate_per_s=load * capacity, seconds=seconds)
         progress(f"live at {100 * load:.0f} % of capacity ({load * capacity:.0f} requests/s)")
-        live = asyncio.run(run_live(at, router, images, labels, seed=seed))
+        live = run(run_live(at, router, images, labels, seed=seed))
         progress(f"simulating {100 * load:.0f} %")
         same = simulate(at, router, seed=seed, drain=True, images=len(images)).summary
         real, model = _figures(live.trace.summary), _figures(same)
