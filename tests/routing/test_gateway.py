@@ -11,6 +11,7 @@ from slimsched.routing.events import (
     RequestsCancelled,
     SegmentFinished,
     ServerDown,
+    ServerLeaving,
     ServerUp,
 )
 from slimsched.routing.gateway import Gateway, GatewayOptions
@@ -236,3 +237,24 @@ def test_cancelled_requests_are_dropped_when_next_seen_and_cost_no_more() -> Non
     commands = front.finish(out.block)
     assert [[r.id for r in c.block.requests] for c in sent(commands)] == [[0]]
     assert front.gateway.in_system == 1
+
+
+def test_a_server_that_leaves_gets_nothing_new_and_keeps_what_it_has() -> None:
+    front = Front(Obedient(group=1))
+    (out,) = sent(front.arrive(1))
+    front.tell(ServerLeaving(server=0))
+    assert not sent(front.arrive(1, first=1))
+    front.router.server = 1
+    onward = sent(front.finish(out.block))
+    assert [(command.server, command.source) for command in onward] == [(1, -1), (1, 0)]
+    assert not front.gateway.seen.outstanding[0]
+
+
+def test_two_gateways_number_their_blocks_apart() -> None:
+    first = Gateway(small_cluster(), Obedient(), GatewayOptions(step_s=0.0))
+    other = Gateway(small_cluster(), Obedient(), GatewayOptions(step_s=0.0), first_block=2**40)
+    numbers = [
+        {command.block.id for command in sent(one.handle(RequestsArrived(requests=requests(8)), now_s=0.0))}
+        for one in (first, other)
+    ]
+    assert not numbers[0] & numbers[1]

@@ -56,6 +56,12 @@ class ServerDown(Struct, frozen=True, kw_only=True, tag=True):
     server: int
 
 
+class ServerLeaving(Struct, frozen=True, kw_only=True, tag=True):
+    """A server takes no more work; it finishes what it has and keeps activations until they are fetched."""
+
+    server: int
+
+
 class ServerUp(Struct, frozen=True, kw_only=True, tag=True):
     """A server is ready, for the first time or again."""
 
@@ -70,6 +76,7 @@ Event = (
     | InputLost
     | TelemetryReceived
     | ServerDown
+    | ServerLeaving
     | ServerUp
     | Wake
 )

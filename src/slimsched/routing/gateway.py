@@ -27,6 +27,7 @@ from slimsched.routing.events import (
     RequestsCancelled,
     SegmentFinished,
     ServerDown,
+    ServerLeaving,
     ServerUp,
     TelemetryReceived,
 )
@@ -60,14 +61,16 @@ class _Sent(Struct):
 class Gateway:
     """The global decision maker as a pure state machine around a router."""
 
-    def __init__(self, cluster: Cluster, router: Router, options: GatewayOptions) -> None:
+    def __init__(
+        self, cluster: Cluster, router: Router, options: GatewayOptions, *, first_block: int = 0
+    ) -> None:
         self.cluster = cluster
         self.router = router
         self.options = options
         self.seen = Observation(len(cluster))
         self._lanes: dict[int, Fifo] = {}  # by priority, highest first
         self._sent: dict[int, _Sent] = {}
-        self._next_block = 0
+        self._next_block = first_block  # apart from those of other gateways on the same servers
         self._in_system = 0
         self._cancelled: set[int] = set()  # dropped when next seen
         self._has_terms = False  # whether any request so far had a priority or terms of its own
@@ -93,6 +96,8 @@ class Gateway:
                 self._note(event)
             case ServerDown(server=server):
                 self._rescue(server)
+            case ServerLeaving(server=server):
+                self.seen.set_alive(server, False)
             case ServerUp(server=server):
                 self.seen.set_alive(server, True)
             case Wake():

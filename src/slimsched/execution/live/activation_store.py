@@ -33,6 +33,10 @@ class ActivationStore:
             return first[torch.tensor([row for _, row in found])]
         return torch.stack([tensor[row] for tensor, row in found])
 
+    def requests(self) -> list[int]:
+        """Whose activations are here."""
+        return list(self._rows)
+
     def forget(self, requests: Sequence[int]) -> None:
         """Drop what nobody will ask for."""
         for request in requests:

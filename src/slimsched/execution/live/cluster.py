@@ -38,6 +38,7 @@ from slimsched.routing.events import (
     RequestsCancelled,
     SegmentFinished,
     ServerDown,
+    ServerLeaving,
     ServerUp,
     TelemetryReceived,
 )
@@ -91,11 +92,12 @@ class LiveCluster:
         observers: Sequence[Observer] = (),
         *,
         clock_zero_s: float | None = None,
+        first_id: int = 0,
     ) -> None:
         self._gateway, self._engine, self._observers = gateway, engine, observers
         self._names = gateway.cluster.names
         self._open: dict[int, _Open] = {}
-        self._next_id = 0
+        self._next_id = first_id
         self._zero_s = monotonic() if clock_zero_s is None else clock_zero_s
         self._power_source = [""] * len(self._names)
         self.why_waiting: dict[str, dict[str, str]] = {}
@@ -201,6 +203,10 @@ class LiveCluster:
     def server_down(self, server: int) -> None:
         """The engine says a server is gone."""
         self._tell(ServerDown(server=server))
+
+    def server_leaving(self, server: int) -> None:
+        """The engine says a server wants no more work."""
+        self._tell(ServerLeaving(server=server))
 
     def received(self, server: int, message: ToGateway) -> None:
         """A server says something."""

@@ -16,6 +16,10 @@ class EngineListener(Protocol):
         """A server is gone; the engine is starting it again."""
         ...
 
+    def server_leaving(self, server: int) -> None:
+        """A server takes no more work; `server_down` follows when it has finished what it has."""
+        ...
+
     def received(self, server: int, message: ToGateway) -> None:
         """A server says something."""
         ...

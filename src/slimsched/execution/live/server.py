@@ -105,6 +105,10 @@ class LiveServer:
         """Give another server the activations it asks for; None unless all of them are here."""
         return self._store.take(requests) if all(request in self._store for request in requests) else None
 
+    def kept(self) -> list[int]:
+        """Requests whose activations lie here until somebody asks for them."""
+        return [request for request in self._store.requests() if request not in self._arrived_s]
+
     async def sample_forever(self) -> None:
         """Read the sensors off the hot path, tell the scheduler, tell the gateway."""
         period_s = self._spec.telemetry_period_s
