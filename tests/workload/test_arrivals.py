@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from slimsched.errors import ConfigError, UnknownNameError
+from slimsched.workload.arrival_fit import fit
 from slimsched.workload.arrivals import ARRIVALS, arrivals
 
 
@@ -27,6 +28,24 @@ def test_bursts_vary_more_than_poisson() -> None:
         return float(counts.var() / counts.mean())
 
     assert dispersion("poisson") < 1.3 < 5 < dispersion("bursty")
+
+
+def test_the_fitted_process_varies_as_its_trace_did_whatever_the_rate() -> None:
+    """An index of dispersion of about 16 over windows of 333 requests: a minute of that trace."""
+    for rate in (5.53, 100.0):
+        times = arrivals("fitted", rate, 200_000 / rate, np.random.default_rng(0))
+        counts = np.histogram(times, np.arange(0.0, 200_000 / rate, 333 / rate))[0]
+        assert 10 < counts.var() / counts.mean() < 25
+
+
+def test_a_fit_finds_the_process_that_made_the_counts() -> None:
+    rng = np.random.default_rng(0)
+    burst = (np.arange(4000) // 40) % 5 == 0
+    found = fit(rng.poisson(np.where(burst, 30.0, 10.0)).astype(float), 1.0, 2)
+    assert found.rate_per_s == pytest.approx(14.0, rel=0.05)
+    assert found.rates[1] / found.rates[0] == pytest.approx(3.0, rel=0.05)
+    assert found.lasts_s == pytest.approx((160.0, 40.0), rel=0.1)
+    assert found.share_of_time() == pytest.approx([0.8, 0.2], abs=0.05)
 
 
 def test_a_step_jumps_where_it_should() -> None:

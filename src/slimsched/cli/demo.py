@@ -62,8 +62,12 @@ def command(
         float, typer.Option("--load", help="Mean rate as a multiple of what random routing can hold.")
     ] = 1.5,
     arrivals: Annotated[
-        str, typer.Option("--arrivals", help="poisson, bursty, diurnal, step, or the path of a trace file.")
-    ] = "bursty",
+        str,
+        typer.Option(
+            "--arrivals",
+            help="fitted (to a real trace), poisson, bursty, diurnal, step, or the path of a trace file.",
+        ),
+    ] = "fitted",
     seconds: Annotated[float, typer.Option("--seconds", help="Length of each run.")] = 20.0,
     deadline_ms: Annotated[float, typer.Option("--deadline-ms", help="Deadline of each image.")] = 500.0,
     data: Annotated[

@@ -26,7 +26,11 @@ def command(
     rate: Annotated[float, typer.Option("--rate", help="Mean requests a second.")] = 20.0,
     seconds: Annotated[float, typer.Option("--seconds", help="How long to send.")] = 10.0,
     arrivals: Annotated[
-        str, typer.Option("--arrivals", help="poisson, bursty, diurnal, step, or the path of a trace file.")
+        str,
+        typer.Option(
+            "--arrivals",
+            help="poisson, bursty, fitted (to a real trace), diurnal, step, or the path of a trace file.",
+        ),
     ] = "poisson",
     per_request: Annotated[int, typer.Option("--images", help="Images a request.")] = 1,
     data: Annotated[

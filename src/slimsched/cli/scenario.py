@@ -26,7 +26,7 @@ Accuracy = Annotated[
 ]
 Arrivals = Annotated[
     str | None,
-    typer.Option("--arrivals", help="poisson, bursty, diurnal, step, or the path of a trace file."),
+    typer.Option("--arrivals", help="poisson, bursty, fitted, diurnal, step, or the path of a trace file."),
 ]
 Rate = Annotated[float | None, typer.Option("--rate", help="Mean arrival rate in requests a second.")]
 Seconds = Annotated[float | None, typer.Option("--seconds", help="Length of the run in simulated seconds.")]

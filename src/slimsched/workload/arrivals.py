@@ -7,6 +7,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from slimsched.errors import ConfigError, UnknownNameError
+from slimsched.workload.modulated import shipped
 
 Times = NDArray[np.float64]
 
@@ -54,9 +55,15 @@ def step(
     return np.concatenate([poisson(rate_per_s * low, edge_s, rng), after])
 
 
+def fitted(rate_per_s: float, seconds: float, rng: Generator) -> Times:
+    """Markov-modulated Poisson as fitted to a real trace (`modulated.py` names it)."""
+    return shipped().times_s(rate_per_s, seconds, rng)
+
+
 ARRIVALS: dict[str, Callable[..., Times]] = {
     "poisson": poisson,
     "bursty": bursty,
+    "fitted": fitted,
     "diurnal": diurnal,
     "step": step,
 }

@@ -44,6 +44,14 @@ class RequestTrace(Struct, frozen=True, kw_only=True):
         assert self.counts is not None
         return _scale(self.counts, self.interval_s, rate_per_s, seconds, rng)
 
+    def counts_in(self, bin_s: float) -> NDArray[np.float64]:
+        """Requests in each bin; counts that were recorded as such stay in their own intervals."""
+        if self.times_s is not None:
+            edges = np.arange(0.0, self.times_s[-1] + bin_s, bin_s)
+            return np.histogram(self.times_s, edges)[0].astype(np.float64)
+        assert self.counts is not None
+        return self.counts
+
 
 def read_request_trace(path: Path) -> RequestTrace:
     """Read any of the accepted forms."""

@@ -1,0 +1,56 @@
+"""A Markov-modulated Poisson process: arrivals whose rate jumps between a few states."""
+
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+SHIPPED = Path(__file__).parent / "azure_llm_2023_conv.json"
+"""Fitted to an hour of requests to a conversation service; the file says how."""
+
+
+class ModulatedPoisson(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Rates relative to the mean, how long each state lasts, and where it jumps to (rows sum to 1).
+
+    Times are those of the trace it was fitted to, whose mean rate is `rate_per_s`. At another rate time runs
+    faster or slower in proportion, as it does when a real trace is rescaled.
+    """
+
+    source: str
+    command: str
+    rate_per_s: float
+    rates: tuple[float, ...]
+    lasts_s: tuple[float, ...]
+    jumps: tuple[tuple[float, ...], ...]
+
+    def share_of_time(self) -> NDArray[np.float64]:
+        """How much of the time is spent in each state in the long run."""
+        count = len(self.rates)
+        flow = np.array(self.jumps) / np.array(self.lasts_s)[:, None]
+        flow -= np.diag(1.0 / np.array(self.lasts_s))
+        system = np.vstack([flow.T, np.ones(count)])
+        found: NDArray[np.float64] = np.linalg.lstsq(system, np.append(np.zeros(count), 1.0), rcond=None)[0]
+        return found
+
+    def times_s(self, rate_per_s: float, seconds: float, rng: Generator) -> NDArray[np.float64]:
+        """Draw arrivals with this mean rate."""
+        pace = self.rate_per_s / rate_per_s
+        state = int(rng.choice(len(self.rates), p=self.share_of_time()))
+        pieces, now_s = [np.empty(0)], 0.0
+        while now_s < seconds:
+            length_s = min(rng.exponential(pace * self.lasts_s[state]), seconds - now_s)
+            count = rng.poisson(rate_per_s * self.rates[state] * length_s)
+            pieces.append(now_s + np.sort(rng.uniform(0.0, length_s, count)))
+            now_s += length_s
+            state = int(rng.choice(len(self.rates), p=self.jumps[state]))
+        return np.concatenate(pieces)
+
+
+@cache
+def shipped() -> ModulatedPoisson:
+    """The process that comes with the package."""
+    return msgspec.json.decode(SHIPPED.read_bytes(), type=ModulatedPoisson)
