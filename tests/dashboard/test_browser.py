@@ -130,6 +130,22 @@ def test_a_killed_server_is_shown_and_returns(
     until(browser, "document.getElementById('phase').textContent === 'connection lost'")
 
 
+def test_a_server_that_hangs_is_told_from_one_that_idles(
+    own_server: Callable[..., Served], browser: Any, keep: Callable[[str], None]
+) -> None:
+    running = own_server()
+    browser.get(f"http://{running.http}/")
+    until(browser, "document.querySelectorAll('#servers .chip.up').length === 2")
+    running.process.send_signal(signal.SIGSTOP)
+    try:
+        until(browser, "document.getElementById('phase').textContent === 'silent'")
+        assert "what is shown is old" in text(browser, "news")
+        keep("live-silent")
+    finally:
+        running.process.send_signal(signal.SIGCONT)
+    until(browser, "document.getElementById('phase').textContent === 'ready'")
+
+
 def test_the_page_asks_for_the_token_of_the_api(
     own_server: Callable[..., Served], browser: Any, keep: Callable[[str], None]
 ) -> None:
@@ -168,7 +184,7 @@ def test_a_recorded_run_replays(
     keep("replay")
     seek(browser, 230)
     assert browser.execute_script("return document.querySelectorAll('#servers > li.down').length") == 0
-    browser.find_element("id", "play").click()
+    browser.find_element("tag name", "body").send_keys(" ")
     until(browser, "document.getElementById('play').textContent === 'Play'")
     assert "3.0 s" in text(browser, "time-says")
     browser.find_element("id", "live").click()
@@ -186,7 +202,7 @@ def test_an_event_log_is_folded_in_the_page_as_we_fold_it(
     keep("replay-event-log")
     _, entries = read_log(recorded / "events.jsonl.gz")
     view = LiveView(load_scenario("paper").cluster, "sed", window_s=1.0)
-    unlike = {"phase", "accuracy", "bound_accuracy", "bound_share"}
+    unlike = {"phase", "accuracy", "bound_accuracy", "bound_share", "energy_source"}
     left = iter(in_page)
     frame = next(left)
     for entry in entries:

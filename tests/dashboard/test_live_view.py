@@ -3,6 +3,7 @@
 from slimsched.config import load_scenario
 from slimsched.domain.fault import Fault
 from slimsched.execution.simulated.simulation import simulate
+from slimsched.learning.registry import make_router
 from slimsched.routing.fluid import fluid_optimum
 from slimsched.telemetry.bound_curve import BoundCurve
 from slimsched.telemetry.frame import Frame
@@ -60,6 +61,23 @@ def test_figures_are_those_of_the_last_second() -> None:
     assert abs(sum(frame.widths) - 1.0) < 1e-9
     assert frame.bound_share is not None
     assert 0.5 < frame.bound_share <= 1.002, "the curve lies up to 0.2 % below the bound"
+
+
+def test_the_guard_of_a_learned_router_is_counted() -> None:
+    scenario = load_scenario("paper").with_load(rate_per_s=500.0, seconds=0.5)
+    recorder = Recorder(scenario.cluster, "goal", seconds=0.5)
+    simulate(scenario, "goal:shadow=1", seed=0, observers=[recorder], make=make_router)
+    (counted,) = recorder.frames[-1].guard.items()
+    assert counted[0] == "shadow: goal"
+    assert counted[1] > 10
+
+
+def test_the_mix_of_widths_is_that_of_the_segments_that_ran() -> None:
+    _, frames = recorded()
+    for shares in frames[-1].mix:
+        assert abs(sum(shares) - 1.0) < 1e-9
+    whole = [sum(shares[n] for shares in frames[-1].mix) / 4 for n in range(4)]
+    assert all(abs(one - other) < 0.02 for one, other in zip(whole, frames[-1].widths, strict=True))
 
 
 def test_decisions_come_with_their_reasons() -> None:

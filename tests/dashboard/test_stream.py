@@ -1,12 +1,18 @@
 """The stream of frames as any client reads it."""
 
+import asyncio
 import http.client
 import json
+import logging
 import socket
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from served import Served
+from slimsched.config import load_scenario
+from slimsched.dashboard.live import Dashboard
 
 
 def open_stream(address: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
@@ -70,3 +76,31 @@ def test_readers_that_do_not_read_do_not_keep_the_server_from_stopping(
         message(reader)
         assert running.stop() == 0
     assert "Traceback" not in running.log.read_text()
+
+
+def test_a_frame_that_fails_is_told_and_the_stream_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    broken = [True]
+
+    def phase() -> str:
+        if broken[0]:
+            raise ZeroDivisionError("no phase today")
+        return "ready"
+
+    async def watch() -> tuple[list[bytes], bytes]:
+        cluster = load_scenario("laptop").cluster
+        dashboard = Dashboard(cluster, "sed", now=lambda: 1.0, phase=phase, power_sources=lambda: "")
+        looking = asyncio.create_task(dashboard.run())
+        stream = dashboard.pages["/dashboard/frames"]().stream
+        assert stream is not None
+        assert await anext(stream) == b"event: history\ndata: []\n\n"
+        told = [await anext(stream), await anext(stream)]
+        broken[0] = False
+        healed = await anext(stream)
+        looking.cancel()
+        return told, healed
+
+    with caplog.at_level(logging.ERROR, "slim.dashboard"):
+        told, healed = asyncio.run(watch())
+    assert told == 2 * [b'event: trouble\ndata: "ZeroDivisionError: no phase today"\n\n']
+    assert len(caplog.records) == 1, "a trouble is logged when it begins, not four times a second"
+    assert json.loads(healed[6:])["phase"] == "ready"

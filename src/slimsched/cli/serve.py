@@ -118,7 +118,13 @@ async def _serve(
     service = InferenceService(cluster, read_card(shipped.folder() / f"{shipped.NAME}.json"), Limits())
     service.tally.access_log = access_log
     metrics = Metrics(gateway, service.tally, cluster.power_source, router)
-    dashboard = Dashboard(chosen.cluster, router, now=lambda: cluster.now_s, phase=lambda: str(service.phase))
+    dashboard = Dashboard(
+        chosen.cluster,
+        router,
+        now=lambda: cluster.now_s,
+        phase=lambda: str(service.phase),
+        power_sources=lambda: cluster.power_sources,
+    )
     observers += [metrics, dashboard.view, structured_log.ServerLog(chosen.cluster.names)]
     if traces is not None:
         observers.append(traces.spans)

@@ -1,16 +1,19 @@
 """The dashboard of a running cluster: one page, and a stream of frames that keeps it moving."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
 from slimsched.api.http_protocol import HttpResponse
-from slimsched.dashboard.page import asset
+from slimsched.dashboard.page import SCRIPTS, asset
 from slimsched.domain.cluster import Cluster
 from slimsched.telemetry.bound_curve import BoundCurve
 from slimsched.telemetry.live_view import LiveView
+
+log = logging.getLogger("slim.dashboard")
 
 PERIOD_S = 0.25
 REMEMBERED = 240
@@ -19,8 +22,7 @@ REMEMBERED = 240
 ASSETS = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/dashboard.css": ("dashboard.css", "text/css; charset=utf-8"),
-    "/event_log.js": ("event_log.js", "text/javascript; charset=utf-8"),
-    "/dashboard.js": ("dashboard.js", "text/javascript; charset=utf-8"),
+    **{f"/{name}": (name, "text/javascript; charset=utf-8") for name in SCRIPTS},
 }
 _HEADERS = {
     "cache-control": "no-cache",
@@ -34,12 +36,19 @@ class Dashboard:
     """Looks at the cluster a few times a second; `view` must be among its observers."""
 
     def __init__(
-        self, cluster: Cluster, router: str, *, now: Callable[[], float], phase: Callable[[], str]
+        self,
+        cluster: Cluster,
+        router: str,
+        *,
+        now: Callable[[], float],
+        phase: Callable[[], str],
+        power_sources: Callable[[], str],
     ) -> None:
         self.view = LiveView(cluster, router)
-        self._cluster, self._now, self._phase = cluster, now, phase
+        self._cluster, self._now, self._phase, self._power_sources = cluster, now, phase, power_sources
         self._frames: deque[bytes] = deque(maxlen=REMEMBERED)
-        self._fresh = asyncio.Event()
+        self._newest, self._fresh = b"", asyncio.Event()
+        self._trouble = ""
 
     @property
     def assets(self) -> dict[str, Callable[[], HttpResponse]]:
@@ -57,16 +66,38 @@ class Dashboard:
         return {"/dashboard/frames": self._stream_response}
 
     async def run(self) -> None:
-        """Take a frame every quarter of a second until cancelled."""
+        """Take a frame every quarter of a second until cancelled; a failure is told, not the end."""
         solving = asyncio.create_task(asyncio.to_thread(BoundCurve, self._cluster))
         while True:
             if self.view.bound is None and solving.done():
-                self.view.bound = solving.result().accuracy
-            frame = self.view.frame(self._now(), self._phase())
-            self._frames.append(msgspec.json.encode(frame))
+                self._learn(solving)
+            self._newest = self._look()
             fresh, self._fresh = self._fresh, asyncio.Event()
             fresh.set()
             await asyncio.sleep(PERIOD_S)
+
+    def _look(self) -> bytes:
+        """The next message: a frame, or why there is none. A trouble is logged when it begins."""
+        try:
+            self.view.energy_source = self._power_sources()
+            frame = msgspec.json.encode(self.view.frame(self._now(), self._phase()))
+        except Exception as error:
+            trouble = f"{type(error).__name__}: {error}"
+            if trouble != self._trouble:
+                log.exception("no frame for the dashboard")
+            self._trouble = trouble
+            return b"event: trouble\ndata: " + msgspec.json.encode(trouble) + b"\n\n"
+        self._trouble = ""
+        self._frames.append(frame)
+        return b"data: " + frame + b"\n\n"
+
+    def _learn(self, solving: "asyncio.Task[BoundCurve]") -> None:
+        """Take the bound in; without one the page has a gap there and nothing else is lost."""
+        if (error := solving.exception()) is None:
+            self.view.bound = solving.result().accuracy
+        else:
+            log.error("no fluid bound for the dashboard", exc_info=error)
+            self.view.bound = lambda rate_per_s: 0.0
 
     def _stream_response(self) -> HttpResponse:
         headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -79,4 +110,4 @@ class Dashboard:
         yield b"event: history\ndata: [" + b",".join(self._frames) + b"]\n\n"
         while True:
             await self._fresh.wait()
-            yield b"data: " + self._frames[-1] + b"\n\n"
+            yield self._newest

@@ -44,7 +44,8 @@ class Frame(Struct, frozen=True, kw_only=True):
     """Totals since the start, figures over the last seconds, servers, and the last decisions.
 
     `waiting` are requests in the central queue by the segment that comes next, `finished_per_s` images that
-    passed each segment. A figure is None while there is nothing to compute it from.
+    passed each segment, `mix` the shares of widths in each segment. `guard` counts the blocks that a learned
+    router's guard decided about, by its reason. A figure is None while there is nothing to compute it from.
     """
 
     at_s: float
@@ -63,9 +64,12 @@ class Frame(Struct, frozen=True, kw_only=True):
     slo: float | None
     accuracy: float | None
     energy_j: float | None
+    energy_source: str
     widths: tuple[float, ...]
+    mix: tuple[tuple[float, ...], ...]
     bound_accuracy: float | None
     bound_share: float | None
     servers: tuple[ServerFrame, ...]
     decisions: tuple[Decision, ...]
+    guard: dict[str, int]
     happenings: tuple[Happening, ...]

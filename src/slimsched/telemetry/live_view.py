@@ -1,6 +1,6 @@
 """The live view: a fold over the event log that can be looked at at any moment."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -29,6 +29,9 @@ HAPPENINGS = 6
 SNAPSHOTS = 10
 """Utilization and power are means over a server's last samples: about a second."""
 
+GUARDED = ("guard: ", "shadow: ")
+"""How the reasons of `routing/guard.py` begin."""
+
 Bound = Callable[[float], float]
 """The fluid bound's accuracy at an arrival rate."""
 
@@ -41,13 +44,16 @@ class LiveView:
     ) -> None:
         self._names, self._router = cluster.names, router
         self.bound = bound
-        self._recent = Recent(cluster.accuracy, window_s)
+        self.energy_source = "; ".join(sorted({p.source.partition(":")[0] for p in cluster.profiles}))
+        """Where figures of power come from: the profiles, unless someone knows better."""
+        self._recent = Recent(cluster.accuracy, window_s, len(cluster))
         self._whereabouts = Whereabouts(len(cluster))
         self._up = [True] * len(cluster)
         self._snapshots: list[deque[ServerSnapshot]] = [deque(maxlen=SNAPSHOTS) for _ in cluster.names]
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
         self._happenings: deque[Happening] = deque(maxlen=HAPPENINGS)
         self._index = {name: index for index, name in enumerate(cluster.names)}
+        self._guard: Counter[str] = Counter()
         self._arrived = self._answered = self._dropped = 0
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
@@ -69,9 +75,10 @@ class LiveView:
         recent.forget(now_s)
         p50_s, p95_s, p99_s = recent.latency_s()
         rate_per_s, accuracy = recent.arrival_per_s(now_s), recent.accuracy()
-        bound = self.bound(rate_per_s) if self.bound is not None and rate_per_s > 0 else None
-        by_width = recent.images_by_width(len(self._names))
-        total = [sum(counts) for counts in zip(*by_width, strict=True)]
+        bound = (self.bound(rate_per_s) or None) if self.bound is not None and rate_per_s > 0 else None
+        ran, span_s = recent.images, recent.span_s(now_s)
+        by_segment: list[list[int]] = ran.sum(axis=0).tolist()
+        by_server: list[list[int]] = ran.sum(axis=1).tolist()
         return Frame(
             at_s=now_s,
             phase=phase,
@@ -80,7 +87,7 @@ class LiveView:
             answered=self._answered,
             dropped=self._dropped,
             waiting=self._whereabouts.count(GATEWAY),
-            finished_per_s=recent.finished_per_s(now_s),
+            finished_per_s=tuple(sum(counts) / span_s for counts in by_segment),
             arrival_per_s=rate_per_s,
             goodput_per_s=recent.goodput_per_s(now_s),
             latency_p50_s=p50_s,
@@ -89,13 +96,14 @@ class LiveView:
             slo=recent.slo(),
             accuracy=accuracy,
             energy_j=recent.energy_j(),
-            widths=_shares(total),
+            energy_source=self.energy_source,
+            widths=_shares([sum(counts) for counts in zip(*by_segment, strict=True)]),
+            mix=tuple(map(_shares, by_segment)),
             bound_accuracy=bound,
             bound_share=recent.served_share() * accuracy / bound if bound and accuracy is not None else None,
-            servers=tuple(
-                self._server(index, counts, recent.span_s(now_s)) for index, counts in enumerate(by_width)
-            ),
+            servers=tuple(self._server(index, counts, span_s) for index, counts in enumerate(by_server)),
             decisions=tuple(self._decisions),
+            guard=dict(self._guard),
             happenings=tuple(self._happenings),
         )
 
@@ -123,6 +131,8 @@ class LiveView:
         if isinstance(command, SendBlock):
             block, key = command.block, command.block.key
             self._whereabouts.sent(block, command.server, command.source)
+            if command.reason.startswith(GUARDED):
+                self._guard[command.reason.partition(" would")[0]] += 1
             self._decisions.append(
                 Decision(
                     at_s=now_s,

@@ -1,9 +1,10 @@
-"""Recent: figures over the last few seconds of a run."""
+"""Recent: figures over the last few seconds of a run, kept as running sums so that looking costs little."""
 
+from array import array
 from collections import deque
 
 import numpy as np
-from msgspec import Struct
+from numpy.typing import NDArray
 
 from slimsched.domain.accuracy import AccuracyTable
 from slimsched.domain.batch import Batch
@@ -13,54 +14,98 @@ from slimsched.domain.width import SEGMENTS, WIDTHS
 _PLACE = {width: place for place, width in enumerate(WIDTHS)}
 
 
-class _Answer(Struct, frozen=True):
-    at_s: float
-    latency_s: float
-    on_time: bool
-    accuracy: float
+class RecentSum:
+    """A sum over what happened lately."""
+
+    __slots__ = ("_entries", "value")
+
+    def __init__(self) -> None:
+        self._entries: deque[tuple[float, float]] = deque()
+        self.value = 0.0
+
+    def add(self, now_s: float, value: float) -> None:
+        """It happened now."""
+        self._entries.append((now_s, value))
+        self.value += value
+
+    def forget(self, old_s: float) -> None:
+        """Take out what happened before."""
+        entries = self._entries
+        while entries and entries[0][0] < old_s:
+            self.value -= entries.popleft()[1]
+        if not entries:
+            self.value = 0.0  # rounding does not pile up
 
 
-class _Ran(Struct, frozen=True):
-    at_s: float
-    server: int
-    segment: int
-    width: int
-    images: int
+class RecentValues:
+    """The values themselves, one behind the other in memory, for percentiles."""
+
+    __slots__ = ("_counts", "_gone", "_values")
+
+    def __init__(self) -> None:
+        self._values = array("d")
+        self._counts: deque[tuple[float, int]] = deque()
+        self._gone = 0  # of the front
+
+    def add(self, now_s: float, values: list[float]) -> None:
+        """They came now."""
+        self._values.extend(values)
+        self._counts.append((now_s, len(values)))
+
+    def forget(self, old_s: float) -> None:
+        """Take out what came before; memory is given back when half of it is gone."""
+        counts = self._counts
+        while counts and counts[0][0] < old_s:
+            self._gone += counts.popleft()[1]
+        if 2 * self._gone > len(self._values):
+            del self._values[: self._gone]
+            self._gone = 0
+
+    def percentiles(self, *shares: float) -> tuple[float | None, ...]:
+        """None for each while there are no values."""
+        values = np.frombuffer(self._values, dtype=np.float64)[self._gone :]
+        if not len(values):
+            return (None,) * len(shares)
+        return tuple(float(found) for found in np.percentile(values, shares))
 
 
 class Recent:
     """Remembers what happened within `window_s` and forgets it afterwards."""
 
-    def __init__(self, accuracy: AccuracyTable, window_s: float) -> None:
+    def __init__(self, accuracy: AccuracyTable, window_s: float, servers: int) -> None:
         self._accuracy, self._window_s = accuracy, window_s
-        self._arrivals: deque[tuple[float, int]] = deque()
-        self._answers: deque[_Answer] = deque()
-        self._drops: deque[tuple[float, int]] = deque()
-        self._energy: deque[tuple[float, float]] = deque()
-        self._ran: deque[_Ran] = deque()
+        self._arrivals, self._drops, self._energy_j = RecentSum(), RecentSum(), RecentSum()
+        self._answers, self._on_time, self._worth = RecentSum(), RecentSum(), RecentSum()
+        self._latency_s = RecentValues()
+        self._ran: deque[tuple[float, int, int, int, int]] = deque()
+        self.images: NDArray[np.int64] = np.zeros((servers, SEGMENTS, len(WIDTHS)), dtype=np.int64)
+        """Images run, by server, segment and width."""
 
     def arrived(self, now_s: float, count: int) -> None:
         """Requests came in."""
-        self._arrivals.append((now_s, count))
+        self._arrivals.add(now_s, count)
 
     def answered(self, now_s: float, requests: tuple[Request, ...]) -> None:
         """Requests were answered."""
-        for request in requests:
-            worth = self._accuracy.accuracy(request.widths)
-            on_time = now_s <= request.deadline_s
-            self._answers.append(_Answer(now_s, now_s - request.arrival_s, on_time, worth))
+        accuracy = self._accuracy.accuracy
+        self._answers.add(now_s, len(requests))
+        self._on_time.add(now_s, sum([now_s <= request.deadline_s for request in requests]))
+        self._worth.add(now_s, sum([accuracy(request.widths) for request in requests]))
+        self._latency_s.add(now_s, [now_s - request.arrival_s for request in requests])
 
     def dropped(self, now_s: float, count: int) -> None:
         """Requests were given up."""
-        self._drops.append((now_s, count))
+        self._drops.add(now_s, count)
 
     def spent(self, now_s: float, energy_j: float) -> None:
         """A batch drew this much above idle."""
-        self._energy.append((now_s, energy_j))
+        self._energy_j.add(now_s, energy_j)
 
     def ran(self, now_s: float, server: int, batch: Batch) -> None:
         """A server was given a batch to run."""
-        self._ran.append(_Ran(now_s, server, batch.key.segment, _PLACE[batch.key.width], batch.size))
+        segment, width = batch.key.segment, _PLACE[batch.key.width]
+        self._ran.append((now_s, server, segment, width, batch.size))
+        self.images[server, segment, width] += batch.size
 
     def span_s(self, now_s: float) -> float:
         """How long the figures reach back: less than the window at the start of a run."""
@@ -69,59 +114,39 @@ class Recent:
     def forget(self, now_s: float) -> None:
         """Drop what is older than the window."""
         old_s = now_s - self._window_s
-        for pairs in (self._arrivals, self._drops, self._energy):
-            while pairs and pairs[0][0] < old_s:
-                pairs.popleft()
-        for entries in (self._answers, self._ran):
-            while entries and entries[0].at_s < old_s:
-                entries.popleft()
+        for kept in (self._arrivals, self._drops, self._energy_j, self._answers, self._on_time, self._worth):
+            kept.forget(old_s)
+        self._latency_s.forget(old_s)
+        while self._ran and self._ran[0][0] < old_s:
+            _, server, segment, width, size = self._ran.popleft()
+            self.images[server, segment, width] -= size
 
     def arrival_per_s(self, now_s: float) -> float:
         """Requests that came, a second."""
-        return sum(count for _, count in self._arrivals) / self.span_s(now_s)
+        return self._arrivals.value / self.span_s(now_s)
 
     def goodput_per_s(self, now_s: float) -> float:
         """Answers given in time, a second."""
-        return sum(answer.on_time for answer in self._answers) / self.span_s(now_s)
+        return self._on_time.value / self.span_s(now_s)
 
-    def latency_s(self) -> tuple[float | None, float | None, float | None]:
+    def latency_s(self) -> tuple[float | None, ...]:
         """Percentiles 50, 95 and 99."""
-        if not self._answers:
-            return None, None, None
-        found = np.percentile([answer.latency_s for answer in self._answers], (50, 95, 99))
-        return float(found[0]), float(found[1]), float(found[2])
+        return self._latency_s.percentiles(50, 95, 99)
 
     def slo(self) -> float | None:
         """Share of requests that left the system answered in time."""
-        left = len(self._answers) + sum(count for _, count in self._drops)
-        return sum(answer.on_time for answer in self._answers) / left if left else None
+        left = self._answers.value + self._drops.value
+        return self._on_time.value / left if left else None
 
     def accuracy(self) -> float | None:
         """Mean table accuracy of the widths answered."""
-        if not self._answers:
-            return None
-        return sum(answer.accuracy for answer in self._answers) / len(self._answers)
+        return self._worth.value / self._answers.value if self._answers.value else None
 
     def served_share(self) -> float:
         """Answered over all that came or left, whichever are more: a growing queue counts as unserved."""
-        left = len(self._answers) + sum(count for _, count in self._drops)
-        most = max(left, sum(count for _, count in self._arrivals))
-        return len(self._answers) / most if most else 0.0
+        most = max(self._answers.value + self._drops.value, self._arrivals.value)
+        return self._answers.value / most if most else 0.0
 
     def energy_j(self) -> float | None:
         """Joules above idle, an answer."""
-        return sum(energy for _, energy in self._energy) / len(self._answers) if self._answers else None
-
-    def finished_per_s(self, now_s: float) -> tuple[float, ...]:
-        """Images a second given to each segment."""
-        counts = [0] * SEGMENTS
-        for ran in self._ran:
-            counts[ran.segment] += ran.images
-        return tuple(count / self.span_s(now_s) for count in counts)
-
-    def images_by_width(self, servers: int) -> list[list[int]]:
-        """Images run, by server and width."""
-        counts = [[0] * len(WIDTHS) for _ in range(servers)]
-        for ran in self._ran:
-            counts[ran.server][ran.width] += ran.images
-        return counts
+        return self._energy_j.value / self._answers.value if self._answers.value else None

@@ -6,6 +6,9 @@ import msgspec
 
 from slimsched.telemetry.frame import Frame
 
+SCRIPTS = ("pieces.js", "chart.js", "river.js", "lane.js", "event_log.js", "dashboard.js")
+"""In the order the page loads them."""
+
 
 def asset(name: str) -> str:
     """One of the files."""
@@ -18,7 +21,7 @@ def replay_page(frames: list[Frame]) -> str:
     recorded = f'<script type="application/json" id="frames">{data}</script>'
     style = f"<style>{asset('dashboard.css')}</style>"
     page = asset("index.html").replace('<link rel="stylesheet" href="dashboard.css">', style)
-    for name in ("event_log.js", "dashboard.js"):
+    for name in SCRIPTS:
         page = page.replace(f'<script src="{name}"></script>', f"{recorded}<script>{asset(name)}</script>")
         recorded = ""
     return page

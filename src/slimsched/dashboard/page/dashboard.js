@@ -2,161 +2,77 @@
 // Shows frames (telemetry/frame.py): live ones from the server's stream, or those of a recorded run.
 
 const KEPT = 240; // frames the charts reach back
-const WIDTHS = ["0.25", "0.5", "0.75", "1"];
-const $ = (id) => document.getElementById(id);
-let frames = [], mode = "live", connection = null, lastNews = "", playing = null;
+const SILENT_MS = 4000; // after so long without a frame the page says that it shows the past
+let frames = [], mode = "live", connection = null, lastNews = "", playing = null, goalNow = null, heardAt = 0;
 
-// -- small pieces
-
-function make(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
-const put = (element, text) => { if (element.textContent !== text) element.textContent = text; };
-const known = (value, write) => (value === null || value === undefined ? "–" : write(value));
-const count = (value) => Math.round(value).toLocaleString("en");
-const percent = (value) => `${(100 * value).toFixed(1)} %`;
-const finePercent = (value) => `${(100 * value).toFixed(2)} %`;
-const millis = (value) => (value < 1 ? `${(1000 * value).toFixed(value < 0.01 ? 1 : 0)} ms` : `${value.toFixed(2)} s`);
-const joules = (value) => (value < 1 ? `${(1000 * value).toFixed(0)} mJ` : `${value.toFixed(2)} J`);
-const perSecond = (value) => `${value < 10 ? value.toFixed(1) : count(value)} /s`;
-const bytes = (value) => (value < 1e9 ? `${(value / 1e6).toFixed(0)} MB` : `${(value / 1e9).toFixed(2)} GB`);
-const total = (values) => values.reduce((sum, value) => sum + value, 0);
-
-function bar(element, shares, kind) { // stacked parts of a whole
-  while (element.children.length < shares.length) element.append(make("i"));
-  shares.forEach((share, n) => {
-    element.children[n].className = kind === "load" ? "load" : `${kind}${n}`;
-    element.children[n].style.width = `${Math.min(100, 100 * share)}%`;
-  });
-}
-
-// -- tiles and charts
-
-const TILES = [
-  ["median latency", (f) => known(f.latency_p50_s, millis)],
-  ["99th percentile", (f) => known(f.latency_p99_s, millis), "p99"],
-  ["in time", (f) => known(f.slo, percent)],
-  ["predicted accuracy", (f) => known(f.accuracy, percent)],
-  ["of fluid bound", (f) => known(f.bound_share, percent)],
-  ["goodput", (f) => perSecond(f.goodput_per_s), "goodput"],
-  ["energy a request", (f) => known(f.energy_j, joules)],
+const TILES = [ // name, the figure, how it is written, its id, the goal it has and whether it is kept
+  ["median latency", (f) => f.latency_p50_s, millis, "p50"],
+  ["99th percentile", (f) => f.latency_p99_s, millis, "p99", (g) => g.p99_ms && [`at most ${millis(g.p99_ms / 1000)}`, (value) => value <= g.p99_ms / 1000]],
+  ["in time", (f) => f.slo, percent, "in-time"],
+  ["predicted accuracy", (f) => f.accuracy, percent, "accuracy", (g) => g.min_accuracy && [`at least ${percent(g.min_accuracy)}`, (value) => value >= g.min_accuracy - 0.0005]],
+  ["of fluid bound", (f) => f.bound_share, percent, "bound"],
+  ["goodput", (f) => f.goodput_per_s, perSecond, "goodput"],
+  ["energy a request", (f) => f.energy_j, joules, "energy"],
 ];
-const CHARTS = [
-  ["Latency", millis, [["p50", "--s0", (f) => f.latency_p50_s], ["p95", "--s2", (f) => f.latency_p95_s], ["p99", "--bad", (f) => f.latency_p99_s]]],
-  ["Requests a second", count, [["arriving", "--quiet", (f) => f.arrival_per_s], ["in time", "--good", (f) => f.goodput_per_s]]],
-  ["Accuracy", finePercent, [["predicted", "--accent", (f) => f.accuracy], ["fluid bound", "--quiet", (f) => f.bound_accuracy]], true],
-  ["Answered in time", percent, [["share", "--good", (f) => f.slo]]],
-  ["Energy a request", joules, [["above idle", "--s2", (f) => f.energy_j]]],
-  ["Under way", count, [["at the gateway", "--quiet", (f) => total(f.waiting)], ["at servers", "--accent", (f) => total(f.servers.map((s) => total(s.at)))]]],
-];
-
-function chart(figure, [title, write, series, floating], shown) {
-  const W = 360, H = 144, left = 52, right = 8, top = 8, bottom = 20;
-  const all = series.flatMap(([, , get]) => shown.map(get)).filter((v) => v !== null && v !== undefined);
-  const svg = figure.querySelector("svg");
-  if (!all.length || shown.length < 2) { svg.replaceChildren(); return; }
-  let low = floating ? Math.min(...all) : 0, high = Math.max(...all);
-  if (high - low < 1e-9) { high += Math.abs(high) * 0.05 || 1; if (floating) low -= Math.abs(low) * 0.05; }
-  const from = shown[0].at_s, to = shown.at(-1).at_s;
-  const x = (at) => left + ((W - left - right) * (at - from)) / (to - from || 1);
-  const y = (value) => H - bottom - ((H - top - bottom) * (value - low)) / (high - low);
-  const node = (tag, attributes, text = "") => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    made.textContent = text;
-    return made;
-  };
-  const parts = [];
-  for (const value of [low, (low + high) / 2, high]) {
-    parts.push(node("line", { x1: left, x2: W - right, y1: y(value), y2: y(value) }));
-    parts.push(node("text", { x: left - 5, y: y(value) + 4, "text-anchor": "end" }, write(value)));
-  }
-  parts.push(node("text", { x: left, y: H - 5 }, `${from.toFixed(0)} s`));
-  parts.push(node("text", { x: W - right, y: H - 5, "text-anchor": "end" }, `${to.toFixed(1)} s`));
-  const says = [];
-  for (const [name, colour, get] of series) {
-    const points = shown.filter((f) => get(f) !== null && get(f) !== undefined).map((f) => `${x(f.at_s).toFixed(1)},${y(get(f)).toFixed(1)}`);
-    const line = node("polyline", { points: points.join(" ") });
-    line.style.stroke = `var(${colour})`;
-    parts.push(line);
-    says.push(`${name} ${known(get(shown.at(-1)), write)}`);
-  }
-  svg.replaceChildren(...parts);
-  svg.setAttribute("aria-label", `${title}: now ${says.join(", ")}`);
-}
 
 // -- one frame
 
-function server(lane, s, most, phase) {
-  const state = s.up ? (phase === "draining" ? "draining" : "up") : phase === "starting" ? "starting" : "down";
-  lane.className = state;
-  const chip = lane.querySelector(".chip");
-  put(chip, state);
-  chip.className = `chip ${state}`;
-  const rows = lane.querySelectorAll(".row");
-  const fill = (n, shares, kind, text, says) => {
-    bar(rows[n].children[1], shares, kind);
-    rows[n].children[1].setAttribute("aria-label", says);
-    put(rows[n].children[2], text);
-  };
-  fill(0, s.at.map((n) => n / most), "s", count(total(s.at)), s.at.map((n, i) => `${n} before segment ${i + 1}`).join(", "));
-  fill(1, s.widths, "w", perSecond(s.images_per_s), s.widths.map((w, i) => `${percent(w)} at width ${WIDTHS[i]}`).join(", "));
-  fill(2, [s.utilization], "load", percent(s.utilization), percent(s.utilization));
-  put(lane.querySelector(".facts"), `${s.power_w.toFixed(0)} W · ${bytes(s.vram_bytes)} · ${s.instances} instances · ${count(s.queued)} queued`);
+function tile(element, [, get, write, , wish], frame, shown) {
+  const value = get(frame), [, figure, line, says] = element.children;
+  put(figure, known(value, write));
+  spark(line, shown.map(get), null);
+  const [text, kept] = (goalNow && wish?.(goalNow)) || [];
+  const missed = text && given(value) && !kept(value);
+  element.className = text && given(value) ? (missed ? "missed" : "kept") : "";
+  const source = element.children[1].id === "energy" && frame.energy_source ? `above idle, ${frame.energy_source}` : "";
+  put(says, text ? `goal ${text}${given(value) ? (missed ? ": missed" : ": kept") : ""}` : source);
 }
 
 function show(frame, shown) {
   put($("phase"), mode === "recorded" ? "recorded" : frame.phase);
   $("phase").className = `chip ${mode === "recorded" ? "recorded" : frame.phase}`;
-  put($("router"), `· router ${frame.router}`);
-  put($("clock"), `· ${frame.at_s.toFixed(1)} s`);
-  TILES.forEach(([, write], n) => put($("tiles").children[n].lastChild, write(frame)));
+  put($("router"), `router ${frame.router.split(":")[0]}`);
+  put($("clock"), `${frame.at_s.toFixed(1)} s`);
+  TILES.forEach((spec, n) => tile($("tiles").children[n], spec, frame, shown));
+  river($("river"), frame);
   frame.waiting.forEach((waiting, n) => {
     const at = total(frame.servers.map((s) => s.at[n]));
-    const [, line, rate] = $("flow").children[n].children;
+    const [, line, rate, width] = $("flow").children[n].children;
     put(line, `${count(waiting)} wait, ${count(at)} at servers`);
     put(rate, `→ ${perSecond(frame.finished_per_s[n])}`);
+    put(width, known(meanWidth(frame, n), (value) => `mean width ${value.toFixed(2)}`));
   });
   put($("totals"), `${count(frame.arrived)} arrived, ${count(frame.answered)} answered, ${count(frame.dropped)} given up; ${perSecond(frame.arrival_per_s)} arriving`);
   const lanes = $("servers"), most = Math.max(1, ...frame.servers.map((s) => total(s.at)));
   if (lanes.children.length !== frame.servers.length) lanes.replaceChildren(...frame.servers.map(newLane));
-  frame.servers.forEach((s, n) => server(lanes.children[n], s, most, frame.phase));
-  CHARTS.forEach((spec, n) => chart($("charts").children[n], spec, shown));
-  $("decisions").replaceChildren(...frame.decisions.toReversed().map((d) => make("tr", {},
-    ...[`${d.at_s.toFixed(2)} s`, d.server, String(d.segment + 1), String(d.width), String(d.images), d.reason].map((text) => make("td", {}, text)))));
+  frame.servers.forEach((s, n) => lane(lanes.children[n], s, shown.map((f) => f.servers[n]), most, frame.phase));
+  CHARTS.forEach((spec, n) => chart($("charts").children[n], spec, shown, goalNow));
+  decisions(frame);
   const told = frame.happenings.toReversed().map((h) => `${h.at_s.toFixed(1)} s: ${h.text}`);
   if ($("happenings").textContent !== told.join("")) $("happenings").replaceChildren(...told.map((text) => make("li", {}, text)));
   const news = told[0] ?? "";
   if (news !== lastNews) { lastNews = news; put($("news"), news); }
 }
 
-function newLane(s) {
-  const row = (name) => make("div", { class: "row" }, make("span", {}, name), make("span", { class: "bar", role: "img" }), make("span", {}, ""));
-  return make("li", { "data-server": s.name },
-    make("h3", {}, make("span", {}, s.name), make("span", { class: "chip" }, "")),
-    row("requests"), row("widths"), row("utilization"), make("p", { class: "quiet facts" }));
+function decisions(frame) {
+  const cells = (d) => [`${d.at_s.toFixed(2)} s`, d.server, String(d.segment + 1), String(d.width), String(d.images), d.reason];
+  $("decisions").replaceChildren(...frame.decisions.toReversed().map((d) => {
+    const row = make("tr", {}, ...cells(d).map((text) => make("td", {}, text)));
+    row.children[3].prepend(make("i", { class: `glyph w${WIDTHS.indexOf(String(d.width))}`, "aria-hidden": "true" }));
+    return row;
+  }));
+  const guarded = Object.entries(frame.guard ?? {});
+  $("guard").hidden = !guarded.length;
+  put($("guard"), `The guard decided instead of the learned router: ${guarded.map(([why, n]) => `${count(n)} × ${why}`).join(", ")}.`);
 }
 
 function build() {
-  $("tiles").append(...TILES.map(([name, , id]) => make("div", {}, make("dt", {}, name), make("dd", id ? { id } : {}, "–"))));
-  $("flow").append(...[1, 2, 3, 4].map((n) => make("li", { class: `s${n - 1}` }, make("strong", {}, `Segment ${n}`), make("div", {}, "–"), make("div", { class: "rate" }, ""))));
-  const key = (kind, n, name) => make("span", {}, make("i", { class: `${kind}${n}` }), name);
-  $("legend").append("requests before segment", ...[0, 1, 2, 3].map((n) => key("s", n, String(n + 1))), "images run at width", ...WIDTHS.map((w, n) => key("w", n, w)));
-  $("charts").append(...CHARTS.map(([title, , series]) => {
-    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    svg.setAttribute("viewBox", "0 0 360 144");
-    svg.setAttribute("role", "img");
-    svg.setAttribute("aria-label", title);
-    const legend = make("span", { class: "quiet legend" }, ...series.map(([name, colour]) => {
-      const swatch = make("i");
-      swatch.style.background = `var(${colour})`;
-      return make("span", {}, swatch, name);
-    }));
-    return make("figure", {}, make("figcaption", {}, title), legend, svg);
-  }));
+  $("tiles").append(...TILES.map(([name, , , id]) => make("div", {}, make("dt", {}, name), make("dd", { id }, "–"), newSpark(), make("dd", { class: "quiet" }, ""))));
+  buildRiver($("river"));
+  $("flow").append(...[1, 2, 3, 4].map((n) => make("li", { class: `s${n - 1}` }, make("strong", {}, `Segment ${n}`), make("div", {}, "–"), make("div", { class: "rate" }, ""), make("div", { class: "quiet" }, ""))));
+  $("width-legend").append("width", ...WIDTHS.map((w, n) => swatch("w", n, w)));
+  $("legend").append("requests before segment", ...[0, 1, 2, 3].map((n) => swatch("s", n, String(n + 1))), "images run at width", ...WIDTHS.map((w, n) => swatch("w", n, w)));
+  $("charts").append(...CHARTS.map(newChart));
 }
 
 // -- live: server-sent events, read with fetch because EventSource cannot send a token
@@ -173,6 +89,7 @@ async function follow() {
       $("token-form").hidden = true;
       goal("GET");
       let rest = "";
+      heardAt = Date.now();
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let part = await reader.read(); !part.done; part = await reader.read()) {
         const messages = (rest + part.value).split("\n\n");
@@ -182,19 +99,31 @@ async function follow() {
     } catch (error) {
       if (signal.aborted) return;
     }
-    put($("phase"), "connection lost");
-    $("phase").className = "chip lost";
-    put($("news"), "The connection is lost; trying again.");
-    lastNews = "lost";
+    heardAt = 0;
+    trouble("connection lost", "The connection is lost; trying again.");
     await new Promise((resolve) => setTimeout(resolve, 1000));
   }
 }
 
+function trouble(phase, news) { // said once, until a frame comes
+  put($("phase"), phase);
+  $("phase").className = "chip lost";
+  put($("news"), news);
+  lastNews = news;
+}
+
 function receive(message) {
   if (mode !== "live") return;
+  heardAt = Date.now();
   const data = JSON.parse(message.slice(message.indexOf("data: ") + 6));
+  if (message.startsWith("event: trouble")) return trouble("no figures", `The server cannot say how things stand (${data}); its log has more.`);
   frames = Array.isArray(data) ? data : [...frames.slice(1 - KEPT), data];
   if (frames.length) requestAnimationFrame(() => mode === "live" && show(frames.at(-1), frames));
+}
+
+function listen() { // a server that hangs closes no connection
+  const silent = heardAt ? Date.now() - heardAt : 0;
+  if (mode === "live" && silent > SILENT_MS) trouble("silent", `Nothing was heard from the server for ${Math.round(silent / 1000)} s; what is shown is old.`);
 }
 
 function credentials() {
@@ -209,6 +138,7 @@ async function goal(method, wish) { // read or change what the router aims for; 
     const now = await response.json();
     if (!response.ok) return put($("goal-says"), method === "PUT" ? now.error : "");
     $("goal-form").hidden = !now.goal;
+    goalNow = now.goal ? now : null;
     if (!now.goal) return;
     $("goal-objective").value = now.objective === "accuracy" ? "max accuracy" : `min ${now.objective}`;
     $("goal-accuracy").value = now.min_accuracy ? +(100 * now.min_accuracy).toFixed(2) : "";
@@ -245,11 +175,13 @@ function replay(recorded) {
   connection?.abort();
   mode = "recorded";
   frames = recorded;
+  goalNow = null;
   $("scrub").hidden = false;
   $("goal-form").hidden = true;
   $("live").hidden = $("frames") !== null;
   $("time").max = frames.length - 1;
-  seek(0);
+  const asked = Number(location.hash.match(/^#at=([\d.]+)/)?.[1] ?? 0); // an address can name a moment: #at=3.5
+  seek(Math.max(0, frames.findLastIndex((frame) => frame.at_s <= asked)));
 }
 
 function play() {
@@ -291,12 +223,15 @@ async function open(file) { // the frames of a run folder, or an event log
 }
 
 build();
+window.addEventListener("error", (event) => trouble("page failed", `The page has a fault: ${event.message}`));
+setInterval(listen, 1000);
 $("file").addEventListener("change", (event) => event.target.files[0] && open(event.target.files[0]));
 $("time").addEventListener("input", (event) => seek(Number(event.target.value)));
 $("play").addEventListener("click", play);
 $("live").addEventListener("click", () => { if (playing) play(); mode = "live"; frames = []; $("scrub").hidden = $("live").hidden = true; follow(); });
 $("token-form").addEventListener("submit", (event) => { event.preventDefault(); sessionStorage.setItem("slim-token", $("token").value); follow(); });
 $("goal-form").addEventListener("submit", (event) => { event.preventDefault(); goal("PUT", wishedGoal()); });
+document.addEventListener("keydown", (event) => { if (event.key === " " && mode === "recorded" && ["BODY", "MAIN"].includes(event.target.tagName)) { event.preventDefault(); play(); } });
 const embedded = $("frames");
 if (embedded) replay(JSON.parse(embedded.textContent));
 else follow();

@@ -17,6 +17,7 @@ class LogView {
     this.recent = { arrived: [], answered: [], dropped: [], spent: [], ran: [] };
     this.totals = { arrived: 0, answered: 0, dropped: 0 };
     this.decisions = [];
+    this.guard = {};
     this.happenings = [];
   }
 
@@ -55,6 +56,7 @@ class LogView {
     if (command.type === "SendBlock") {
       const [, [segment, width], requests] = command.block;
       for (const r of requests) { const place = this.places.get(r[ID]); if (place) Object.assign(place, { at: command.server, segment, holder: command.source }); }
+      if (/^(guard|shadow): /.test(command.reason)) { const why = command.reason.split(" would")[0]; this.guard = { ...this.guard, [why]: (this.guard[why] ?? 0) + 1 }; }
       this.decisions = [...this.decisions.slice(-7), { at_s: now, server: this.names[command.server], segment, width, images: requests.length, reason: command.reason }];
     } else if (command.type === "Answer") {
       this.totals.answered += command.requests.length;
@@ -89,14 +91,14 @@ class LogView {
     };
     const at = [...this.names, ""].map(() => [0, 0, 0, 0]); // the gateway is last
     for (const place of this.places.values()) at.at(place.at)[place.segment] += 1;
-    const widths = this.names.map(() => [0, 0, 0, 0]), finished = [0, 0, 0, 0];
-    for (const [, server, [segment, width], size] of ran) { widths[server][LOG_WIDTHS.indexOf(width)] += size; finished[segment] += size; }
+    const widths = this.names.map(() => [0, 0, 0, 0]), mix = LOG_WIDTHS.map(() => [0, 0, 0, 0]);
+    for (const [, server, [segment, width], size] of ran) { widths[server][LOG_WIDTHS.indexOf(width)] += size; mix[segment][LOG_WIDTHS.indexOf(width)] += size; }
     const inTime = answered.filter((a) => a[2]).length, left = answered.length + sum(dropped);
     const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : 0);
     return {
-      at_s: now, phase: "recorded", router: this.router, ...this.totals, waiting: at.at(-1), finished_per_s: finished.map((n) => n / span),
+      at_s: now, phase: "recorded", router: this.router, ...this.totals, waiting: at.at(-1), finished_per_s: mix.map((counts) => counts.reduce((a, b) => a + b, 0) / span),
       arrival_per_s: sum(arrived) / span, goodput_per_s: inTime / span, latency_p50_s: percentile(0.5), latency_p95_s: percentile(0.95), latency_p99_s: percentile(0.99),
-      slo: left ? inTime / left : null, accuracy: null, energy_j: answered.length ? sum(spent) / answered.length : null, bound_accuracy: null, bound_share: null,
+      slo: left ? inTime / left : null, accuracy: null, energy_j: answered.length ? sum(spent) / answered.length : null, bound_accuracy: null, bound_share: null, energy_source: "", mix: mix.map(shares),
       widths: shares([0, 1, 2, 3].map((n) => widths.reduce((whole, counts) => whole + counts[n], 0))),
       servers: this.names.map((name, n) => {
         const said = this.up[n] ? this.said[n] : [], last = said.at(-1);
@@ -105,7 +107,7 @@ class LogView {
           utilization: mean(said.map((s) => s.utilization)), power_w: mean(said.map((s) => s.power_w)), widths: shares(widths[n]), images_per_s: widths[n].reduce((a, b) => a + b, 0) / span,
         };
       }),
-      decisions: this.decisions, happenings: this.happenings,
+      decisions: this.decisions, guard: this.guard, happenings: this.happenings,
     };
   }
 }

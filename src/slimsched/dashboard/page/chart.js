@@ -1,0 +1,108 @@
+"use strict";
+// Lines over time: large ones with axes, a reading under the pointer, goals and faults; and sparks without any of it.
+
+const CHART = { W: 360, H: 150, left: 56, right: 8, top: 10, bottom: 20 };
+const CHARTS = [
+  ["Latency", millis, [["p50", "--s0", (f) => f.latency_p50_s], ["p95", "--s2", (f) => f.latency_p95_s], ["p99", "--bad", (f) => f.latency_p99_s]], { goal: (g) => g.p99_ms && g.p99_ms / 1000 }],
+  ["Requests a second", few, [["arriving", "--quiet", (f) => f.arrival_per_s], ["in time", "--good", (f) => f.goodput_per_s]], {}],
+  ["Accuracy", finePercent, [["predicted", "--accent", (f) => f.accuracy], ["fluid bound", "--quiet", (f) => f.bound_accuracy]], { floating: true, goal: (g) => g.min_accuracy }],
+  ["Distance from the fluid bound", percent, [["missing", "--bad", (f) => (given(f.bound_share) ? Math.max(0, 1 - f.bound_share) : null)]], {}],
+  ["Answered in time", percent, [["share", "--good", (f) => f.slo]], {}],
+  ["Energy a request", joules, [["above idle", "--s2", (f) => f.energy_j]], {}],
+  ["Under way", few, [["at the gateway", "--quiet", (f) => total(f.waiting)], ["at servers", "--accent", (f) => total(f.servers.map((s) => total(s.at)))]], {}],
+  ["Power", (value) => `${value.toFixed(0)} W`, [["all servers", "--s3", (f) => total(f.servers.map((s) => s.power_w))]], {}],
+  ["Mean width", (value) => value.toFixed(2), [["segment 1", "--s0", (f) => meanWidth(f, 0)], ["2", "--s1", (f) => meanWidth(f, 1)], ["3", "--s2", (f) => meanWidth(f, 2)], ["4", "--s3", (f) => meanWidth(f, 3)]], { most: 1 }],
+];
+
+function few(value) { // numbers that may be small
+  return value < 10 && value % 1 ? value.toFixed(1) : count(value);
+}
+
+function meanWidth(frame, segment) {
+  const shares = frame.mix?.[segment];
+  return shares && total(shares) ? total(shares.map((share, n) => share * WIDTHS[n])) : null;
+}
+
+function roundStep(range) { // 1, 2, 2.5 or 5 times a power of ten, so that there are two to four steps
+  const rough = range / 3, power = 10 ** Math.floor(Math.log10(rough));
+  return power * [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough * 0.999);
+}
+
+function scale(values, { floating, most }) {
+  let low = floating ? Math.min(...values) : 0, high = most ?? Math.max(...values);
+  if (high - low < 1e-9) { high += Math.abs(high) * 0.01 || 1; if (floating) low -= Math.abs(low) * 0.01; }
+  const step = roundStep(high - low), first = Math.floor(low / step + 1e-6) * step;
+  const ticks = [];
+  for (let tick = first; tick < high + step * 0.999; tick += step) ticks.push(tick);
+  return ticks;
+}
+
+function newChart([title, , series]) {
+  const svg = draw("svg", { viewBox: `0 0 ${CHART.W} ${CHART.H}`, role: "img", "aria-label": title });
+  const legend = make("span", { class: "quiet legend" }, ...series.map(([name, colour]) => {
+    const mark = make("i");
+    mark.style.background = `var(${colour})`;
+    return make("span", {}, mark, `${name} `, make("b", {}, ""));
+  }));
+  const figure = make("figure", {}, make("figcaption", {}, title), legend, svg);
+  svg.addEventListener("pointermove", (event) => { figure.dataset.at = (event.clientX - svg.getBoundingClientRect().left) / svg.getBoundingClientRect().width; });
+  svg.addEventListener("pointerleave", () => { delete figure.dataset.at; });
+  return figure;
+}
+
+function chart(figure, [title, write, series, options], shown, goalNow) {
+  const { W, H, left, right, top, bottom } = CHART, svg = figure.querySelector("svg");
+  const all = series.flatMap(([, , get]) => shown.map(get)).filter(given);
+  if (!all.length || shown.length < 2) {
+    svg.replaceChildren(draw("text", { x: W / 2, y: H / 2, "text-anchor": "middle" }, "nothing to show yet"));
+    return;
+  }
+  const goal = (goalNow && options.goal?.(goalNow)) || null;
+  const ticks = scale(given(goal) ? [...all, goal] : all, options), low = ticks[0], high = ticks.at(-1);
+  const from = shown[0].at_s, to = shown.at(-1).at_s;
+  const x = (at) => left + ((W - left - right) * (at - from)) / (to - from || 1);
+  const y = (value) => H - bottom - ((H - top - bottom) * (value - low)) / (high - low);
+  const parts = ticks.flatMap((tick) => [
+    draw("line", { x1: left, x2: W - right, y1: y(tick), y2: y(tick) }),
+    draw("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, write(tick)),
+  ]);
+  parts.push(draw("text", { x: left, y: H - 5 }, `${from.toFixed(0)} s`), draw("text", { x: W - right, y: H - 5, "text-anchor": "end" }, `${to.toFixed(1)} s`));
+  if (given(goal)) {
+    parts.push(draw("line", { class: "goal", x1: left, x2: W - right, y1: y(goal), y2: y(goal) }));
+    parts.push(draw("text", { class: "goal", x: left + 4, y: y(goal) - 4 }, "goal"));
+  }
+  for (const { at_s, text } of shown.at(-1).happenings) {
+    if (at_s < from || at_s > to) continue;
+    const mark = draw("line", { class: text.endsWith("down") ? "fault" : "return", x1: x(at_s), x2: x(at_s), y1: top, y2: H - bottom });
+    mark.append(draw("title", {}, `${at_s.toFixed(1)} s: ${text}`));
+    parts.push(mark);
+  }
+  const at = figure.dataset.at === undefined ? null : from + ((Number(figure.dataset.at) * W - left) / (W - left - right)) * (to - from);
+  const read = at === null ? shown.at(-1) : shown.reduce((best, f) => (Math.abs(f.at_s - at) < Math.abs(best.at_s - at) ? f : best));
+  series.forEach(([, colour, get], n) => {
+    const there = shown.filter((f) => given(get(f))), points = there.map((f) => `${x(f.at_s).toFixed(1)},${y(get(f)).toFixed(1)}`);
+    if (series.length <= 2 && n === series.length - 1 && there.length > 1 && !options.floating) {
+      const area = draw("polygon", { points: `${x(there[0].at_s)},${y(low)} ${points.join(" ")} ${x(there.at(-1).at_s)},${y(low)}` });
+      area.style.fill = `var(${colour})`;
+      parts.push(area);
+    }
+    const line = draw("polyline", { points: points.join(" ") });
+    line.style.stroke = `var(${colour})`;
+    parts.push(line);
+    put(figure.querySelectorAll("b")[n], known(get(read), write));
+  });
+  if (at !== null) parts.push(draw("line", { class: "reading", x1: x(read.at_s), x2: x(read.at_s), y1: top, y2: H - bottom }), draw("text", { x: Math.min(W - 50, Math.max(left, x(read.at_s) + 4)), y: top + 8 }, `${read.at_s.toFixed(1)} s`));
+  svg.replaceChildren(...parts);
+  svg.setAttribute("aria-label", `${title}: now ${series.map(([name, , get]) => `${name} ${known(get(shown.at(-1)), write)}`).join(", ")}${given(goal) ? `, goal ${write(goal)}` : ""}`);
+}
+
+function spark(svg, values, least, most) { // a line without words; beside it stands the figure
+  const there = values.map((value, n) => [n, value]).filter(([, value]) => given(value));
+  if (there.length < 2) { svg.replaceChildren(); return; }
+  const only = there.map(([, value]) => value), low = Math.min(least ?? Infinity, ...only), high = Math.max(most ?? -Infinity, ...only);
+  const x = (n) => (100 * n) / (values.length - 1), y = (value) => 22 - (20 * (value - low)) / (high - low || 1);
+  const points = there.map(([n, value]) => `${x(n).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
+  svg.replaceChildren(draw("polygon", { points: `${x(there[0][0])},24 ${points} ${x(there.at(-1)[0])},24` }), draw("polyline", { points }));
+}
+
+const newSpark = () => draw("svg", { class: "spark", viewBox: "0 0 100 24", preserveAspectRatio: "none", "aria-hidden": "true" });
