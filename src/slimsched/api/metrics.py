@@ -18,6 +18,7 @@ from slimsched.routing.commands import Answer, Drop, SendBlock
 from slimsched.routing.events import RequestsArrived
 from slimsched.routing.fluid import fluid_optimum
 from slimsched.routing.gateway import Gateway
+from slimsched.routing.guard import GuardedRouter
 from slimsched.scheduling.commands import RunBatch
 from slimsched.scheduling.events import BatchFinished, TelemetrySampled
 from slimsched.telemetry.observer import GATEWAY_NAME
@@ -119,6 +120,9 @@ class Metrics:
             for (server, segment, width), count in sorted(self._segments.items())
         ]
         routes = [({"reason": why}, float(count)) for why, count in sorted(self._routes.items())]
+        router = gateway.router
+        guarded = sorted(router.counts.items()) if isinstance(router, GuardedRouter) else []
+        guard = [({"decided": who}, float(count)) for who, count in guarded]
         build = {"version": __version__, "python": version, "router": self._router}
         return [
             *family("slim_build_info", "gauge", "Always 1; what runs is in the labels.", [(build, 1.0)]),
@@ -141,6 +145,7 @@ class Metrics:
             *histogram("slim_batch_seconds", "Time on the device a batch.", [({}, self._batch_s)]),
             *family("slim_segment_images_total", "counter", "Images by server, segment and width.", served),
             *family("slim_routes_total", "counter", "Blocks sent, by the router's reason.", routes),
+            *family("slim_guard_decisions_total", "counter", "Decisions of a guarded router, by who.", guard),
             *family("slim_images_in_system", "gauge", "Images under way.", [({}, gateway.in_system)]),
             *family(
                 "slim_gateway_queue_images", "gauge", "Images not yet routed.", [({}, gateway.seen.fifo)]
