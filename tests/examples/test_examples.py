@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,3 +62,34 @@ def test_05_a_server_keeps_to_the_terms_of_a_request(served: Served) -> None:
     assert lines[0] == "ready: True"
     assert len(lines) == 4
     assert lines[2].endswith("widths 0.25,0.25,0.25,0.25")
+
+
+def test_06_a_router_trained_for_seconds_is_quicker_than_random() -> None:
+    reward, random, trained = said("06_train_a_router.py").splitlines()
+    assert re.fullmatch(r"reward of an action: \S+ at first, \S+ after 20 updates", reward)
+    mean_ms = [int(re.findall(r"(\d+) ms", line)[0]) for line in (random, trained)]
+    assert mean_ms[1] < mean_ms[0]
+
+
+def test_07_the_notebook_runs_from_top_to_bottom_and_says_what_it_said() -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    book = nbformat.read(EXAMPLES / "07_look_at_a_run.ipynb", as_version=4)
+    before = [spoken(cell) for cell in book.cells]
+    nbclient.NotebookClient(book, timeout=120).execute()
+    after = [spoken(cell) for cell in book.cells]
+    assert [shape(text) for text in after] == [shape(text) for text in before]
+    assert re.match(r"\d+ requests came, \d+ were answered, 0 were lost", after[2])
+    pictures = [
+        out for cell in book.cells for out in cell.get("outputs", []) if "image/png" in out.get("data", {})
+    ]
+    assert len(pictures) == 2
+
+
+def spoken(cell: Any) -> str:
+    """What a cell printed."""
+    return "".join(out.text for out in cell.get("outputs", []) if out.get("name") == "stdout")
+
+
+def shape(text: str) -> str:
+    """The words without the figures."""
+    return re.sub(r"(server-)?[\d.]+%?", "#", re.sub(" +", " ", text))
