@@ -1,43 +1,98 @@
 """Activations that wait on a server for their next segment."""
 
 from collections.abc import Sequence
+from threading import Lock
 
 import torch
 from torch import Tensor
 
 
+class _Rows:
+    """One batch's output and whose rows it holds."""
+
+    __slots__ = ("_places", "requests", "tensor")
+
+    def __init__(self, requests: Sequence[int], tensor: Tensor) -> None:
+        self.requests, self.tensor = requests, tensor
+        self._places: dict[int, int] | None = None
+
+    def place(self, request: int) -> int:
+        if self._places is None:
+            self._places = {request: row for row, request in enumerate(self.requests)}
+        return self._places[request]
+
+
 class ActivationStore:
-    """Rows of batch outputs by request; a batch that goes on as it came is handed over without a copy."""
+    """Rows of batch outputs by request; a batch that goes on as it came is handed over without a copy.
+
+    Outputs are kept whole under their first request and opened when someone asks for less than all of one.
+    Whatever is put in or taken out is complete: nothing on a device still writes to it.
+    """
 
     def __init__(self) -> None:
-        self._rows: dict[int, tuple[Tensor, int]] = {}
+        self._whole: dict[int, _Rows] = {}
+        self._rows: dict[int, _Rows] = {}
+        self._lock = Lock()  # lanes take and put while the event loop asks
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._opened())
 
     def __contains__(self, request: int) -> bool:
-        return request in self._rows
-
-    def put(self, requests: Sequence[int], rows: Tensor) -> None:
-        """Keep one row for each request."""
-        for row, request in enumerate(requests):
-            self._rows[request] = (rows, row)
-
-    def take(self, requests: Sequence[int]) -> Tensor:
-        """Gather the rows of these requests, in order, and forget them."""
-        found = [self._rows.pop(request) for request in requests]
-        first, start = found[0]
-        if all(tensor is first and row == start + n for n, (tensor, row) in enumerate(found)):
-            return first[start : start + len(found)]
-        if all(tensor is first for tensor, _ in found):
-            return first[torch.tensor([row for _, row in found])]
-        return torch.stack([tensor[row] for tensor, row in found])
+        return request in self._opened()
 
     def requests(self) -> list[int]:
         """Whose activations are here."""
-        return list(self._rows)
+        return list(self._opened())
+
+    def put(self, requests: Sequence[int], rows: Tensor) -> None:
+        """Keep one row for each request."""
+        if len(requests):
+            with self._lock:
+                self._whole[requests[0]] = _Rows(requests, rows)
+
+    def take(self, requests: Sequence[int]) -> Tensor:
+        """Gather the rows of these requests, in order, and forget them."""
+        with self._lock:
+            whole = self._whole.get(requests[0])
+            if whole is not None and whole.requests == requests:
+                del self._whole[requests[0]]
+                return whole.tensor
+        opened = self._opened()
+        found = list(map(opened.pop, requests))
+        pieces = _pieces(found, requests)
+        return pieces[0] if len(pieces) == 1 else _joined(pieces)
 
     def forget(self, requests: Sequence[int]) -> None:
         """Drop what nobody will ask for."""
+        opened = self._opened()
         for request in requests:
-            self._rows.pop(request, None)
+            opened.pop(request, None)
+
+    def _opened(self) -> dict[int, _Rows]:
+        """Every output listed request by request."""
+        if self._whole:
+            with self._lock:
+                for rows in self._whole.values():
+                    self._rows.update(dict.fromkeys(rows.requests, rows))
+                self._whole.clear()
+        return self._rows
+
+
+def _pieces(found: list[_Rows], requests: Sequence[int]) -> list[Tensor]:
+    """Neighbouring rows of one output as one piece."""
+    pieces, first, start, end = [], found[0], found[0].place(requests[0]), -1
+    for rows, request in zip(found, requests, strict=True):
+        row = rows.place(request)
+        if end >= 0 and (rows is not first or row != end):
+            pieces.append(first.tensor[start:end])
+            first, start = rows, row
+        end = row + 1
+    pieces.append(first.tensor[start:end])
+    return pieces
+
+
+def _joined(pieces: list[Tensor]) -> Tensor:
+    rows = torch.cat(pieces)
+    if rows.is_cuda:
+        torch.cuda.current_stream(rows.device).synchronize()
+    return rows

@@ -44,3 +44,19 @@ class Executor(Protocol):
     def memory_bytes(self) -> int:
         """Bytes that loaded instances hold now."""
         ...
+
+
+class Launched(Protocol):
+    """A segment under way on a device."""
+
+    def wait(self) -> Tensor:
+        """The result, once it may be used; asked for once."""
+        ...
+
+
+class OverlappingExecutor(Executor, Protocol):
+    """One whose device works while the host goes on."""
+
+    def launch(self, key: Key, inputs: Tensor) -> Launched:
+        """Begin one segment and return at once."""
+        ...

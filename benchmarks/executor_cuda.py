@@ -1,0 +1,189 @@
+"""How close the executor comes to the bare network on a CUDA device.
+
+    python benchmarks/executor_cuda.py [--batch 256] [--lanes 4] [--json]
+
+Offline: the whole network as one CUDA graph, replayed again and again over an input that is already on the
+device and normalized, nothing copied in or out; once alone, once as several graphs on as many streams.
+Executor: batches as a server runs them, segment by segment through the activation store, raw images in and
+logits out, as many chains at once as there are lanes. Then the time of a width switch.
+"""
+
+import argparse
+import gc
+import json
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+
+import torch
+
+from slimsched.domain.batch import Batch
+from slimsched.domain.block import block_of
+from slimsched.domain.instance import Instance
+from slimsched.domain.key import KEYS
+from slimsched.domain.request import Request
+from slimsched.execution.live.activation_store import ActivationStore
+from slimsched.execution.live.batch_run import begin_batch
+from slimsched.execution.live.cuda_executor import CudaExecutor
+from slimsched.execution.live.resident_segments import ResidentSegments
+from slimsched.slimmable.weights import TrainedModel, load
+
+LONG_S = 0.7
+
+
+def whole_network(segments: ResidentSegments, width: float, batch: int) -> Callable[[], None]:
+    """The four segments captured as one graph; returns what replays it."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    raw = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8, device="cuda")
+    images = segments.normalized(raw)
+
+    def forward() -> torch.Tensor:
+        rows = segments._segments[KEYS[0, width, None]].layers(images)
+        for segment in range(1, 4):
+            rows = segments(KEYS[segment, width, width], rows)
+        return rows
+
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream), torch.no_grad():
+        for _ in range(3):
+            forward()
+        stream.synchronize()
+        graph.capture_begin()
+        kept = forward()
+        graph.capture_end()
+
+    def replay(kept: torch.Tensor = kept) -> None:
+        with torch.cuda.stream(stream):
+            graph.replay()
+
+    return replay
+
+
+def offline(segments: ResidentSegments, width: float, batch: int, streams: int = 1) -> float:
+    """Images a second of the bare network."""
+    graphs = [whole_network(segments, width, batch) for _ in range(streams)]
+    for _ in range(20):
+        for replay in graphs:
+            replay()
+    torch.cuda.synchronize()
+    rates = []
+    for _ in range(3):
+        began_s, count = perf_counter(), 0
+        while perf_counter() - began_s < LONG_S / 3:
+            for _ in range(20):
+                for replay in graphs:
+                    replay()
+            count += 20 * streams
+            torch.cuda.synchronize()
+        rates.append(count * batch / (perf_counter() - began_s))
+    return median(rates)
+
+
+class Chain:
+    """Batches that go through all four segments again and again."""
+
+    def __init__(self, executor: CudaExecutor, width: float, batch: int, first: int) -> None:
+        self._executor, self._store = executor, ActivationStore()
+        requests = tuple(Request(id=first + n, arrival_s=0.0) for n in range(batch))
+        self._ids = [request.id for request in requests]
+        self._raw = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8)
+        keys = [KEYS[s, width, width if s else None] for s in range(4)]
+        self._batches = [
+            Batch(id=0, key=key, instance=key.segment, blocks=(block_of(0, key, requests),), size=batch)
+            for key in keys
+        ]
+        self._segment, self._under_way = 0, lambda: None
+
+    def step(self) -> None:
+        """Wait for the segment under way and begin the next."""
+        self._under_way()
+        if self._segment == 0:
+            self._store.put(self._ids, self._raw)
+        self._under_way = begin_batch(self._executor, self._store, self._batches[self._segment])
+        self._segment = (self._segment + 1) % 4
+
+
+def executor_alone(executor: CudaExecutor, width: float, batch: int, lanes: int) -> float:
+    """Images a second through executor and store, raw images in, logits out, `lanes` chains at once."""
+    slots = [
+        Instance(id=4 * lane + segment, segment=segment, width=width, memory_bytes=0)
+        for lane in range(lanes)
+        for segment in range(4)
+    ]
+    for slot in slots:
+        executor.load(slot)
+    chains = [Chain(executor, width, batch, 1000 * lane) for lane in range(lanes)]
+    rates = []
+    for _ in range(4):
+        began_s, count = perf_counter(), 0
+        while perf_counter() - began_s < LONG_S / 3:
+            for chain in chains:
+                chain.step()
+            count += 1
+        rates.append(count * lanes * batch / 4 / (perf_counter() - began_s))
+    for chain in chains:
+        chain._under_way()
+    for slot in slots:
+        executor.unload(slot.id)
+    return median(rates[1:])
+
+
+def switch_s(executor: CudaExecutor, batch: int) -> float:
+    """Extra time of a batch whose width differs from the one before it."""
+    executor.load(Instance(id=0, segment=2, width=1.0, memory_bytes=0))
+    inputs = executor.activation((batch, 64, 16, 16))
+    keys = [KEYS[2, width, 0.5] for width in (0.25, 1.0)]
+    extra_s = []
+    for number in range(60):
+        for key in keys:
+            times_s = []
+            for _ in range(2):
+                began_s = perf_counter()
+                executor.run(key, inputs)
+                times_s.append(perf_counter() - began_s)
+            if number >= 10:
+                extra_s.append(times_s[0] - times_s[1])
+    executor.unload(0)
+    return median(extra_s)
+
+
+def measure(batch: int, lanes: int, model: TrainedModel) -> dict[str, object]:
+    """All figures of one device."""
+    executor = CudaExecutor(model, batch_limit=batch, lanes=lanes)
+    rows = []
+    for width in (0.25, 1.0):
+        bare = offline(executor._segments, width, batch)
+        several = offline(executor._segments, width, batch, lanes)
+        alone = executor_alone(executor, width, batch, lanes)
+        rows.append({"width": width, "offline": bare, "offline, streams": several, "executor": alone})
+    return {
+        "device": torch.cuda.get_device_name(),
+        "batch": batch,
+        "rows": rows,
+        "switch_s": switch_s(executor, batch),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--lanes", type=int, default=4)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    gc.freeze()
+    found = measure(given.batch, given.lanes, load())
+    if given.json:
+        print(json.dumps(found, indent=1))
+        return
+    print(f"images a second at batch {given.batch}, {found['device']}, bf16")
+    for row in found["rows"]:  # type: ignore[attr-defined]
+        one, several, alone = list(row.values())[1:]
+        print(
+            f"width {row['width']:g}: offline {one:,.0f}, on {given.lanes} streams {several:,.0f}; "
+            f"executor {alone:,.0f} ({100 * alone / one:.0f} % and {100 * alone / several:.0f} %)"
+        )
+    print(f"width switch: {1e6 * found['switch_s']:+.0f} µs")  # type: ignore[operator]
+
+
+if __name__ == "__main__":
+    main()
