@@ -72,6 +72,29 @@ def test_the_same_seed_gives_the_same_load() -> None:
         due_times("poisson", 0.001, 0.001, 0, 100, 1)
 
 
+def test_no_more_connections_are_opened_than_allowed(served: Served, images: Images) -> None:
+    before = opened(served)
+    generator = LoadGenerator(
+        f"http://{served.http}", images, Target().preface({"width": 0.25}), connections=3
+    )
+
+    async def most_open() -> int:
+        run = asyncio.create_task(generator.run(np.zeros(40), np.zeros((40, 1), np.int64)))
+        most = 0
+        while not run.done():
+            most = max(most, opened(served) - before)
+            await asyncio.sleep(0.005)
+        assert {one.status for one in await run} == {200}
+        return most
+
+    assert asyncio.run(most_open()) == 3
+
+
+def opened(served: Served) -> int:
+    """Sockets the server has open."""
+    return len(list(Path(f"/proc/{served.process.pid}/fd").iterdir()))
+
+
 def test_nobody_listening_is_said_so(images: Images) -> None:
     with pytest.raises(SlimError, match="slim serve"):
         asyncio.run(

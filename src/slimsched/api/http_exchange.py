@@ -119,6 +119,7 @@ class HttpPool:
     async def warm_up(self, connections: int) -> None:
         """Open some connections beforehand; raises when nobody listens."""
         try:
+            self._opening += connections
             await asyncio.gather(*[self._open() for _ in range(connections)])
         except OSError as error:
             raise SlimError(f"no server at {self._url} ({error}); start one with: slim serve") from None
@@ -130,6 +131,7 @@ class HttpPool:
             return
         self._line.append(exchange)
         if len(self._all) + self._opening < self._limit:
+            self._opening += 1  # now, not when the task begins: many may ask before it does
             task = asyncio.get_running_loop().create_task(self._open_or_fail())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -153,7 +155,6 @@ class HttpPool:
             connection.close()
 
     async def _open(self) -> None:
-        self._opening += 1
         try:
             loop = asyncio.get_running_loop()
             _, connection = await loop.create_connection(

@@ -98,6 +98,7 @@ class LoadGenerator:
     ) -> None:
         self._pool = HttpPool(url, connections, ca_file)
         self._pixels, self._preface, self._patience_s = pixels, preface, patience_s
+        self._warm = min(WARM_CONNECTIONS, connections)
         self.under_way = 0
         self._zero_s = monotonic()
 
@@ -117,7 +118,7 @@ class LoadGenerator:
         progress: Callable[[int, int], None] = lambda sent, answered: None,
     ) -> list[Sent]:
         """Send a request with the images `numbers[i]` at each `due_s[i]`; wait for the answers."""
-        await self._pool.warm_up(min(WARM_CONNECTIONS, len(due_s)))
+        await self._pool.warm_up(min(self._warm, len(due_s)))
         self._before = self._preface(self._pool.host, self._pixels[:1].repeat(numbers.shape[1], axis=0))
         found = [Sent(float(at_s), row, self) for at_s, row in zip(due_s, numbers, strict=True)]
         self._zero_s = monotonic()
