@@ -14,7 +14,7 @@ from slimsched.slimmable.layers import GROUP_CHANNELS
 from slimsched.slimmable.normalization import EPS
 
 HINT_IMAGES = 8
-"""The layout is chosen for batches of about this size; others run as well."""
+"""The layout is chosen for this many images; it is the best for other batches too, while another side is not."""
 FAST_PIXELS = 1024
 """Below this many pixels torch's group norm is several times slower in bfloat16 than in single precision."""
 
@@ -65,11 +65,11 @@ def pack(segment: SegmentInstance, dtype: torch.dtype) -> SegmentInstance:
     """Change a folded segment, in place, into its fastest form on this CPU."""
     if not (_has_onednn() and hasattr(torch._C._nn, "mkldnn_reorder_conv2d_weight")):
         return segment.to(dtype)
-    side = segment.shape.side(max(0, segment.segment - 1))
+    side = segment.shape.side(segment.segment)
     for module in list(segment.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, FoldedConv):
-                setattr(module, name, PackedConv(child, dtype, side))
+                setattr(module, name, PackedConv(child, dtype, side * child.stride))
     return segment
 
 
