@@ -70,11 +70,12 @@ class Fetch(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Fetched(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to server: they lie in this shared-memory file, or nowhere (empty name)."""
+    """Server to server: they lie in this shared-memory file, on the device under `handle`, or nowhere."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    handle: bytes = b""
 
 
 ToServer = TakeBlock | Forget | Drain

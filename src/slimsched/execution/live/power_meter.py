@@ -1,5 +1,6 @@
 """Power and energy of a device, and where the figures come from: the best source that is there."""
 
+import os
 from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol
@@ -99,9 +100,24 @@ class Modelled:
         return Reading(at_s=now_s, energy_j=self._idle_w * (now_s - self._zero_s) + active_j)
 
 
+class SharedGpu(Modelled):
+    """A GPU that several servers share under MPS: its counter cannot tell them apart, a profile can."""
+
+    source = "profile measured with the NVML energy counter (GPU shared under MPS)"
+    error = 0.2
+
+
+def mps_is_running() -> bool:
+    """Whether CUDA programs of this user go through an MPS daemon."""
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
+    return (Path(folder) / "control").exists()
+
+
 def open_meter(kind: str, idle_w: float, index: int = 0) -> PowerMeter:
     """The best meter for a device kind ('cuda' or 'cpu'): counter, polled, RAPL, modelled, in this order."""
-    if kind == "cuda" and (meter := _nvml(index)) is not None:
+    if kind == "cuda" and mps_is_running():
+        return SharedGpu(idle_w)
+    if kind == "cuda" and (meter := open_nvml(index)) is not None:
         return meter
     if kind == "cpu":
         domains = [d for d in sorted(Path("/sys/class/powercap").glob("intel-rapl:?")) if _readable(d)]
@@ -110,7 +126,8 @@ def open_meter(kind: str, idle_w: float, index: int = 0) -> PowerMeter:
     return Modelled(idle_w)
 
 
-def _nvml(index: int) -> PowerMeter | None:
+def open_nvml(index: int) -> PowerMeter | None:
+    """The whole GPU's meter, if NVML is there."""
     try:
         import pynvml
 

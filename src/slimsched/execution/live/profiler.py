@@ -1,6 +1,7 @@
 """Measures a device into a profile: latency, energy and memory by key, batch size and concurrency.
 
-Every figure is of a whole batch as a server runs it: gather inputs, run, keep outputs.
+Every latency is that of a whole batch as a server runs it: gather inputs, run, keep outputs. Energy is
+measured as power, at a few points of each segment, and multiplied by latency.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,35 +21,46 @@ from slimsched.domain.key import KEYS, Key
 from slimsched.domain.network import NetworkShape
 from slimsched.domain.profile_record import PLACES, ProfileRecord
 from slimsched.domain.request import Request
+from slimsched.domain.width import SEGMENTS
 from slimsched.execution.live.activation_store import ActivationStore
+from slimsched.execution.live.active_power import WIDTHS_MEASURED, ActivePower, batches_measured
 from slimsched.execution.live.batch_run import run_batch
 from slimsched.execution.live.executor import Executor
 from slimsched.execution.live.power_meter import PowerMeter
+from slimsched.execution.live.power_window import mean_power_w
 
 Cell = tuple[Key, int, int]
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """One cell of the table: median and spread of a batch's time, and its energy above idle."""
+    """One cell of the table: median and spread of a batch's time."""
 
     latency_s: float
     spread: float
-    energy_j: float
+
+
+class Kept(Struct, kw_only=True):
+    """What an interrupted run has so far."""
+
+    cells: dict[str, Measured] = {}
+    watts: dict[str, float] = {}
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to measure and how often."""
+    """What to measure, how often, and how long at most; three runs are the least."""
 
     batches: tuple[int, ...]
     concurrency: tuple[int, ...]
     repeats: int = 7
     warm: int = 2
+    cell_s: float = 60.0
+    window_s: float = 0.3  # of each power measurement
     active_w: float = 0.0  # power above idle while busy, where no meter can read it
 
-    def cells(self) -> Iterator[Cell]:
-        """Every (key, batch, concurrency), in a fixed order."""
+    def cells(self, segment: int) -> Iterator[Cell]:
+        """Every (key, batch, concurrency) of a segment, in a fixed order."""
         for key in KEYS.values():
-            for count in self.concurrency:
+            for count in self.concurrency if key.segment == segment else ():
                 for batch in self.batches:
                     yield key, batch, count
 
@@ -57,7 +69,10 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Profiler:
-    """Measures cell by cell, keeping what it has in a file so that an interrupted run goes on."""
+    """Measures cell by cell, keeping what it has in a file so that an interrupted run goes on.
+
+    `idle_w` is the idle power of the whole device that the meter reads, `share` how much of it is ours.
+    """
 
     def __init__(
         self,
@@ -67,33 +82,49 @@ class Profiler:
         plan: Plan,
         keep: Path,
         idle_w: float,
+        *,
+        share: float = 1.0,
     ) -> None:
         self._executor, self._shape, self._meter, self._plan = executor, shape, meter, plan
-        self._keep, self._idle_w = keep, idle_w
+        self._keep, self._idle_w, self._share = keep, idle_w, share
         self._lanes = ThreadPoolExecutor(max(plan.concurrency))
-        self._found: dict[str, Measured] = {}
+        self._is_modelled = "modelled" in meter.source
+        self._found = Kept()
         if keep.is_file():
-            self._found = msgspec.json.decode(keep.read_bytes(), type=dict[str, Measured])
+            self._found = msgspec.json.decode(keep.read_bytes(), type=Kept)
+
+    @property
+    def cells(self) -> int:
+        """How many there are to measure."""
+        return len(self._plan)
 
     def measure(self, progress: Callable[[Cell], None]) -> None:
-        """Measure every cell that is not there yet."""
-        slots = [Instance(id=-1 - s, segment=s, width=1.0, memory_bytes=0) for s in range(4)]
-        for slot in slots:
-            self._executor.load(slot)
-        for number, cell in enumerate(self._plan.cells()):
-            if _name(cell) not in self._found:
-                self._found[_name(cell)] = self._cell(cell)
-                if number % 20 == 0:
-                    self._keep.write_bytes(msgspec.json.encode(self._found))
-            progress(cell)
-        self._keep.write_bytes(msgspec.json.encode(self._found))
-        for slot in slots:
-            self._executor.unload(slot.id)
+        """Measure every cell that is not there yet, one segment after another."""
+        for segment in range(SEGMENTS):
+            slots = [
+                Instance(id=-1 - number, segment=segment, width=1.0, memory_bytes=0)
+                for number in range(max(self._plan.concurrency))
+            ]
+            for slot in slots:
+                self._executor.load(slot)
+            for number, cell in enumerate(self._plan.cells(segment)):
+                if _name(cell) not in self._found.cells:
+                    self._found.cells[_name(cell)] = self._cell(cell)
+                    if number % 50 == 0:
+                        self._keep.write_bytes(msgspec.json.encode(self._found))
+                progress(cell)
+            if not self._is_modelled:
+                self._power(segment)
+            self._keep.write_bytes(msgspec.json.encode(self._found))
+            for slot in slots:
+                self._executor.unload(slot.id)
 
     def record(self, name: str, source: str, device: dict[str, str]) -> ProfileRecord:
         """The finished table."""
-        plan, found = self._plan, self._found
+        plan, cells, active = self._plan, self._found.cells, self._active_power()
         loads = [self._load(segment, width) for segment, width in PLACES]
+        measured = len(self._found.watts)
+        energy_source = f"{self._meter.source}, watts of {measured} cells × latency"
         return ProfileRecord(
             name=name,
             source=source,
@@ -101,54 +132,93 @@ class Profiler:
             batches=plan.batches,
             concurrency=plan.concurrency,
             latency_s=[
-                [[found[_name((k, b, c))].latency_s for b in plan.batches] for c in plan.concurrency]
+                [[cells[_name((k, b, c))].latency_s for b in plan.batches] for c in plan.concurrency]
                 for k in KEYS.values()
             ],
-            energy_j=[[found[_name((k, b, 1))].energy_j for b in plan.batches] for k in KEYS.values()],
+            energy_j=[
+                [active.at(k, b) * cells[_name((k, b, 1))].latency_s for b in plan.batches]
+                for k in KEYS.values()
+            ],
             instance_bytes=[size for size, _ in loads],
             load_s=[seconds for _, seconds in loads],
-            idle_w=self._idle_w,
+            idle_w=self._idle_w * self._share,
             element_bytes=4 if self._executor.element_bytes == 4 else 2,
-            energy_source=self._meter.source,
-            spread=mean(cell.spread for cell in found.values()),
+            energy_source=self._meter.source if self._is_modelled else energy_source,
+            spread=mean(cell.spread for cell in cells.values()),
         )
 
     def _cell(self, cell: Cell) -> Measured:
-        """Run `count` batches side by side, again and again; the median of all their times."""
+        """Run batches in `count` lanes side by side, again and again; the median of all their times."""
         key, batch, count = cell
-        for _ in range(self._plan.warm):
-            self._together(key, batch, count)
-        before = self._meter.read(0.0)
-        times_s = [t for _ in range(self._plan.repeats) for t in self._together(key, batch, count)]
-        after = self._meter.read(0.0)
-        latency_s = median(times_s)
-        low, *_, high = quantiles(times_s, n=10) if len(times_s) > 1 else (latency_s, latency_s)
-        if "modelled" in self._meter.source:
-            energy_j = self._plan.active_w * latency_s
-        else:
-            above_j = after.energy_j - before.energy_j - self._idle_w * (after.at_s - before.at_s)
-            energy_j = max(0.0, above_j) / (self._plan.repeats * count)
-        return Measured(latency_s=latency_s, spread=high / low - 1, energy_j=energy_j)
-
-    def _together(self, key: Key, batch: int, count: int) -> list[float]:
-        stores = [self._inputs(key, batch) for _ in range(count)]
+        inputs = self._inputs(key, batch)
         if count == 1:
-            return [run_batch(self._executor, *stores[0]).busy_s]
-        runs = [self._lanes.submit(run_batch, self._executor, *store) for store in stores]
-        return [run.result().busy_s for run in runs]
-
-    def _inputs(self, key: Key, size: int) -> tuple[ActivationStore, Batch]:
-        """A batch of random inputs of the shape the key takes, waiting in a store."""
-        store, requests = ActivationStore(), tuple(Request(id=n, arrival_s=0.0) for n in range(size))
-        side = self._shape.image_size
-        if key.segment == 0:
-            rows = torch.randint(0, 256, (size, 3, side, side), dtype=torch.uint8)
+            times_s = self._again(key, inputs)
         else:
-            channels = self._shape.channels_at(key.segment - 1, key.previous)
-            side = self._shape.side(key.segment - 1)
-            rows = self._executor.activation((size, channels, side, side))
-        store.put([request.id for request in requests], rows)
-        return store, Batch(id=0, key=key, instance=-1, blocks=(block_of(0, key, requests),), size=size)
+            lanes = [self._lanes.submit(self._again, key, inputs) for _ in range(count)]
+            times_s = [time_s for lane in lanes for time_s in lane.result()]
+        low, *_, high = quantiles(times_s, n=10, method="inclusive")
+        return Measured(latency_s=median(times_s), spread=high / low - 1)
+
+    def _again(self, key: Key, inputs: torch.Tensor) -> list[float]:
+        """One lane: the same batch again and again."""
+        times_s: list[float] = []
+        once, until_s = self._job(key, inputs), perf_counter() + self._plan.cell_s
+        for number in range(self._plan.warm + self._plan.repeats):
+            times_s.append(once())
+            if number >= self._plan.warm + 2 and perf_counter() > until_s:
+                break
+        return times_s[self._plan.warm :]
+
+    def _job(self, key: Key, inputs: torch.Tensor) -> Callable[[], float]:
+        """What runs one batch and returns its time."""
+        store, requests = ActivationStore(), tuple(Request(id=n, arrival_s=0.0) for n in range(len(inputs)))
+        ids = [request.id for request in requests]
+        blocks = (block_of(0, key, requests),)
+        batch = Batch(id=0, key=key, instance=-1, blocks=blocks, size=len(inputs))
+
+        def once() -> float:
+            store.put(ids, inputs)
+            return run_batch(self._executor, store, batch).busy_s
+
+        return once
+
+    def _inputs(self, key: Key, size: int) -> torch.Tensor:
+        """Random inputs of the shape the key takes."""
+        if key.segment == 0:
+            side = self._shape.image_size
+            return torch.randint(0, 256, (size, 3, side, side), dtype=torch.uint8)
+        channels, side = (
+            self._shape.channels_at(key.segment - 1, key.previous),
+            self._shape.side(key.segment - 1),
+        )
+        return self._executor.activation((size, channels, side, side))
+
+    def _power(self, segment: int) -> None:
+        """Watts above idle while one lane runs batches of a segment, at a few widths and sizes."""
+        for width in WIDTHS_MEASURED:
+            for size in batches_measured(self._plan.batches):
+                key = KEYS[segment, width, width if segment else None]
+                if (name := _name((key, size, 1))) not in self._found.watts:
+                    job = self._job(key, self._inputs(key, size))
+                    watts = mean_power_w(self._meter, job, at_least_s=self._plan.window_s)
+                    self._found.watts[name] = max(0.0, watts - self._idle_w)
+
+    def _active_power(self) -> ActivePower:
+        if self._is_modelled:
+            watts = [[[self._plan.active_w]]] * SEGMENTS
+            return ActivePower(widths=(1.0,), batches=(1,), watts=watts)
+        sizes = batches_measured(self._plan.batches)
+        return ActivePower(
+            widths=WIDTHS_MEASURED,
+            batches=sizes,
+            watts=[
+                [
+                    [self._found.watts[_name((KEYS[s, w, w if s else None], size, 1))] for size in sizes]
+                    for w in WIDTHS_MEASURED
+                ]
+                for s in range(SEGMENTS)
+            ],
+        )
 
     def _load(self, segment: int, width: float) -> tuple[int, float]:
         """Bytes and time of loading one instance of (segment, width) alone."""

@@ -13,17 +13,16 @@ from pathlib import Path
 import msgspec
 
 from slimsched import __version__
-from slimsched.execution.live.cpu_executor import CpuExecutor
 from slimsched.execution.live.event_loop import run
 from slimsched.execution.live.executor import Executor
+from slimsched.execution.live.executor_choice import make_executor, make_peers
 from slimsched.execution.live.frame_connection import FrameConnection
 from slimsched.execution.live.messages import Ready, ToServer
 from slimsched.execution.live.power_meter import open_meter
 from slimsched.execution.live.server import LiveServer
 from slimsched.execution.live.server_spec import ServerSpec
-from slimsched.execution.live.unix_peers import UnixPeers
 from slimsched.execution.live.warm_up import warm_up
-from slimsched.slimmable.weights import TrainedModel, load
+from slimsched.slimmable.weights import load
 from slimsched.telemetry.log import Header, LogWriter
 
 
@@ -44,15 +43,10 @@ def main() -> None:
         run(_serve(spec, executor, observers))
 
 
-def make_executor(spec: ServerSpec, model: TrainedModel) -> Executor:
-    """The executor for the kind of device this server sits on."""
-    return CpuExecutor(model, threads=spec.host.threads, speed=spec.host.speed)
-
-
 async def _serve(spec: ServerSpec, executor: Executor, observers: list[LogWriter]) -> None:
     loop, gone = asyncio.get_running_loop(), asyncio.Event()
     meter = open_meter(spec.host.kind, spec.profile.idle_w, spec.host.gpu)
-    peers = UnixPeers(spec.shared_prefix)
+    peers = make_peers(spec)
 
     def received(_: FrameConnection, message: ToServer) -> None:
         server.receive(message)

@@ -29,9 +29,7 @@ class UnixPeers:
             self._asked[connection].append(answer)  # answers come in the order of questions
             connection.send(Fetch(requests=list(requests)))
             found = await answer
-            if found is None or not found.name:
-                return None
-            return shared_tensor.take(found.name, found.shape, found.dtype)
+            return None if found is None else self._take(found)
         except OSError:
             return None
 
@@ -69,3 +67,6 @@ class UnixPeers:
             return Fetched(name="", shape=(), dtype="")
         dtype = str(rows.dtype).removeprefix("torch.")
         return Fetched(name=shared_tensor.put(rows, self._prefix), shape=tuple(rows.shape), dtype=dtype)
+
+    def _take(self, found: Fetched) -> Tensor | None:
+        return shared_tensor.take(found.name, found.shape, found.dtype) if found.name else None
