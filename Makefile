@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 CODE   := src tests examples benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types format bench clean
+.PHONY: help setup serve demo test check lint types format bench clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 setup: $(VENV)/.ready  ## install everything into .venv
+
+serve: $(VENV)/.ready  ## serve on this machine until stopped, dashboard at http://127.0.0.1:8000/
+	$(BIN)/slim serve --goal "accuracy>=78, p99<=300ms, min energy"
 
 demo: $(VENV)/.ready  ## serve bursts on this machine, random routing against ours (about a minute)
 	$(BIN)/slim demo
