@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from slimsched.api.call import MODEL, VERSION, Call, Parameter, Wanted, check_model, check_shape, read_terms
 from slimsched.api.proto import inference_pb2
@@ -38,8 +39,7 @@ class GrpcServer:
         }
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(
-                self._guarded(name, method),
-                request_deserializer=kind.FromString,
+                self._guarded(name, method, kind),  # which parses: what is no message is the caller's mistake
                 response_serializer=lambda message: message.SerializeToString(),
             )
             for name, (method, kind) in methods.items()
@@ -61,17 +61,17 @@ class GrpcServer:
         """Refuse new calls, let those under way end."""
         await self._server.stop(grace=30.0)
 
-    def _guarded(self, name: str, method: Method) -> Callable[[Any, Any], Awaitable[Any]]:
-        """A method that checks the token and turns refusals into status codes."""
+    def _guarded(self, name: str, method: Method, message: Any) -> Callable[[bytes, Any], Awaitable[Any]]:
+        """A method that checks the token, parses the message and turns refusals into status codes."""
 
         kind = "infer" if name == "ModelInfer" else "other"
 
-        async def call(request: Any, context: Any) -> Any:
+        async def call(raw: bytes, context: Any) -> Any:
             began_s, code = monotonic(), "CANCELLED"
             try:
                 if name not in ("ServerLive", "ServerReady"):
                     self._authenticate(context)
-                answer = await method(request)
+                answer = await method(_parse(raw, message))
                 code = "OK"
                 return answer
             except RefusalError as refusal:
@@ -115,6 +115,13 @@ class GrpcServer:
     async def _model_infer(self, request: Any) -> Any:
         call = read_call(request, self._service)
         return write_answer(call, await self._service.infer(call), self._service)
+
+
+def _parse(raw: bytes, message: Any) -> Any:
+    try:
+        return message.FromString(raw)
+    except DecodeError as error:
+        raise BadRequest(f"the bytes are no {message.DESCRIPTOR.name}: {error}") from None
 
 
 def read_call(request: Any, service: InferenceService) -> Call:

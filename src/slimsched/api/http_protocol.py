@@ -134,7 +134,7 @@ class HttpProtocol(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """All of its headers are here."""
         length = self._headers.get("content-length", "0")
-        if length.isdigit() and int(length) > self._body_limit:
+        if length.isascii() and length.isdigit() and int(length) > self._body_limit:
             self._break(413, self._too_large())
         elif self._headers.get("expect", "").lower() == "100-continue":
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")

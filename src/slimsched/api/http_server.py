@@ -139,7 +139,7 @@ class HttpServer:
 
     async def _infer(self, request: HttpRequest) -> HttpResponse:
         length = request.headers.get("inference-header-content-length")
-        if length is not None and not length.isdigit():
+        if length is not None and not (length.isascii() and length.isdigit()):
             raise BadRequest(
                 f"Inference-Header-Content-Length is '{length}'; give the JSON's length in bytes"
             )
