@@ -57,6 +57,9 @@ def test_a_run_folder_holds_config_seed_log_figures_and_arrays(simulated: Path) 
     (row,) = json.loads((simulated / "summary.json").read_text())
     with np.load(simulated / "arrays.npz", allow_pickle=False) as arrays:
         assert len(arrays["0/latency_s"]) == row["completed"]
+        bound = arrays["bound/accuracy"]
+        assert (np.diff(bound) >= -1e-9).all(), "more energy is never worse"
+        assert abs(bound[-1] - row["bound_accuracy"]) < 0.002
     assert "no difference" in slim("replay", str(simulated / "events.jsonl.gz"))
 
 
@@ -72,6 +75,7 @@ def test_a_report_holds_every_figure_and_needs_no_network(simulated: Path) -> No
     page = Page(Path(written[0]).read_text())
     assert set(page.ids) >= {"figures", "latency", "front", "widths", "queues", "servers", "faults", "config"}
     assert page.outside == []
+    assert not re.search(r"url\([\"']?https?:|@import", Path(written[0]).read_text())
     text = " ".join(page.words)
     assert "0.3 s: server-0 is killed" in text
     assert "Seed 7" in text

@@ -15,6 +15,7 @@ from slimsched.cli.table import print_summaries
 from slimsched.errors import ConfigError
 from slimsched.execution.simulated.comparison import compare
 from slimsched.learning.registry import make_router
+from slimsched.telemetry.bound_curve import energy_bound
 from slimsched.telemetry.plots import plot_runs
 from slimsched.telemetry.run_folder import make_folder, trace_arrays, write_run
 
@@ -77,6 +78,8 @@ def command(
     if out is not None:
         about = options.about(chosen, raw, seed, seeds)
         arrays = trace_arrays([one.trace for one in found], options.arrival_s(chosen, seed))
+        first = found[0].trace.summary
+        arrays |= energy_bound(chosen.cluster, max(1, first.arrived) / first.seconds)
         write_run(make_folder(out), about, rows, arrays)
     if as_json:
         print(json.dumps(rows, indent=1))

@@ -13,7 +13,7 @@ from slimsched.cli import scenario as options
 from slimsched.cli.table import print_summaries
 from slimsched.execution.simulated.simulation import simulate
 from slimsched.learning.registry import goal_spec, make_router
-from slimsched.telemetry.bound_curve import BoundCurve
+from slimsched.telemetry.bound_curve import BoundCurve, energy_bound
 from slimsched.telemetry.log import Header, LogWriter
 from slimsched.telemetry.observer import Observer
 from slimsched.telemetry.plots import plot_runs
@@ -98,6 +98,7 @@ def command(
         about = options.about(chosen, raw, seed)
         rows = [msgspec.to_builtins(trace.summary)]
         arrays = trace_arrays([trace], options.arrival_s(chosen, seed))
+        arrays |= energy_bound(chosen.cluster, max(1, trace.summary.arrived) / trace.summary.seconds)
         write_run(out, about, rows, arrays, recorder.frames)
     if as_json:
         print(msgspec.json.encode(trace.summary).decode())

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from slimsched.dashboard.picture import COLOURS, INK, Picture, draw
+from slimsched.dashboard.picture import COLOURS, INK, Picture, colour, draw
 from slimsched.telemetry.run_folder import Run
 
 
@@ -20,8 +20,8 @@ def _completion(run: Run) -> Picture:
             jct_s = run.arrays[f"{row}/jct_s"]
             if len(jct_s):
                 at = np.linspace(0, len(jct_s) - 1, min(len(jct_s), 400)).astype(int)
-                colour = COLOURS[row % len(COLOURS)]
-                axis.plot(np.maximum(jct_s[at], 1.0), (at + 1) / len(jct_s), color=colour, label=policy)
+                line = colour(row)
+                axis.plot(np.maximum(jct_s[at], 1.0), (at + 1) / len(jct_s), color=line, label=policy)
         axis.set(xscale="log", xlabel="job completion time (s)", ylabel="share of jobs", ylim=(0, 1.01))
         axis.legend(fontsize=8)
 

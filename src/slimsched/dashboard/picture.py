@@ -31,6 +31,11 @@ _STYLE = {
 }
 
 
+def colour(number: int) -> str:
+    """Of the row with this number."""
+    return COLOURS[number % len(COLOURS)]
+
+
 class Picture(Struct, frozen=True, kw_only=True):
     """`says` is what someone who cannot see it should know."""
 

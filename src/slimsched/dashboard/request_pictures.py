@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.dashboard.picture import COLOURS, INK, WIDTH_COLOURS, Picture, draw
+from slimsched.dashboard.front_picture import front_picture
+from slimsched.dashboard.picture import INK, WIDTH_COLOURS, Picture, colour, draw
 from slimsched.domain.request import NEVER_S
 from slimsched.domain.width import WIDTH_TUPLES, WIDTHS
 from slimsched.telemetry.run_folder import About, Run
@@ -16,7 +17,7 @@ LEGEND_LIMIT = 12
 
 def request_pictures(run: Run) -> list[Picture]:
     """All pictures, in reading order."""
-    found = [_latency(run), _front(run), _widths(run), _queues(run) if run.frames else _in_system(run)]
+    found = [_latency(run), front_picture(run), _widths(run), _queues(run) if run.frames else _in_system(run)]
     return [*found, _servers(run)] if run.frames else found
 
 
@@ -30,7 +31,7 @@ def _latency(run: Run) -> Picture:
             if len(ordered):
                 at = np.linspace(0, len(ordered) - 1, min(len(ordered), 400)).astype(int)
                 share = (at + 1) / len(ordered)
-                axis.plot(1e3 * np.maximum(ordered[at], 1e-4), share, color=_colour(row), label=router)
+                axis.plot(1e3 * np.maximum(ordered[at], 1e-4), share, color=colour(row), label=router)
         if deadline_s < NEVER_S:
             axis.axvline(1e3 * deadline_s, color=INK, linestyle=":", linewidth=1, label="deadline")
         axis.set(xscale="log", xlabel="latency (ms)", ylabel="share of answers", ylim=(0, 1.01))
@@ -43,41 +44,6 @@ def _latency(run: Run) -> Picture:
     return draw("latency", "Latency", says, paint)
 
 
-def _front(run: Run) -> Picture:
-    bound = 100 * run.rows[0]["bound_accuracy"]
-
-    def paint(axes: Any) -> None:
-        for axis, key, scale, label in (
-            (axes[0, 0], "latency_mean_s", 1e3, "mean latency (ms)"),
-            (axes[0, 1], "energy_j_per_request", 1.0, "energy above idle (J a request)"),
-        ):
-            for number, row in enumerate(run.rows):
-                if row[key] is None or row["accuracy"] is None:
-                    continue
-                x, y = scale * row[key], 100 * row["accuracy"] * row["completed"] / max(1, row["arrived"])
-                axis.scatter(x, y, color=_colour(number), s=42, zorder=3)
-                axis.annotate(row["router"], (x, y), xytext=(5, 4), textcoords="offset points", fontsize=8)
-            axis.axhline(bound, color=INK, linestyle="--", linewidth=1)
-            axis.annotate(
-                f"fluid bound {bound:.2f} %",
-                (0.02, bound),
-                xycoords=("axes fraction", "data"),
-                xytext=(0, 3),
-                textcoords="offset points",
-                fontsize=8,
-            )
-            axis.set(xlabel=label, ylabel="arrived requests answered correctly (%)")
-            axis.margins(x=0.25, y=0.15)
-
-    best = max(run.rows, key=lambda row: row["bound_share"])
-    says = (
-        f"Accuracy over all arrived requests against latency and energy; no router can pass {bound:.2f} %. "
-    )
-    says += f"{best['router']} reaches {100 * best['bound_share']:.1f} % of it"
-    says += ", the most." if len(run.rows) > 1 else "."
-    return draw("front", "Accuracy, latency and energy beside the fluid bound", says, paint, columns=2)
-
-
 def _widths(run: Run) -> Picture:
     names = _routers(run)
     columns = 2 if len(names) == 4 else min(3, len(names))
@@ -86,7 +52,7 @@ def _widths(run: Run) -> Picture:
     def paint(axes: Any) -> None:
         for row, router in enumerate(names):
             axis = axes.flat[row]
-            seconds = run.rows[row]["seconds"]
+            seconds = _seconds(run, row)
             edges = np.linspace(0, seconds, BINS + 1)
             served = np.array(WIDTH_TUPLES)[run.arrays[f"{row}/tuples"]]  # (answers, 4)
             slot = np.clip(np.digitize(run.arrays[f"{row}/answered_s"], edges) - 1, 0, BINS - 1)
@@ -114,7 +80,7 @@ def _queues(run: Run) -> Picture:
         axis.plot(at_s, [sum(frame.waiting) for frame in run.frames], color=INK, label="gateway")
         for number, server in enumerate(run.frames[0].servers):
             held = [sum(frame.servers[number].at) for frame in run.frames]
-            axis.plot(at_s, held, color=_colour(number), label=server.name, linewidth=1.2)
+            axis.plot(at_s, held, color=colour(number), label=server.name, linewidth=1.2)
         axis.set(xlabel="time (s)", ylabel="requests", xlim=(0, at_s[-1]))
         axis.set_ylim(bottom=0)
         _mark_faults(axis, run.about)
@@ -129,10 +95,10 @@ def _in_system(run: Run) -> Picture:
     def paint(axes: Any) -> None:
         axis = axes[0, 0]
         for row, router in enumerate(_routers(run)):
-            edges = np.linspace(0, run.rows[row]["seconds"], 4 * BINS)
+            edges = np.linspace(0, _seconds(run, row), 4 * BINS)
             came = np.searchsorted(run.arrays["arrival_s"], edges)
             under_way = came - np.searchsorted(run.arrays[f"{row}/answered_s"], edges)
-            axis.plot(edges, under_way, color=_colour(row), label=router, linewidth=1.2)
+            axis.plot(edges, under_way, color=colour(row), label=router, linewidth=1.2)
         axis.set(xlabel="time (s)", ylabel="requests under way")
         axis.set_ylim(bottom=0)
         _mark_faults(axis, run.about)
@@ -149,11 +115,14 @@ def _servers(run: Run) -> Picture:
     def paint(axes: Any) -> None:
         for number, server in enumerate(run.frames[0].servers):
             lanes = [frame.servers[number] for frame in run.frames]
-            colour = _colour(number)
             axes[0, 0].plot(
-                at_s, [100 * lane.utilization for lane in lanes], color=colour, lw=1.2, label=server.name
+                at_s,
+                [100 * lane.utilization for lane in lanes],
+                color=colour(number),
+                lw=1.2,
+                label=server.name,
             )
-            axes[0, 1].plot(at_s, [lane.power_w for lane in lanes], color=colour, lw=1.2)
+            axes[0, 1].plot(at_s, [lane.power_w for lane in lanes], color=colour(number), lw=1.2)
         axes[0, 0].set(xlabel="time (s)", ylabel="utilization (%)", ylim=(0, 104))
         axes[0, 1].set(xlabel="time (s)", ylabel="power (W)")
         for axis in axes.flat:
@@ -190,9 +159,10 @@ def _binned(slot: NDArray[np.int64], weights: NDArray[np.int64]) -> NDArray[np.f
     return np.asarray(np.bincount(slot, weights=weights, minlength=BINS), dtype=np.float64)
 
 
+def _seconds(run: Run, row: int) -> float:
+    """How long the run was, its warm-up included."""
+    return float(run.rows[row]["seconds"] + run.about.config.get("load", {}).get("warmup_s", 0.0))
+
+
 def _routers(run: Run) -> list[str]:
     return [str(row["router"]) for row in run.rows]
-
-
-def _colour(number: int) -> str:
-    return COLOURS[number % len(COLOURS)]

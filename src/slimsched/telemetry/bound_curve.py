@@ -1,4 +1,4 @@
-"""The bound curve: the fluid bound over arrival rates, solved once and read off ever after."""
+"""Curves of the fluid bound: over arrival rates, solved once and read off ever after; and over energy."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,7 @@ from slimsched.domain.width import SEGMENTS, WIDTHS
 from slimsched.routing.fluid import capacity_per_s, fluid_optimum
 
 POINTS = 64
+BUDGETS = 16
 
 
 class BoundCurve:
@@ -26,3 +27,11 @@ class BoundCurve:
         if rate_per_s <= self._rate_per_s[0]:
             return float(self._correct_per_s[0] / self._rate_per_s[0])
         return float(np.interp(rate_per_s, self._rate_per_s, self._correct_per_s)) / rate_per_s
+
+
+def energy_bound(cluster: Cluster, rate_per_s: float) -> dict[str, NDArray[np.float64]]:
+    """The best accuracy for an energy above idle, both over arrived requests, as arrays for a run folder."""
+    free = fluid_optimum(cluster, rate_per_s)
+    budgets_w = np.linspace(0.0, free.power_w, BUDGETS)
+    best = [fluid_optimum(cluster, rate_per_s, active_power_w=float(power)).accuracy for power in budgets_w]
+    return {"bound/energy_j": budgets_w / rate_per_s, "bound/accuracy": np.array(best)}

@@ -1,0 +1,87 @@
+"""The picture that holds routers against each other: accuracy against latency and energy, and the bound."""
+
+from typing import Any
+
+from slimsched.dashboard.picture import INK, Picture, colour, draw
+from slimsched.telemetry.run_folder import Run
+
+
+def front_picture(run: Run) -> Picture:
+    """Every router as a point, beside the bound and the line of those that no other beats."""
+    bound = 100 * run.rows[0]["bound_accuracy"]
+
+    def paint(axes: Any) -> None:
+        for axis, key, scale, label in (
+            (axes[0, 0], "latency_mean_s", 1e3, "mean latency (ms)"),
+            (axes[0, 1], "energy_j_per_request", 1e3, "energy above idle (mJ an arrived request)"),
+        ):
+            points = {
+                number: (
+                    scale * row[key] * (_answered(row) if key.startswith("energy") else 1.0),
+                    _correct(row),
+                )
+                for number, row in enumerate(run.rows)
+                if row[key] is not None and row["accuracy"] is not None
+            }
+            front = _undominated(list(points.values()))
+            if len(front) > 1:
+                axis.plot(*zip(*front, strict=True), color=INK, linewidth=0.8, alpha=0.5, zorder=2)
+            for number, point in points.items():
+                axis.scatter(*point, color=colour(number), s=42, zorder=3)
+                name = run.rows[number]["router"]
+                axis.annotate(name, point, xytext=(5, 4), textcoords="offset points", fontsize=8)
+            axis.set(xlabel=label, ylabel="arrived requests answered correctly (%)")
+            axis.margins(x=0.25, y=0.15)
+        _bound_by_latency(axes[0, 0], bound)
+        _bound_by_energy(axes[0, 1], run, bound)
+
+    best = max(run.rows, key=lambda row: row["bound_share"])
+    says = (
+        f"Accuracy over all arrived requests against latency and energy; no router can pass {bound:.2f} %, "
+    )
+    says += f"and less with less energy. {best['router']} reaches {100 * best['bound_share']:.1f} % of it"
+    says += ", the most. The thin line joins those that no other beats in both." if len(run.rows) > 1 else "."
+    return draw("front", "Accuracy, latency and energy beside the fluid bound", says, paint, columns=2)
+
+
+def _bound_by_latency(axis: Any, bound: float) -> None:
+    axis.axhline(bound, color=INK, linestyle="--", linewidth=1)
+    place = {"xycoords": ("axes fraction", "data"), "xytext": (0, 3), "textcoords": "offset points"}
+    axis.annotate(f"fluid bound {bound:.2f} %", (0.02, bound), fontsize=8, **place)
+
+
+def _bound_by_energy(axis: Any, run: Run, bound: float) -> None:
+    """The curve of the bound under a budget of energy, where the run has it, else its end alone."""
+    energy_j, accuracy = run.arrays.get("bound/energy_j"), run.arrays.get("bound/accuracy")
+    if energy_j is None or accuracy is None:
+        _bound_by_latency(axis, bound)
+        return
+    low, (left, right) = axis.get_ylim()[0], axis.get_xlim()
+    right = max(right, 1.05e3 * float(energy_j[-1]))
+    axis.plot([*1e3 * energy_j, right], [*100 * accuracy, 100 * accuracy[-1]], color=INK, ls="--", lw=1)
+    axis.set(xlim=(left, right), ylim=(low, None))
+    axis.annotate(
+        "fluid bound",
+        (right, 100 * accuracy[-1]),
+        xytext=(-2, 4),
+        textcoords="offset points",
+        ha="right",
+        fontsize=8,
+    )
+
+
+def _undominated(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those that no other beats: less on the first axis, more on the second."""
+    front: list[tuple[float, float]] = []
+    for point in sorted(points, key=lambda one: (one[0], -one[1])):
+        if not front or point[1] > front[-1][1]:
+            front.append(point)
+    return front
+
+
+def _answered(row: dict[str, Any]) -> float:
+    return float(row["completed"] / max(1, row["arrived"]))
+
+
+def _correct(row: dict[str, Any]) -> float:
+    return 100 * float(row["accuracy"]) * _answered(row)
