@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from served import CONFIG
+
 SLIM = [sys.executable, "-c", "from slimsched.cli.app import main; main()"]
 VOID = {"meta", "br", "img", "input", "link", "hr", "path", "use", "rect"}
 
@@ -95,6 +97,19 @@ def test_a_comparison_has_a_row_and_an_interval_for_each_router(tmp_path: Path) 
     assert {path.name for path in tmp_path.glob("*.png")} == {
         f"all-{name}.png" for name in ("latency", "front", "widths", "queues")
     }
+
+
+def test_a_demo_of_real_servers_has_its_report_too(tmp_path: Path) -> None:
+    (tmp_path / "two.toml").write_text(CONFIG)
+    short = ("--config", str(tmp_path / "two.toml"), "--seconds", "1", "--load", "0.02", "--json")
+    slim("demo", *short, "--out", str(tmp_path / "run"))
+    slim("report", str(tmp_path / "run"))
+    text = (tmp_path / "run" / "report.html").read_text()
+    page = Page(text)
+    assert set(page.ids) >= {"figures", "latency", "front", "widths", "queues", "config"}
+    assert page.outside == []
+    assert text.count('<th scope="row">') == 2
+    assert "energy modelled" in text or "energy measured" in text
 
 
 def test_training_jobs_have_their_own_pictures(tmp_path: Path) -> None:

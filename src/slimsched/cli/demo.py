@@ -24,6 +24,7 @@ from slimsched.learning.registry import make_router
 from slimsched.routing.commands import Answer, Drop
 from slimsched.routing.events import RequestsArrived
 from slimsched.scheduling.events import TelemetrySampled
+from slimsched.telemetry.bound_curve import energy_bound
 from slimsched.telemetry.log import Header, LogWriter
 from slimsched.telemetry.observer import GATEWAY_NAME
 from slimsched.telemetry.run_folder import make_folder, trace_arrays, write_run
@@ -118,7 +119,8 @@ def command(
         out,
         about,
         [to_builtins(trace.summary) for trace in traces],
-        trace_arrays(traces, options.arrival_s(chosen, seed)),
+        trace_arrays(traces, options.arrival_s(chosen, seed))
+        | energy_bound(chosen.cluster, chosen.load.rate_per_s),
     )
     (out / "comparison.json").write_text(json.dumps(to_builtins(rows), indent=1) + "\n")
     plot_runs(

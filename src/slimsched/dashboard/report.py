@@ -33,6 +33,7 @@ def page(run: Run, pictures: list[Picture]) -> str:
     seeds = f"seed {about.seed}" + (
         f" and {about.seeds - 1} more, ± is the 95 % interval" * (about.seeds > 1)
     )
+    made_by = f"Slim Scheduler {about.slim}, {seeds}{_sources(run)}"
     config = escape(msgspec.json.format(msgspec.json.encode(about.config), indent=2).decode())
     return "\n".join(
         [
@@ -40,7 +41,7 @@ def page(run: Run, pictures: list[Picture]) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{escape(about.title)}</title><style>{asset('report.css')}</style></head><body>",
             f"<header><h1>{escape(about.title)}</h1>",
-            f'<p class="quiet">Slim Scheduler {escape(about.slim)}, {escape(seeds)}</p></header><main>',
+            f'<p class="quiet">{escape(made_by)}</p></header><main>',
             f'<section aria-labelledby="figures"><h2 id="figures">Figures</h2>{figures}</section>',
             *map(_figure, pictures),
             _faults(run),
@@ -51,6 +52,12 @@ def page(run: Run, pictures: list[Picture]) -> str:
             "</main></body></html>\n",
         ]
     )
+
+
+def _sources(run: Run) -> str:
+    """Whether energy was measured or modelled is part of every figure of it."""
+    found = {str(row["energy_source"]) for row in run.rows if row.get("energy_source")}
+    return f", energy {'; '.join(sorted(found))}" if found else ""
 
 
 def _figure(picture: Picture) -> str:

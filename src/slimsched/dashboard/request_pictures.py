@@ -12,6 +12,7 @@ from slimsched.domain.width import WIDTH_TUPLES, WIDTHS
 from slimsched.telemetry.run_folder import About, Run
 
 BINS = 80
+ANSWERS_A_BIN = 10
 LEGEND_LIMIT = 12
 
 
@@ -53,13 +54,15 @@ def _widths(run: Run) -> Picture:
         for row, router in enumerate(names):
             axis = axes.flat[row]
             seconds = _seconds(run, row)
-            edges = np.linspace(0, seconds, BINS + 1)
             served = np.array(WIDTH_TUPLES)[run.arrays[f"{row}/tuples"]]  # (answers, 4)
-            slot = np.clip(np.digitize(run.arrays[f"{row}/answered_s"], edges) - 1, 0, BINS - 1)
-            counts = np.array([_binned(slot, (served == width).sum(axis=1)) for width in WIDTHS])
+            bins = int(np.clip(len(served) / ANSWERS_A_BIN, 8, BINS))
+            edges = np.linspace(0, seconds, bins + 1)
+            slot = np.clip(np.digitize(run.arrays[f"{row}/answered_s"], edges) - 1, 0, bins - 1)
+            counts = np.array([_binned(slot, (served == width).sum(axis=1), bins) for width in WIDTHS])
             shares = counts / np.maximum(1, counts.sum(axis=0))
             labels = [f"{width:g}" for width in WIDTHS]
-            axis.stackplot(edges[:-1], shares, labels=labels, colors=WIDTH_COLOURS)
+            drawn = np.hstack([shares, shares[:, -1:]])  # the last step has its width, too
+            axis.stackplot(edges, drawn, labels=labels, colors=WIDTH_COLOURS, step="post", linewidth=0)
             axis.set(xlabel="time (s)", ylabel="share of segments", ylim=(0, 1), xlim=(0, seconds))
             axis.set_title(router, fontsize=9)
             _mark_faults(axis, run.about, words=row == 0)
@@ -67,7 +70,7 @@ def _widths(run: Run) -> Picture:
         for axis in list(axes.flat)[len(names) :]:
             axis.set_axis_off()
 
-    says = "Share of segments served at each width over time; darker is wider."
+    says = "Share of segments at each width over time; darker is wider, blank is a time without answers."
     height = 3.2 if lines == 1 else 2.4
     return draw("widths", "Widths over time", says, paint, columns=columns, rows=lines, height=height)
 
@@ -155,8 +158,8 @@ def _mark_faults(axis: Any, about: About, *, words: bool = True) -> None:
             )
 
 
-def _binned(slot: NDArray[np.int64], weights: NDArray[np.int64]) -> NDArray[np.float64]:
-    return np.asarray(np.bincount(slot, weights=weights, minlength=BINS), dtype=np.float64)
+def _binned(slot: NDArray[np.int64], weights: NDArray[np.int64], bins: int) -> NDArray[np.float64]:
+    return np.asarray(np.bincount(slot, weights=weights, minlength=bins), dtype=np.float64)
 
 
 def _seconds(run: Run, row: int) -> float:
