@@ -1,0 +1,130 @@
+"""Tables and plot of the pieces that were measured."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from slimsched.telemetry.plots import COLOURS, pyplot
+
+STYLES = {1.0: "-", 0.5: "--", 0.25: ":"}
+Pieces = dict[str, Any]
+
+
+def write_report(folder: Path, plot: Path | None) -> None:
+    """Print Markdown, draw the front."""
+    pieces: Pieces = {path.stem: msgspec.json.decode(path.read_bytes()) for path in folder.glob("*.json")}
+    print(_fixed(pieces))
+    print(_front(pieces))
+    print(_verdicts(pieces))
+    where = plot or folder / "peers.png"
+    _plot(pieces, where)
+    print(f"\nwritten: {where}")
+
+
+def _fixed(pieces: Pieces) -> str:
+    """Throughput and latency at fixed widths."""
+    lines = [
+        "| width | | images/s at saturation | of the offline loop | p50, p99 at half load |",
+        "|---|---|---|---|---|",
+    ]
+    for width in STYLES:
+        offline = pieces.get(f"offline-{width:g}", {}).get("images_per_s")
+        if offline is None:
+            continue
+        lines.append(f"| {width:g} | offline loop | {offline:.0f} | | |")
+        for name in _names(pieces):
+            saturated, half = pieces.get(f"{name}-{width:g}-saturated"), pieces.get(f"{name}-{width:g}-half")
+            if saturated is None or half is None:
+                continue
+            p50, p99 = (1e3 * (half["latency"][p] or float("nan")) for p in ("p50_s", "p99_s"))
+            lines.append(
+                f"| | {name} | {saturated:.0f} | {saturated / offline:.0%} | {p50:.1f}, {p99:.1f} ms |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _front(pieces: Pieces) -> str:
+    """Correct answers in time by load, in brackets all answers in time."""
+    loads, curves = _loads(pieces), _curves(pieces)
+    lines = ["| | " + " | ".join(f"{load:.0%}" for load in loads) + " |", "|---" * (1 + len(loads)) + "|"]
+    for (name, width), curve in curves.items():
+        cells = [
+            f"{curve[x]['correct_in_time_per_s']:.0f} ({curve[x]['goodput_per_s']:.0f})" if x in curve else ""
+            for x in loads
+        ]
+        lines.append(f"| {name} {width} | " + " | ".join(cells) + " |")
+    late = [one["dispatch_error"]["p99_s"] for curve in curves.values() for one in curve.values()]
+    if late:
+        lines.append(
+            f"\nRequests left late by at most {1e3 * max(late):.1f} ms (99th percentile of the worst run)."
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _verdicts(pieces: Pieces) -> str:
+    """What must be shown."""
+    ours = _curves(pieces).get(("ours", "free"), {})
+    lines = []
+    for load in _loads(pieces):
+        rivals = {
+            f"{name} {width}": curve[load]["correct_in_time_per_s"]
+            for (name, width), curve in _curves(pieces).items()
+            if name != "ours" and load in curve
+        }
+        if load not in ours or not rivals:
+            continue
+        own, best = ours[load]["correct_in_time_per_s"], max(rivals, key=lambda one: rivals[one])
+        full = max((value for name, value in rivals.items() if name.endswith(" 1")), default=float("nan"))
+        lines.append(
+            f"- {load:.0%}: ours {own:.0f}; best peer {best}: {rivals[best]:.0f} ({own / rivals[best]:.2f} ×); "
+            f"best full-width peer {full:.0f} ({own / full:.2f} ×)"
+        )
+    return "\n".join(lines)
+
+
+def _plot(pieces: Pieces, path: Path) -> None:
+    plt = pyplot()
+    figure, axes = plt.subplots(figsize=(8, 5.2), layout="constrained")
+    names = _names(pieces)
+    for (name, width), curve in _curves(pieces).items():
+        loads = sorted(curve)
+        free = width == "free"
+        axes.plot(
+            [100 * load for load in loads],
+            [curve[load]["correct_in_time_per_s"] for load in loads],
+            color="black" if free else COLOURS[names.index(name) % len(COLOURS)],
+            linestyle="-" if free else STYLES[float(width)],
+            linewidth=2.5 if free else 1.3,
+            marker="o",
+            markersize=3,
+            label=f"{name}, {'free width' if free else f'width {width}'}",
+        )
+    axes.set(
+        xlabel="load (% of full-width capacity)",
+        ylabel="correct answers within the deadline a second",
+        title="The same network behind each server, two cores",
+        ylim=(0, None),
+    )
+    axes.legend(fontsize=7, ncols=2)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _curves(pieces: Pieces) -> dict[tuple[str, str], dict[float, Any]]:
+    """Loaded runs by contender and width."""
+    found: dict[tuple[str, str], dict[float, Any]] = {}
+    for name in sorted(pieces):
+        label, _, load = name.partition("-load-")
+        if load:
+            contender, _, width = label.rpartition("-")
+            found.setdefault((contender, width), {})[float(load)] = pieces[name]
+    return dict(sorted(found.items(), key=lambda one: (one[0][0] != "ours", one[0][1] != "1", one[0])))
+
+
+def _loads(pieces: Pieces) -> list[float]:
+    return sorted({load for curve in _curves(pieces).values() for load in curve})
+
+
+def _names(pieces: Pieces) -> list[str]:
+    return sorted({name.split("-")[0] for name in pieces} - {"offline"}, key=lambda one: (one != "ours", one))

@@ -1,0 +1,167 @@
+"""The same network behind other servers and ours: one client, one trace, one machine.
+
+    SLIM_DATA=… python benchmarks/peers/run.py                    # everything, about 20 minutes; resumes
+    SLIM_DATA=… python benchmarks/peers/run.py --only ours mosec  # some contenders
+    python benchmarks/peers/run.py --report                       # table and plot of what is there
+
+Every piece is one JSON file in --out; a piece that is there is not measured again unless --fresh.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from contender import CONTENDERS, Contender, Running
+from install import install
+from measure import Client
+from offline import rates_per_s
+from report import write_report
+from setting import Setting
+
+from slimsched.cli.images import test_images
+
+WIDTHS = (0.25, 0.5, 1.0)
+LOADS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
+BATCHES = (8, 16, 32, 64)
+
+
+class Pieces:
+    """Results by name, one file each."""
+
+    def __init__(self, folder: Path, fresh: bool) -> None:
+        self._folder, self._fresh = folder, fresh
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, name: str, measure: Callable[[], Any]) -> Any:
+        """The result of that name, measured now if it is not there."""
+        path = self._folder / f"{name}.json"
+        if not self.has(name):
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(measure()), indent=1))
+        found = msgspec.json.decode(path.read_bytes())
+        print(f"{name}: {_brief(found)}", file=sys.stderr, flush=True)
+        return found
+
+    def has(self, name: str) -> bool:
+        """Whether it need not be measured."""
+        return (self._folder / f"{name}.json").exists() and not self._fresh
+
+
+def main() -> None:
+    """Measure what is asked for and is not there yet, then report."""
+    options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is stopped
+    if not options.report:
+        pieces = Pieces(options.out, options.fresh)
+        images, labels, _ = test_images(None)
+        if labels is None:
+            raise SystemExit("correct answers need labels: set SLIM_DATA to a folder with CIFAR-100")
+        rates = {w: pieces.get(f"offline-{w:g}", lambda w=w: _offline(w)) for w in WIDTHS}
+        for name in options.only:
+            install(name, options.venvs)
+            for width in WIDTHS:
+                _contest(CONTENDERS[name], width, rates, pieces, options, (images, labels))
+            if name == "ours":
+                _contest(CONTENDERS[name], None, rates, pieces, options, (images, labels))
+    write_report(options.out, options.plot)
+
+
+def _contest(
+    contender: Contender, width: float | None, rates: Any, pieces: Pieces, options: Any, data: Any
+) -> None:
+    """All pieces of one contender at one width; ours also at widths of its own choice (None)."""
+    label = f"{contender.name}-{'free' if width is None else f'{width:g}'}"
+    terms: dict[str, float] = {"width": width} if width is not None and not contender.package else {}
+    setting = _setting(width or 1.0, rates[width or 1.0], options)
+    log = options.out / f"{label}.log"
+    if width is not None and not all(pieces.has(f"{label}-{piece}") for piece in ("saturated", "half")):
+        own_per_s = rates[width]["images_per_s"]
+        with Running(contender, setting.without_deadline(), options.venvs, log):
+            client = Client(contender, setting, *data)
+            client.warm_up(terms)
+            requests = max(40, round(own_per_s * options.seconds / options.images))
+            pieces.get(f"{label}-saturated", lambda: client.saturated_per_s(terms, requests))
+            half = (terms, 0.5 * own_per_s, options.seconds, options.arrivals)
+            pieces.get(f"{label}-half", lambda: client.loaded(*half))
+    loads = options.loads if contender.package or width is None else ()
+    if all(pieces.has(f"{label}-load-{load:g}") for load in loads):
+        return
+    if not contender.package:
+        terms = {**terms, "deadline_ms": options.deadline_ms}
+    with Running(contender, setting, options.venvs, log):
+        client = Client(contender, setting, *data)
+        client.warm_up({})
+        for load in loads:
+            at = (terms, load * rates[1.0]["images_per_s"], options.seconds, options.arrivals)
+            pieces.get(f"{label}-load-{load:g}", lambda at=at: client.loaded(*at))
+
+
+def _offline(width: float) -> dict[str, float]:
+    """The best of several batch sizes, and what each takes."""
+    rates = rates_per_s(width, BATCHES)
+    return {"images_per_s": max(rates.values()), **{f"batch_{b}": rate for b, rate in rates.items()}}
+
+
+def _setting(width: float, rates: dict[str, float], options: Any) -> Setting:
+    """A batch that takes at most a third of the deadline; a queue that drains within three fifths of it."""
+    deadline_s, cores = options.deadline_ms / 1e3, 2
+    fits = [b for b in BATCHES if b >= options.images and cores * b / rates[f"batch_{b}"] <= deadline_s / 3]
+    batch = max(1, max(fits, default=options.images) // options.images)
+    per_s = rates["images_per_s"]
+    return Setting(
+        width=width,
+        port=_free_port(),
+        deadline_s=deadline_s,
+        images=options.images,
+        batch=batch,
+        batch_s=cores * batch * options.images / per_s,
+        queue=max(2 * cores * batch, int(0.6 * deadline_s * per_s / options.images)),
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _brief(found: Any) -> str:
+    if not isinstance(found, dict):
+        return f"{found:.0f} images/s"
+    if "images_per_s" in found:
+        return f"{found['images_per_s']:.0f} images/s"
+    latency, late = found["latency"], found["dispatch_error"]
+    return (
+        f"{found['offered_per_s']:.0f} offered, {found['goodput_per_s']:.0f} in time, "
+        f"{found['correct_in_time_per_s']:.0f} correct; p50 {1e3 * (latency['p50_s'] or 0):.1f} ms, "
+        f"p99 {1e3 * (latency['p99_s'] or 0):.1f} ms, left late p99 {1e3 * late['p99_s']:.1f} ms, "
+        f"{found['outcomes']}"
+    )
+
+
+def _options() -> argparse.Namespace:
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
+    parser.add_argument("--loads", nargs="*", type=float, default=LOADS, help="of full-width capacity")
+    parser.add_argument("--images", type=int, default=8, help="images a request")
+    parser.add_argument("--seconds", type=float, default=6.0, help="length of each run")
+    parser.add_argument("--deadline-ms", type=float, default=250.0)
+    parser.add_argument("--arrivals", default="poisson")
+    parser.add_argument("--venvs", type=Path, default=cache / "slim-peers")
+    parser.add_argument("--out", type=Path, default=Path("runs/peers"))
+    parser.add_argument("--plot", type=Path, default=None, help="PNG to draw; default: peers.png in --out")
+    parser.add_argument("--fresh", action="store_true", help="measure again what is there")
+    parser.add_argument("--report", action="store_true", help="measure nothing")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Our network behind BentoML: one process a worker, each with its own adaptive batching.
+
+BentoML's own server does not take raw bytes (nor, from outside, the pickles its services speak with each
+other), so the input is a model of its kind that reads the body as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import bentoml
+import numpy as np
+from _bentoml_sdk.io_models import IORootModel
+from fixed_width import FixedWidth
+from setting import read_setting
+
+setting = read_setting()
+
+
+class RawImages(IORootModel[Any]):
+    """The body as an array of raw images, one row each."""
+
+    @classmethod
+    async def from_http_request(cls, request: Any, serde: Any) -> RawImages:
+        """Read without looking."""
+        body = np.frombuffer(await request.body(), np.uint8)
+        return cls.model_construct(root=body.reshape(-1, 3 * 32 * 32))
+
+
+@bentoml.service(
+    workers=setting.workers,
+    traffic={"timeout": 60, "max_concurrency": setting.workers * setting.queue},  # either may get them all
+    logging={"access": {"enabled": False}},
+    metrics={"enabled": False},
+)
+class Classify:
+    """Adaptive batching drops by itself what it expects to exceed the latency it is given."""
+
+    def __init__(self) -> None:
+        self._network = FixedWidth(setting.width, setting.batch * setting.images)
+
+    @bentoml.api(
+        batchable=True,
+        input_spec=RawImages,
+        max_batch_size=setting.batch * setting.images,
+        max_latency_ms=round(1e3 * setting.deadline_s),
+    )
+    def classify(self, images: np.ndarray) -> np.ndarray:
+        """One batch."""
+        return np.frombuffer(self._network.classify([images.tobytes()])[0], np.int64)
