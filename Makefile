@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 CODE   := src tests examples benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo test check lint types format bench clean
+.PHONY: help setup serve demo test ray check lint types format bench clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,11 @@ demo: $(VENV)/.ready  ## serve bursts on this machine, random routing against ou
 	$(BIN)/slim demo
 
 test: $(VENV)/.ready  ## run the tests
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist loadgroup
+
+ray: $(VENV)/.ready  ## install the extra 'ray' and run the tests that need it
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	SLIM_REQUIRE_RAY=1 $(BIN)/pytest tests/ray_engine
 
 check: lint types test  ## format, lint, types, tests
 

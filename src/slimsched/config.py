@@ -22,6 +22,7 @@ from slimsched.domain.width import parse_widths
 from slimsched.errors import ConfigError, DataError, UnknownNameError
 from slimsched.execution.scenario import Scenario
 from slimsched.execution.simulated.cluster import TelemetryOptions
+from slimsched.routing.autoscaler import AutoscaleOptions
 from slimsched.routing.gateway import GatewayOptions
 from slimsched.scheduling.options import SchedulerOptions
 from slimsched.workload.load import Load
@@ -59,6 +60,7 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gateway: dict[str, Any] = {}
     scheduler: dict[str, Any] = {}
     telemetry: dict[str, Any] = {}
+    autoscale: dict[str, Any] | None = None
     fault: list[dict[str, Any]] = []
 
 
@@ -123,6 +125,7 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
         telemetry=_section(file.telemetry, TelemetryOptions, name, "telemetry"),
         load=load,
         hosts=tuple(hosts),
+        autoscale=_autoscale(file.autoscale, name, len(names)),
     )
     return scenario.with_faults(tuple(_section(raw, Fault, name, "fault") for raw in file.fault))
 
@@ -219,6 +222,10 @@ def _section(raw: dict[str, Any], kind: type[T], file: str, section: str) -> T:
     except msgspec.ValidationError as error:
         message, _, at = str(error).partition(" - at `$")
         raise ConfigError(f"{where}: {message[0].lower()}{message[1:]} for key '{at.strip('`.')}'") from None
+
+
+def _autoscale(raw: dict[str, Any] | None, file: str, servers: int) -> AutoscaleOptions | None:
+    return None if raw is None else _section(raw, AutoscaleOptions, file, "autoscale").limited_to(servers)
 
 
 def _check_servers(names: list[str], links: list[Link], file: str) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import ssl
 from pathlib import Path
-from time import monotonic
 from typing import Annotated
 
 import typer
@@ -16,6 +15,7 @@ from slimsched.api import structured_log
 from slimsched.api.tracing import Traces, otlp_traces
 from slimsched.cli import scenario as options
 from slimsched.cli.event_loop import run
+from slimsched.cli import engine as engines
 from slimsched.errors import ConfigError, SlimError
 from slimsched.execution.scenario import Scenario
 from slimsched.learning.registry import goal_spec
@@ -34,6 +34,9 @@ def command(
     grpc_port: Annotated[int, typer.Option("--grpc-port", help="gRPC port; 0: any free one.")] = 8001,
     token: Annotated[str, typer.Option("--token", envvar="SLIM_TOKEN", help="Bearer token to ask for.")] = "",
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate (PEM).")] = None,
+    engine: engines.EngineName = "local",
+    address: engines.Address = None,
+    attach: engines.Attach = "",
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM).")] = None,
     log_format: Annotated[
         str, typer.Option("--log-format", help="text, or json: one object a line.")
@@ -60,6 +63,8 @@ def command(
     if goal is not None:
         router = goal_spec(router, **goal_options(parse_goal(goal)))
     tls = _tls(tls_cert, tls_key)
+      slim serve --engine ray --address auto
+
     if log_format not in structured_log.FORMATS:
         raise ConfigError(f"--log-format '{log_format}' is unknown; use text or json")
     structured_log.set_up(log_format, os.environ.get("SLIM_LOG", "INFO"))
@@ -76,6 +81,7 @@ def command(
         token,
         tls,
         console=console,
+        engines.EngineChoice(name=engine, address=address, attach=attach).check(),
         access_log=access_log,
         traces=traces,
     )
@@ -91,6 +97,7 @@ async def _serve(
     tls: "Tls | None",
     *,
     console: Console,
+    choice: engines.EngineChoice,
     access_log: bool,
     traces: Traces | None,
 ) -> None:
@@ -102,19 +109,20 @@ async def _serve(
     from slimsched.api.service import InferenceService, Limits
     from slimsched.dashboard.live import Dashboard
     from slimsched.execution.live.cluster import LiveCluster
-    from slimsched.execution.live.local_engine import LocalEngine
-    from slimsched.execution.live.run import specs_of
     from slimsched.learning.registry import make_router
     from slimsched.routing.gateway import Gateway
     from slimsched.slimmable import shipped
     from slimsched.slimmable.weights import read_card
     from slimsched.telemetry.observer import Observer
 
-    zero_s = monotonic()
-    gateway = Gateway(chosen.cluster, make_router(router, chosen.cluster, 0), chosen.gateway)
-    engine = LocalEngine(specs_of(chosen, zero_s))
+    opened = engines.open_engine(choice, chosen)
+    policy = make_router(router, chosen.cluster, 0)
+    gateway = Gateway(chosen.cluster, policy, chosen.gateway, first_block=opened.first_id)
+    opened.watch(gateway)
     observers: list[Observer] = []
-    cluster = LiveCluster(gateway, engine, observers, clock_zero_s=zero_s)
+    cluster = LiveCluster(
+        gateway, opened.engine, observers, clock_zero_s=opened.clock_zero_s, first_id=opened.first_id
+    )
     service = InferenceService(cluster, read_card(shipped.folder() / f"{shipped.NAME}.json"), Limits())
     service.tally.access_log = access_log
     metrics = Metrics(gateway, service.tally, cluster.power_source, router)

@@ -8,6 +8,7 @@ from slimsched.domain.fault import Fault
 from slimsched.domain.host import Host
 from slimsched.errors import ConfigError
 from slimsched.execution.simulated.cluster import TelemetryOptions
+from slimsched.routing.autoscaler import AutoscaleOptions
 from slimsched.routing.gateway import GatewayOptions
 from slimsched.scheduling.options import SchedulerOptions
 from slimsched.workload.load import Load
@@ -24,6 +25,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     telemetry: TelemetryOptions
     load: Load
     faults: tuple[Fault, ...] = ()
+    autoscale: AutoscaleOptions | None = None
+    """Limits on how many servers run live; None: all of them, always."""
     hosts: tuple[Host | None, ...] = ()
     """How each server sits on its machine when it runs live; None where it can only be simulated."""
 

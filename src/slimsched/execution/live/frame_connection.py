@@ -44,6 +44,10 @@ class FrameConnection(asyncio.Protocol):
         """Send what is on its way, then leave."""
         self._transport.close()
 
+    def abort(self) -> None:
+        """Leave at once; whoever is there does not answer."""
+        self._transport.abort()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open."""
         self._transport = cast(asyncio.Transport, transport)

@@ -1,0 +1,1 @@
+"""The same servers on Ray: placed, supervised and started again by it, spoken to directly."""

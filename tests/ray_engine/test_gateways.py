@@ -1,0 +1,82 @@
+"""Several gateways on the same servers: each gets its own answers, and one's death is nobody else's."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from geventhttpclient.response import HTTPConnectionClosed
+from numpy.typing import NDArray
+
+pytest.importorskip("ray")
+
+from ray_engine.conftest import SHARED
+from raylets import LATE, Raylets, start
+from served import Served, serve
+from slimsched.execution.ray.connection import RayError
+
+
+@pytest.fixture
+def second(served: Served, raylets: Raylets, tmp_path: Path) -> Iterator[Served]:
+    """Another gateway on the servers of the first."""
+    running = serve(tmp_path, "--engine", "ray", "--address", raylets.address, "--attach", SHARED)
+    yield running
+    running.process.kill()
+    running.process.wait()
+
+
+class Client(threading.Thread):
+    """Asks one gateway, and the other when that one is gone."""
+
+    def __init__(self, gateways: list[str], images: NDArray[np.uint8], times: int) -> None:
+        super().__init__()
+        self.gateways, self.images, self.times = gateways, images, times
+        self.answers: list[list[int]] = []
+        self.turned = 0
+        self.begun = threading.Event()
+
+    def run(self) -> None:
+        for _ in range(self.times):
+            self.answers.append(self._ask())
+            self.begun.set()
+
+    def _ask(self) -> list[int]:
+        tensor = triton.InferInput("images", list(self.images.shape), "UINT8")
+        tensor.set_data_from_numpy(self.images)
+        try:
+            return self._classes(tensor)
+        except (OSError, HTTPConnectionClosed):
+            self.turned += 1
+            self.gateways = self.gateways[::-1]
+            return self._classes(tensor)
+
+    def _classes(self, tensor: object) -> list[int]:
+        client = triton.InferenceServerClient(self.gateways[0])
+        found = client.infer("slimresnet", [tensor], parameters={"width": 1.0})
+        return [int(one) for one in found.as_numpy("classes")]
+
+
+def test_when_a_gateway_is_killed_its_clients_are_answered_by_the_other(
+    served: Served, second: Served, images: NDArray[np.uint8]
+) -> None:
+    clients = [Client([second.http, served.http], images, 40) for _ in range(2)]
+    clients += [Client([served.http, second.http], images, 40)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        assert client.begun.wait(30)
+    second.process.kill()
+    for client in clients:
+        client.join(60)
+    answers = [answer for client in clients for answer in client.answers]
+    assert len(answers) == 120
+    assert all(answer == answers[0] for answer in answers)
+    assert [client.turned for client in clients] == [1, 1, 0]
+
+
+def test_a_gateway_with_other_servers_cannot_join(served: Served, raylets: Raylets, tmp_path: Path) -> None:
+    with pytest.raises(RayError, match="the cluster there has servers one, two; use the same scenario"):
+        asyncio.run(start(raylets, tmp_path, extra=LATE, namespace=SHARED))
