@@ -101,7 +101,17 @@ def test_a_comparison_has_a_row_and_an_interval_for_each_router(tmp_path: Path) 
 
 def test_a_demo_of_real_servers_has_its_report_too(tmp_path: Path) -> None:
     (tmp_path / "two.toml").write_text(CONFIG)
-    short = ("--config", str(tmp_path / "two.toml"), "--seconds", "1", "--load", "0.02", "--json")
+    short = (
+        "--config",
+        str(tmp_path / "two.toml"),
+        "--seconds",
+        "1",
+        "--arrivals",
+        "poisson",
+        "--load",
+        "0.02",
+        "--json",
+    )
     slim("demo", *short, "--out", str(tmp_path / "run"))
     slim("report", str(tmp_path / "run"))
     text = (tmp_path / "run" / "report.html").read_text()
