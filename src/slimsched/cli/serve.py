@@ -13,9 +13,9 @@ from rich.console import Console
 
 from slimsched.api import structured_log
 from slimsched.api.tracing import Traces, otlp_traces
+from slimsched.cli import engine as engines
 from slimsched.cli import scenario as options
 from slimsched.cli.event_loop import run
-from slimsched.cli import engine as engines
 from slimsched.errors import ConfigError, SlimError
 from slimsched.execution.scenario import Scenario
 from slimsched.learning.registry import goal_spec
@@ -32,11 +32,11 @@ def command(
     host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1",
     http_port: Annotated[int, typer.Option("--http-port", help="HTTP port; 0: any free one.")] = 8000,
     grpc_port: Annotated[int, typer.Option("--grpc-port", help="gRPC port; 0: any free one.")] = 8001,
-    token: Annotated[str, typer.Option("--token", envvar="SLIM_TOKEN", help="Bearer token to ask for.")] = "",
-    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate (PEM).")] = None,
     engine: engines.EngineName = "local",
     address: engines.Address = None,
     attach: engines.Attach = "",
+    token: Annotated[str, typer.Option("--token", envvar="SLIM_TOKEN", help="Bearer token to ask for.")] = "",
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM).")] = None,
     log_format: Annotated[
         str, typer.Option("--log-format", help="text, or json: one object a line.")
@@ -57,14 +57,14 @@ def command(
 
       slim serve --http-port 9000 --token secret
 
+      slim serve --engine ray --address auto
+
       curl localhost:8000/v2/models/slimresnet
     """
     chosen = options.choose(scenario, config, None, None, None, None)[0].for_clients()
     if goal is not None:
         router = goal_spec(router, **goal_options(parse_goal(goal)))
     tls = _tls(tls_cert, tls_key)
-      slim serve --engine ray --address auto
-
     if log_format not in structured_log.FORMATS:
         raise ConfigError(f"--log-format '{log_format}' is unknown; use text or json")
     structured_log.set_up(log_format, os.environ.get("SLIM_LOG", "INFO"))
@@ -75,13 +75,13 @@ def command(
     traces = otlp_traces(chosen.cluster.names) if otel else None
     work = _serve(
         chosen,
+        engines.EngineChoice(name=engine, address=address, attach=attach).check(),
         router,
         host,
         (http_port, grpc_port),
         token,
         tls,
         console=console,
-        engines.EngineChoice(name=engine, address=address, attach=attach).check(),
         access_log=access_log,
         traces=traces,
     )
@@ -90,6 +90,7 @@ def command(
 
 async def _serve(
     chosen: Scenario,
+    choice: engines.EngineChoice,
     router: str,
     host: str,
     ports: tuple[int, int],
@@ -97,7 +98,6 @@ async def _serve(
     tls: "Tls | None",
     *,
     console: Console,
-    choice: engines.EngineChoice,
     access_log: bool,
     traces: Traces | None,
 ) -> None:
