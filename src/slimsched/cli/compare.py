@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from slimsched.cli import engine as engines
 from slimsched.cli import scenario as options
 from slimsched.cli.table import print_summaries
 from slimsched.errors import ConfigError
@@ -35,6 +36,8 @@ def command(
     seeds: Annotated[
         int, typer.Option("--seeds", help="Runs a router; means and 95 % intervals over them.")
     ] = 1,
+    engine: engines.EngineName = "local",
+    address: engines.Address = None,
     workers: Annotated[int, typer.Option("--workers", help="Processes; 0: one a core.")] = 0,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw latency, front and widths to a PNG.")
@@ -71,6 +74,7 @@ def command(
             workers=workers or os.cpu_count() or 1,
             progress=lambda router: bar.update(task, advance=1, description=f"{router} done"),
             make=make_router,
+            pool=engines.task_pool(engine, address),
         )
     if plot is not None:
         plot_runs([one.trace for one in found], f"{chosen.name}, seed {seed}", plot)

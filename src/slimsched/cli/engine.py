@@ -1,5 +1,6 @@
 """Which engine runs the servers: its options on the command line, and the engine itself."""
 
+from concurrent.futures import Executor
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,6 +56,15 @@ class Opened:
 
         if hasattr(self.engine, "load"):
             self.engine.load = lambda: load_of(gateway)
+
+
+def task_pool(engine: str, address: str | None) -> Executor | None:
+    """Where the runs of a sweep are done: None for processes on this machine."""
+    if EngineChoice(name=engine, address=address).check().name == "local":
+        return None
+    from slimsched.execution.ray.tasks import RayTasks
+
+    return RayTasks(address)
 
 
 def open_engine(choice: EngineChoice, scenario: Scenario) -> Opened:

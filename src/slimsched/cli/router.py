@@ -2,6 +2,7 @@
 
 import json
 import os
+from concurrent.futures import Executor
 from datetime import date
 from pathlib import Path
 from time import perf_counter
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from slimsched.cli import engine as engines
 from slimsched.cli import scenario as options
 from slimsched.errors import ConfigError, UnknownNameError
 from slimsched.execution.scenario import Scenario
@@ -51,6 +53,8 @@ def train(
     ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the training curve to a PNG.")] = None,
     workers: Annotated[int, typer.Option("--workers", help="Processes (goal only); 0: one a core.")] = 0,
+    engine: engines.EngineName = "local",
+    address: engines.Address = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Train a router on a scenario.
@@ -67,6 +71,10 @@ def train(
         raise UnknownNameError("kind of router to train", kind, ["ppo", "goal"])
     if updates < 0:
         raise ConfigError(f"--updates is {updates}; give 1 or more, or leave it out")
+    if kind == "ppo" and engine != "local":
+        raise ConfigError(
+            "--engine ray is for goal, whose candidates run side by side; ppo learns from one run"
+        )
     chosen, _, _ = options.choose(scenario, config, accuracy, None, rate, None)
     began_s = perf_counter()
     if kind == "ppo":
@@ -74,8 +82,9 @@ def train(
             chosen, weights, updates, seed, out or Path("ppo.safetensors"), resume, plot, as_json
         )
     else:
+        pool = engines.task_pool(engine, address)
         story = _train_goal(
-            chosen, updates, seed, out or Path("goal.json"), workers or os.cpu_count() or 1, as_json
+            chosen, updates, seed, out or Path("goal.json"), workers or os.cpu_count() or 1, as_json, pool
         )
     seconds = perf_counter() - began_s
     if as_json:
@@ -145,7 +154,13 @@ def _train_ppo(
 
 
 def _train_goal(
-    scenario: Scenario, generations: int, seed: int, out: Path, workers: int, quiet: bool
+    scenario: Scenario,
+    generations: int,
+    seed: int,
+    out: Path,
+    workers: int,
+    quiet: bool,
+    pool: Executor | None,
 ) -> dict[str, object]:
     from slimsched.learning.evolution import Generation
     from slimsched.learning.goal_training import GoalTraining, train_goal
@@ -159,7 +174,7 @@ def _train_goal(
             curve.append(point)
             bar.update(task, advance=1, description=f"best {point.best:.4f}, mean {point.mean:.4f}")
 
-        found = train_goal(scenario, chosen, seed=seed, workers=workers, report=note)
+        found = train_goal(scenario, chosen, seed=seed, workers=workers, report=note, pool=pool)
     story = {
         "parameters": msgspec.to_builtins(found),
         "kind": "goal",

@@ -1,7 +1,7 @@
 """Evolution of a few numbers (CMA-ES): every generation all candidates meet the same freshly drawn tasks."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TypeVar
 
@@ -35,20 +35,22 @@ def evolve(
     seed: int,
     workers: int,
     report: Callable[[Generation], None],
+    pool: Executor | None = None,
 ) -> Values:
     """Maximise the mean worth over drawn tasks; returns the distribution's centre, not a lucky candidate.
 
-    `draw` names the tasks of a generation, `task` pairs a candidate with one, `worth` (picklable) runs it.
+    `draw` names the tasks of a generation, `task` pairs a candidate with one, `worth` (picklable) runs it,
+    in so many worker processes or in a pool.
     """
     settings = {"popsize": population, "seed": seed + 1, "verbose": -9, "CMA_stds": list(spread)}
     search = cma.CMAEvolutionStrategy(start, 1.0, settings)
     rng = np.random.default_rng([seed, 7919])
-    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
+    with pool or ProcessPoolExecutor(workers, mp_context=get_context("fork")) as running:
         for number in range(1, generations + 1):
             drawn = list(draw(rng))
             asked: list[Values] = search.ask()
             tasks = [task(vector, one) for vector in asked for one in drawn]
-            found = np.array(list(pool.map(worth, tasks))).reshape(len(asked), len(drawn)).mean(axis=1)
+            found = np.array(list(running.map(worth, tasks))).reshape(len(asked), len(drawn)).mean(axis=1)
             search.tell(asked, (-found).tolist())
             centre = np.array(search.result.xfavorite)
             report(

@@ -10,6 +10,7 @@ compared on (paper, edge-12, fleet-64, all traces) and their seeds are never dra
 """
 
 from collections.abc import Callable
+from concurrent.futures import Executor
 
 import msgspec
 import numpy as np
@@ -56,6 +57,7 @@ def train_goal(
     seed: int,
     workers: int,
     report: Callable[[Generation], None],
+    pool: Executor | None = None,
 ) -> GoalParameters:
     """Evolve the parameters from those set by hand."""
     found = evolve(
@@ -69,6 +71,7 @@ def train_goal(
         seed=seed,
         workers=workers,
         report=report,
+        pool=pool,
     )
     return from_vector(found)
 

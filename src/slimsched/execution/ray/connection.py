@@ -34,7 +34,7 @@ def connect(address: str | None, namespace: str, *, cpus: int = 0) -> None:
     try:
         ray.init(
             address=address or "local",
-            namespace=namespace,
+            namespace=namespace or None,
             logging_level=logging.ERROR,
             log_to_driver=False,
             **({} if address else own),

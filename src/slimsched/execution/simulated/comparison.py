@@ -1,7 +1,7 @@
 """Several routers over several seeds, on all cores, as one table."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from math import sqrt
 from multiprocessing import get_context
 
@@ -33,19 +33,20 @@ def compare(
     workers: int,
     progress: Callable[[str], None],
     make: RouterMaker = make_router,
+    pool: Executor | None = None,
 ) -> list[Compared]:
-    """Run every router on every seed; figures do not depend on how many workers share the work."""
+    """Run every router on every seed; figures do not depend on who shares the work: workers, or a pool."""
     for router in routers:
         make(router, scenario.cluster, seed)  # refuse an unknown one before a long run begins
     runs = [(scenario, router, seed + number, make) for router in routers for number in range(seeds)]
     traces: list[Trace] = []
-    if workers <= 1:
+    if workers <= 1 and pool is None:
         for run in runs:
             traces.append(_one(run))
             progress(run[1])
     else:
-        with ProcessPoolExecutor(min(workers, len(runs)), mp_context=get_context("fork")) as pool:
-            for run, trace in zip(runs, pool.map(_one, runs), strict=True):
+        with pool or ProcessPoolExecutor(min(workers, len(runs)), mp_context=get_context("fork")) as running:
+            for run, trace in zip(runs, running.map(_one, runs), strict=True):
                 traces.append(trace)
                 progress(run[1])
     return [_gather(traces[i * seeds : (i + 1) * seeds]) for i in range(len(routers))]
