@@ -23,7 +23,7 @@ from slimsched.domain.instance import Instance
 from slimsched.domain.key import KEYS
 from slimsched.domain.request import Request
 from slimsched.execution.live.activation_store import ActivationStore
-from slimsched.execution.live.batch_run import begin_batch
+from slimsched.execution.live.batch_run import BatchUnderWay
 from slimsched.execution.live.cuda_executor import CudaExecutor
 from slimsched.execution.live.resident_segments import ResidentSegments
 from slimsched.slimmable.weights import TrainedModel, load
@@ -92,15 +92,21 @@ class Chain:
             Batch(id=0, key=key, instance=key.segment, blocks=(block_of(0, key, requests),), size=batch)
             for key in keys
         ]
-        self._segment, self._under_way = 0, lambda: None
+        self._segment = 0
+        self._under_way: BatchUnderWay | None = None
 
     def step(self) -> None:
         """Wait for the segment under way and begin the next."""
-        self._under_way()
+        self.finish()
         if self._segment == 0:
             self._store.put(self._ids, self._raw)
-        self._under_way = begin_batch(self._executor, self._store, self._batches[self._segment])
+        self._under_way = BatchUnderWay(self._executor, self._store, self._batches[self._segment])
         self._segment = (self._segment + 1) % 4
+
+    def finish(self) -> None:
+        """Wait for what is under way."""
+        if self._under_way is not None:
+            self._under_way.finish()
 
 
 def executor_alone(executor: CudaExecutor, width: float, batch: int, lanes: int) -> float:
@@ -122,7 +128,7 @@ def executor_alone(executor: CudaExecutor, width: float, batch: int, lanes: int)
             count += 1
         rates.append(count * lanes * batch / 4 / (perf_counter() - began_s))
     for chain in chains:
-        chain._under_way()
+        chain.finish()
     for slot in slots:
         executor.unload(slot.id)
     return median(rates[1:])

@@ -13,7 +13,7 @@ from slimsched.domain.width import parse_widths
 from slimsched.errors import SlimError
 from slimsched.execution.live.activation_store import ActivationStore
 from slimsched.execution.live.batch_bucket import BUCKETS, bucket_for, buckets_up_to
-from slimsched.execution.live.batch_run import begin_batch, run_batch
+from slimsched.execution.live.batch_run import BatchUnderWay, run_batch
 from slimsched.execution.live.cuda_executor import CudaExecutor
 from slimsched.execution.live.resident_segments import ResidentSegments
 from slimsched.slimmable.weights import TrainedModel, load
@@ -120,8 +120,8 @@ def test_batches_begun_side_by_side_end_as_those_run_alone(executor: CudaExecuto
     run_batch(executor, store, batches[0])
     alone = store.take(list(range(5)))
     store.put(list(range(5)), images(5))
-    for finish in [begin_batch(executor, store, batch) for batch in batches]:
-        assert not finish().failed
+    for batch in [BatchUnderWay(executor, store, batch) for batch in batches]:
+        assert not batch.finish().failed
     assert torch.equal(store.take(list(range(5))), alone)
     assert torch.equal(store.take(list(range(100, 105))), alone)
     for number in range(2):

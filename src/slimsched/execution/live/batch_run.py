@@ -1,7 +1,6 @@
 """One batch through an executor: gather the inputs, run, keep the outputs. Runs in a lane's thread."""
 
-from collections.abc import Callable
-from functools import partial
+from contextlib import suppress
 from time import monotonic
 
 import torch
@@ -12,7 +11,7 @@ from slimsched.domain.batch import Batch
 from slimsched.domain.block import Block, block_of
 from slimsched.domain.width import SEGMENTS
 from slimsched.execution.live.activation_store import ActivationStore
-from slimsched.execution.live.executor import Executor, OverlappingExecutor
+from slimsched.execution.live.executor import Executor, Launched, OverlappingExecutor
 
 
 class BatchRun(Struct, frozen=True, kw_only=True):
@@ -28,57 +27,56 @@ class BatchRun(Struct, frozen=True, kw_only=True):
     busy_s: float
 
 
+class BatchUnderWay:
+    """A batch that an executor has begun."""
+
+    def __init__(self, executor: Executor, store: ActivationStore, batch: Batch) -> None:
+        self._began_s = monotonic()
+        self._executor, self._store, self._batch = executor, store, batch
+        self._ids = [request.id for block in batch.blocks for request in block.requests]
+        self._inputs = store.take(self._ids)
+        self._launched: Launched | None = None
+        if isinstance(executor, OverlappingExecutor):
+            # what cannot be launched is run, and fails there, one by one
+            with suppress(Exception):
+                self._launched = executor.launch(batch.key, _prepared(executor, batch, self._inputs))
+
+    def ready(self) -> bool:
+        """Whether the device is done with it."""
+        return self._launched is None or self._launched.ready()
+
+    def finish(self) -> BatchRun:
+        """Wait for it; when it fails, run its requests one by one, so that a bad input fails alone."""
+        ids, batch, reasons = self._ids, self._batch, dict[int, str]()
+        try:
+            if self._launched is None:
+                rows = _run(self._executor, batch, self._inputs)
+            else:
+                rows = self._launched.wait()
+        except Exception:
+            rows, reasons = _one_by_one(self._executor, batch, ids, self._inputs)
+            ids = [one for one in ids if one not in reasons]
+        done, failed = _sort(batch, reasons)
+        logits = b""
+        if batch.key.segment == SEGMENTS - 1:
+            logits = rows.float().cpu().numpy().tobytes()
+        else:
+            self._store.put(ids, rows)
+        busy_s = monotonic() - self._began_s
+        return BatchRun(done=done, failed=failed, logits=logits, began_s=self._began_s, busy_s=busy_s)
+
+
 def run_batch(executor: Executor, store: ActivationStore, batch: Batch) -> BatchRun:
-    """Run a batch; when it fails, run its requests one by one, so that a bad input fails alone."""
-    began_s = monotonic()
-    ids = [request.id for block in batch.blocks for request in block.requests]
-    inputs = store.take(ids)
-    return _finish(executor, store, batch, ids, inputs, began_s, partial(_run, executor, batch, inputs))
-
-
-def begin_batch(
-    executor: OverlappingExecutor, store: ActivationStore, batch: Batch
-) -> Callable[[], BatchRun]:
-    """Start a batch without waiting for the device; what is returned waits for it and is called once."""
-    began_s = monotonic()
-    ids = [request.id for block in batch.blocks for request in block.requests]
-    inputs = store.take(ids)
-    try:
-        rows = executor.launch(batch.key, executor.inputs(inputs) if batch.key.segment == 0 else inputs).wait
-    except Exception:
-        rows = partial(_run, executor, batch, inputs)  # fails again, and then one by one
-    return partial(_finish, executor, store, batch, ids, inputs, began_s, rows)
-
-
-def _finish(
-    executor: Executor,
-    store: ActivationStore,
-    batch: Batch,
-    ids: list[int],
-    inputs: Tensor,
-    began_s: float,
-    result: Callable[[], Tensor],
-) -> BatchRun:
-    reasons: dict[int, str] = {}
-    try:
-        rows = result()
-    except Exception:
-        rows, reasons = _one_by_one(executor, batch, ids, inputs)
-        ids = [one for one in ids if one not in reasons]
-    done, failed = _sort(batch, reasons)
-    logits = b""
-    if batch.key.segment == SEGMENTS - 1:
-        logits = rows.float().cpu().numpy().tobytes()
-    else:
-        store.put(ids, rows)
-    busy_s = monotonic() - began_s
-    return BatchRun(done=done, failed=failed, logits=logits, began_s=began_s, busy_s=busy_s)
+    """Run a batch from beginning to end."""
+    return BatchUnderWay(executor, store, batch).finish()
 
 
 def _run(executor: Executor, batch: Batch, inputs: Tensor) -> Tensor:
-    if batch.key.segment == 0:
-        inputs = executor.inputs(inputs)
-    return executor.run(batch.key, inputs)
+    return executor.run(batch.key, _prepared(executor, batch, inputs))
+
+
+def _prepared(executor: Executor, batch: Batch, inputs: Tensor) -> Tensor:
+    return executor.inputs(inputs) if batch.key.segment == 0 else inputs
 
 
 def _one_by_one(

@@ -25,14 +25,21 @@ class CudaExecutor:
     element_bytes = 2
 
     def __init__(
-        self, model: TrainedModel, *, gpu: int = 0, batch_limit: int = BUCKETS[-1], lanes: int = 4
+        self,
+        model: TrainedModel,
+        *,
+        gpu: int = 0,
+        batch_limit: int = BUCKETS[-1],
+        buckets: tuple[int, ...] | None = None,
+        lanes: int = 4,
     ) -> None:
         if not torch.cuda.is_available():
             raise SlimError("no CUDA device is visible; use host kind 'cpu', or see what nvidia-smi says")
+        torch.set_num_threads(1)  # copies to pinned memory are too small to share out
         self.lanes = lanes
         self.device = torch.device("cuda", gpu)
         torch.cuda.set_device(self.device)
-        self._buckets = buckets_up_to(batch_limit)
+        self._buckets = buckets or buckets_up_to(batch_limit)
         self._segments = ResidentSegments(model, self.device, torch.bfloat16)
         self._slots: dict[int, tuple[CudaSlot, int]] = {}
         self._free: list[CudaSlot] = []
@@ -50,7 +57,9 @@ class CudaExecutor:
                     for bucket in self._buckets if key.segment == instance.segment else ():
                         self._rehearse(key, bucket)
                 self._rehearsed.add(instance.segment)
-                torch.cuda.empty_cache()
+            self._rehearse(KEYS[0, 0.25, None], 1)  # libraries set themselves up once in each thread
+            self._rehearse(KEYS[3, 0.25, 0.25], 1)
+            torch.cuda.empty_cache()
             before = torch.cuda.memory_reserved(self.device)
             slot = CudaSlot(self._segments, instance, self._buckets)
             size = torch.cuda.memory_reserved(self.device) - before
@@ -140,6 +149,10 @@ class Launched:
 
     def __init__(self, executor: CudaExecutor, slot: CudaSlot, inputs: Tensor, rows: Tensor) -> None:
         self._executor, self._slot, self._inputs, self._rows = executor, slot, inputs, rows
+
+    def ready(self) -> bool:
+        """Whether the device is done."""
+        return self._slot.ready()
 
     def wait(self) -> Tensor:
         """The result, once the device is done; the slot is free again."""

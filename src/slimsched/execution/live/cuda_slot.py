@@ -83,6 +83,11 @@ class CudaSlot:
             torch._C._cuda_setStream(*before)
         return rows
 
+    def ready(self) -> bool:
+        """Whether the last launch is done."""
+        done: bool = self._done.query()  # type: ignore[no-untyped-call]
+        return done
+
     def wait(self) -> None:
         """Return when the last launch is done."""
         self._done.synchronize()

@@ -1,6 +1,6 @@
 """Who runs batches on a device: the seam between a server and its hardware."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -49,11 +49,16 @@ class Executor(Protocol):
 class Launched(Protocol):
     """A segment under way on a device."""
 
+    def ready(self) -> bool:
+        """Whether `wait` would return at once."""
+        ...
+
     def wait(self) -> Tensor:
         """The result, once it may be used; asked for once."""
         ...
 
 
+@runtime_checkable
 class OverlappingExecutor(Executor, Protocol):
     """One whose device works while the host goes on."""
 

@@ -2,9 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
+
+from slimsched.domain.batch import Batch
+from slimsched.execution.live.activation_store import ActivationStore
+from slimsched.execution.live.batch_run import run_batch
+from slimsched.execution.live.executor import Executor
 
 Work = Callable[[], Any]
 Then = Callable[[Any], None]
@@ -26,6 +33,10 @@ class Lanes:
         self.under_way += 1
         self._line.put((work, then))
 
+    def run_batch(self, executor: Executor, store: ActivationStore, batch: Batch, then: Then) -> None:
+        """Run this batch in the next lane that is free."""
+        self.run(partial(run_batch, executor, store, batch), then)
+
     def _work(self) -> None:
         while True:
             work, then = self._line.get()
@@ -33,10 +44,11 @@ class Lanes:
                 found = work()
             except Exception as error:
                 then, found = self._failed, error
-            try:
-                self._loop.call_soon_threadsafe(self._done, then, found)
-            except RuntimeError:
-                return  # the loop has ended, and with it this server
+            self._tell(then, found)
+
+    def _tell(self, then: Then, found: Any) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and with it this server
+            self._loop.call_soon_threadsafe(self._done, then, found)
 
     def _done(self, then: Then, found: Any) -> None:
         self.under_way -= 1

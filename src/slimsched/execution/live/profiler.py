@@ -5,7 +5,7 @@ measured as power, at a few points of each segment, and multiplied by latency.
 """
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import mean, median, quantiles
 from time import perf_counter
@@ -24,7 +24,7 @@ from slimsched.domain.request import Request
 from slimsched.domain.width import SEGMENTS
 from slimsched.execution.live.activation_store import ActivationStore
 from slimsched.execution.live.active_power import WIDTHS_MEASURED, ActivePower, batches_measured
-from slimsched.execution.live.batch_run import run_batch
+from slimsched.execution.live.batch_run import BatchUnderWay
 from slimsched.execution.live.executor import Executor
 from slimsched.execution.live.power_meter import PowerMeter
 from slimsched.execution.live.power_window import mean_power_w
@@ -87,7 +87,6 @@ class Profiler:
     ) -> None:
         self._executor, self._shape, self._meter, self._plan = executor, shape, meter, plan
         self._keep, self._idle_w, self._share = keep, idle_w, share
-        self._lanes = ThreadPoolExecutor(max(plan.concurrency))
         self._is_modelled = "modelled" in meter.source
         self._found = Kept()
         if keep.is_file():
@@ -148,39 +147,36 @@ class Profiler:
         )
 
     def _cell(self, cell: Cell) -> Measured:
-        """Run batches in `count` lanes side by side, again and again; the median of all their times."""
+        """Keep `count` batches under way, again and again; the median of all their times."""
         key, batch, count = cell
-        inputs = self._inputs(key, batch)
-        if count == 1:
-            times_s = self._again(key, inputs)
-        else:
-            lanes = [self._lanes.submit(self._again, key, inputs) for _ in range(count)]
-            times_s = [time_s for lane in lanes for time_s in lane.result()]
+        lanes = [self._job(key, self._inputs(key, batch)) for _ in range(count)]
+        times_s: list[float] = []
+        until_s = perf_counter() + self._plan.cell_s
+        under_way = [begin() for begin in lanes]
+        for number in range(self._plan.warm + self._plan.repeats):
+            for lane, begin in enumerate(lanes):
+                times_s.append(under_way[lane].finish().busy_s)
+                under_way[lane] = begin()
+            if number >= self._plan.warm + 2 and perf_counter() > until_s:
+                break
+        for one in under_way:
+            one.finish()
+        times_s = times_s[self._plan.warm * count :]
         low, *_, high = quantiles(times_s, n=10, method="inclusive")
         return Measured(latency_s=median(times_s), spread=high / low - 1)
 
-    def _again(self, key: Key, inputs: torch.Tensor) -> list[float]:
-        """One lane: the same batch again and again."""
-        times_s: list[float] = []
-        once, until_s = self._job(key, inputs), perf_counter() + self._plan.cell_s
-        for number in range(self._plan.warm + self._plan.repeats):
-            times_s.append(once())
-            if number >= self._plan.warm + 2 and perf_counter() > until_s:
-                break
-        return times_s[self._plan.warm :]
-
-    def _job(self, key: Key, inputs: torch.Tensor) -> Callable[[], float]:
-        """What runs one batch and returns its time."""
+    def _job(self, key: Key, inputs: torch.Tensor) -> Callable[[], BatchUnderWay]:
+        """What begins one batch of these inputs."""
         store, requests = ActivationStore(), tuple(Request(id=n, arrival_s=0.0) for n in range(len(inputs)))
         ids = [request.id for request in requests]
         blocks = (block_of(0, key, requests),)
         batch = Batch(id=0, key=key, instance=-1, blocks=blocks, size=len(inputs))
 
-        def once() -> float:
+        def begin() -> BatchUnderWay:
             store.put(ids, inputs)
-            return run_batch(self._executor, store, batch).busy_s
+            return BatchUnderWay(self._executor, store, batch)
 
-        return once
+        return begin
 
     def _inputs(self, key: Key, size: int) -> torch.Tensor:
         """Random inputs of the shape the key takes."""
@@ -199,8 +195,8 @@ class Profiler:
             for size in batches_measured(self._plan.batches):
                 key = KEYS[segment, width, width if segment else None]
                 if (name := _name((key, size, 1))) not in self._found.watts:
-                    job = self._job(key, self._inputs(key, size))
-                    watts = mean_power_w(self._meter, job, at_least_s=self._plan.window_s)
+                    begin = self._job(key, self._inputs(key, size))
+                    watts = mean_power_w(self._meter, partial(_run, begin), at_least_s=self._plan.window_s)
                     self._found.watts[name] = max(0.0, watts - self._idle_w)
 
     def _active_power(self) -> ActivePower:
@@ -230,6 +226,10 @@ class Profiler:
             times_s.append(perf_counter() - began_s)
             self._executor.unload(slot.id)
         return size, median(times_s)
+
+
+def _run(begin: Callable[[], BatchUnderWay]) -> None:
+    begin().finish()
 
 
 def _name(cell: Cell) -> str:

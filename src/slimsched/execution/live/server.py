@@ -16,8 +16,8 @@ from slimsched.domain.profile import Profile
 from slimsched.domain.snapshot import ServerSnapshot
 from slimsched.domain.timer import Wake, WakeAt
 from slimsched.execution.live.activation_store import ActivationStore
-from slimsched.execution.live.batch_run import BatchRun, run_batch
-from slimsched.execution.live.executor import Executor
+from slimsched.execution.live.batch_run import BatchRun
+from slimsched.execution.live.executor import Executor, OverlappingExecutor
 from slimsched.execution.live.lanes import Lanes
 from slimsched.execution.live.messages import (
     BatchDone,
@@ -30,6 +30,7 @@ from slimsched.execution.live.messages import (
     ToGateway,
     ToServer,
 )
+from slimsched.execution.live.overlapping_lanes import OverlappingLanes
 from slimsched.execution.live.peers import Peers
 from slimsched.execution.live.power_meter import PowerMeter
 from slimsched.execution.live.server_spec import ServerSpec
@@ -66,7 +67,8 @@ class LiveServer:
         self._peers, self._tell = peers, tell
         self._observers = observers
         self._loop = asyncio.get_running_loop()
-        self._lanes = Lanes(executor.lanes, self._failed)
+        overlaps = isinstance(executor, OverlappingExecutor)
+        self._lanes = (OverlappingLanes if overlaps else Lanes)(executor.lanes, self._failed)
         self._store = ActivationStore()
         self._arrived_s: dict[int, float] = {}  # by request, on the host's clock
         self._draining = False
@@ -150,8 +152,7 @@ class LiveServer:
     def _carry_out(self, command: Command) -> None:
         match command:
             case RunBatch(batch=batch):
-                work = partial(run_batch, self._executor, self._store, batch)
-                self._lanes.run(work, partial(self._ran, batch))
+                self._lanes.run_batch(self._executor, self._store, batch, partial(self._ran, batch))
             case LoadInstance(instance=instance):
                 self._lanes.run(partial(self._executor.load, instance), partial(self._loaded, instance.id))
             case UnloadInstance(instance=instance_id):
