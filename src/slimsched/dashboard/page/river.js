@@ -40,7 +40,7 @@ function river(svg, frame) {
   edges.forEach((pairs, n) => {
     const runs = pairs.some(([low, high]) => low - high > 0.01);
     layers[n].setAttribute("d", runs ? `${through(pairs.map(([low]) => low), "M")} ${through(pairs.map(([, high]) => high), "L")} Z` : "");
-    const broad = pairs.some(([low, high]) => low - high > 6); // drops need room
+    const broad = pairs.some(([low, high]) => low - high > 9); // drops need room
     drops[n].setAttribute("d", broad ? through(pairs.map(([low, high]) => (low + high) / 2), "M") : "");
     drops[n].setAttribute("class", `drops pace${pace}`);
   });
