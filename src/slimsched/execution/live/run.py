@@ -1,6 +1,7 @@
 """One live run: the same scenario, router and arrivals as simulated, on real server processes."""
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Sequence
 from time import monotonic
 
@@ -12,6 +13,7 @@ from slimsched.domain.profile_record import record_of
 from slimsched.domain.terms import Terms
 from slimsched.errors import ConfigError
 from slimsched.execution.live.cluster import Classified, DroppedError, LiveCluster
+from slimsched.execution.live.engine import Engine
 from slimsched.execution.live.local_engine import LocalEngine
 from slimsched.execution.live.server_spec import ServerSpec
 from slimsched.execution.scenario import Scenario
@@ -74,32 +76,35 @@ async def run_live(
     seed: int = 0,
     observers: Sequence[Observer] = (),
     make: RouterMaker = make_router,
+    engine: Engine | None = None,
+    clock_zero_s: float | None = None,
 ) -> LiveResult:
-    """Start the servers, send the scenario's load in open loop, wait for every answer, stop the servers."""
+    """Start the servers, send the scenario's load in open loop, wait for every answer, stop the servers.
+
+    Where an engine is given it is used, its servers' clocks beginning at `clock_zero_s`.
+    """
     cluster, load = scenario.cluster, scenario.load
     meter = Meter(cluster.accuracy)
     gateway = Gateway(cluster, make(router, cluster, seed), scenario.gateway)
-    zero_s = monotonic()
-    live = LiveCluster(
-        gateway, LocalEngine(specs_of(scenario, zero_s)), (meter, *observers), clock_zero_s=zero_s
-    )
+    zero_s = monotonic() if clock_zero_s is None else clock_zero_s
+    engine = engine or LocalEngine(specs_of(scenario, zero_s))
+    live = LiveCluster(gateway, engine, (meter, *observers), clock_zero_s=zero_s)
     waiters: list[asyncio.Future[Classified]] = []
     await live.start()
     try:
         stream = load.stream(seed, len(images))
         requests = stream.take_until(load.seconds)
         began_s = live.now_s
-        late_s = []
-        for request in requests:
-            if (wait_s := began_s + request.arrival_s - live.now_s) > 0:
-                await asyncio.sleep(wait_s)
-            late_s.append(live.now_s - began_s - request.arrival_s)
-            patience_s = request.deadline_s - request.arrival_s
-            waiters.append(
-                live.submit(
-                    images[request.image].tobytes(), Terms(deadline_s=patience_s), number=request.image
-                )
-            )
+        arrivals_s = [request.arrival_s for request in requests]
+        late_s: list[float] = []
+        while (sent := len(waiters)) < len(requests):
+            await asyncio.sleep(max(0.0, began_s + arrivals_s[sent] - live.now_s))
+            passed_s = live.now_s - began_s
+            due = bisect_right(arrivals_s, passed_s, lo=sent)
+            late_s += [passed_s - arrival_s for arrival_s in arrivals_s[sent:due]]
+            numbers = [request.image for request in requests[sent:due]]
+            raw = [images[number].tobytes() for number in numbers]
+            waiters += live.submit_many(raw, Terms(deadline_s=load.deadline_s), numbers=numbers)
         answers = await asyncio.gather(*waiters, return_exceptions=True)
         seconds = live.now_s - began_s
     finally:
