@@ -113,6 +113,29 @@ def test_a_goal_set_in_the_page_changes_the_widths_served(
     until(browser, "document.getElementById('goal-says').textContent.includes('needs min_accuracy')")
 
 
+def test_the_page_works_with_the_keyboard_alone(served: Served, browser: Any) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    def press(key: str) -> str:
+        ActionChains(browser).send_keys(key).perform()
+        return str(
+            browser.execute_script("return document.activeElement.id || document.activeElement.className")
+        )
+
+    browser.get(f"http://{served.http}/")
+    until(browser, "!document.getElementById('goal-form').hidden")
+    assert press(Keys.TAB) == "skip", "the first stop leads past the head of the page"
+    assert press(Keys.ENTER) == "main"
+    stops = [press(Keys.TAB) for _ in range(5)]
+    assert stops == ["goal-objective", "goal-accuracy", "goal-p99", "main", "scroll"]
+    browser.find_element("id", "goal-p99").send_keys(Keys.ENTER)
+    until(browser, "performance.getEntriesByName(new URL('v2/goal', location).href).length >= 2")
+    pictures = "[...document.querySelectorAll('svg:not([aria-hidden]), .bar, input, select')]"
+    unnamed = f"{pictures}.filter(e => !e.ariaLabel && !e.labels?.length)"
+    assert browser.execute_script(f"return {unnamed}.map(e => e.outerHTML)") == [], "all has words"
+
+
 def test_a_killed_server_is_shown_and_returns(
     own_server: Callable[..., Served], browser: Any, load_on: Load, keep: Callable[[str], None]
 ) -> None:
