@@ -1,4 +1,4 @@
-"""`slim reproduce`: the paper's tables, ours beside theirs. A new one is one function and one line below."""
+"""`slim reproduce`: the paper's tables and figures, ours beside theirs; a new one is one function, one line."""
 
 import json
 import os
@@ -28,6 +28,9 @@ class Asked(Struct, frozen=True, kw_only=True):
     seeds: int
     workers: int
     data: Path | None
+    scenario: str
+    live: bool
+    out: Path | None
 
 
 class Column(Struct, frozen=True, kw_only=True):
@@ -55,15 +58,15 @@ TABLES = {
         paper=("75.26", "6.100 ± 11.673", "1085.41 ± 2125.62", "0.0815 ± 0.0374", "196,947"),
     ),
 }
+FIGURES = ("fig1", "fig2", "fig3")
 EXPERIMENTS = ("loads", "robustness", "scale", "variance", "goals", "ablation")
+NAMES = (*TABLES, "tables", *FIGURES, *EXPERIMENTS)
 ROWS = ("accuracy, %", "latency, s", "energy (paper's), J", "GPU var", "images answered")
 
 
 def command(
-    what: Annotated[
-        list[str], typer.Argument(help=f"{', '.join(TABLES)}, {', '.join(EXPERIMENTS)} (docs/results.md).")
-    ],
-    accuracy: options.Accuracy = "paper",
+    what: Annotated[list[str], typer.Argument(help=f"{', '.join(NAMES)} (docs/results.md).")],
+    accuracy: options.Accuracy = None,
     seconds: options.Seconds = None,
     seed: options.Seed = 0,
     seeds: Annotated[int, typer.Option("--seeds", help="Runs a table; means over them.")] = 5,
@@ -74,6 +77,11 @@ def command(
             "--data", envvar="SLIM_DATA", help="Folder with arrivals/ (real traces), for robustness."
         ),
     ] = None,
+    scenario: Annotated[str, typer.Option("--scenario", help="Where `tables` compares routers.")] = "h200",
+    live: Annotated[
+        bool, typer.Option("--live", help="Measure anew on this machine: tables and figures.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for pictures of figures.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Reproduce parts of the paper and print them beside its figures.
@@ -83,17 +91,24 @@ def command(
       slim reproduce table3 table4 table5
 
       slim reproduce table3 --seeds 1 --seconds 10 --json
+
+      slim reproduce fig1 fig2 fig3 --out figures
+
+      slim reproduce tables --scenario h200 --live
     """
     for name in what:
         if name not in REPRODUCTIONS:
             raise UnknownNameError("reproduction", name, list(REPRODUCTIONS))
     asked = Asked(
-        accuracy=accuracy or "paper",
+        accuracy=accuracy or ("measured" if "tables" in what else "paper"),
         seconds=seconds,
         seed=seed,
         seeds=seeds,
         workers=workers or os.cpu_count() or 1,
         data=data,
+        scenario=scenario,
+        live=live,
+        out=out,
     )
     console = Console()
     found = {name: REPRODUCTIONS[name](name, asked) for name in dict.fromkeys(what)}
@@ -167,7 +182,30 @@ def experiment(name: str, asked: Asked) -> Reproduced:
     )
 
 
+def figure(name: str, asked: Asked) -> Reproduced:
+    """Figures 1 to 3: a GPU by batch size and by load."""
+    from slimsched.cli.reproduce_figures import reproduce
+
+    return reproduce(name, live=asked.live, out=asked.out)
+
+
+def tables(name: str, asked: Asked) -> Reproduced:
+    """The routers of Tables III to V, and ours, on a cluster that may be real."""
+    from slimsched.cli.reproduce_live import reproduce_tables
+
+    return reproduce_tables(
+        asked.scenario,
+        live=asked.live,
+        accuracy=asked.accuracy,
+        seconds=asked.seconds,
+        seed=asked.seed,
+        data=asked.data,
+    )
+
+
 REPRODUCTIONS: dict[str, Callable[[str, Asked], Reproduced]] = {
     **dict.fromkeys(TABLES, serving_table),
+    "tables": tables,
+    **dict.fromkeys(FIGURES, figure),
     **dict.fromkeys(EXPERIMENTS, experiment),
 }

@@ -17,6 +17,7 @@ from slimsched.execution.live.engine import Engine
 from slimsched.execution.live.local_engine import LocalEngine
 from slimsched.execution.live.server_spec import ServerSpec
 from slimsched.execution.scenario import Scenario
+from slimsched.execution.simulated.collector import collector_paused
 from slimsched.routing.fluid import fluid_optimum
 from slimsched.routing.gateway import Gateway
 from slimsched.routing.registry import RouterMaker, make_router
@@ -97,15 +98,16 @@ async def run_live(
         began_s = live.now_s
         arrivals_s = [request.arrival_s for request in requests]
         late_s: list[float] = []
-        while (sent := len(waiters)) < len(requests):
-            await asyncio.sleep(max(0.0, began_s + arrivals_s[sent] - live.now_s))
-            passed_s = live.now_s - began_s
-            due = bisect_right(arrivals_s, passed_s, lo=sent)
-            late_s += [passed_s - arrival_s for arrival_s in arrivals_s[sent:due]]
-            numbers = [request.image for request in requests[sent:due]]
-            raw = [images[number].tobytes() for number in numbers]
-            waiters += live.submit_many(raw, Terms(deadline_s=load.deadline_s), numbers=numbers)
-        answers = await asyncio.gather(*waiters, return_exceptions=True)
+        with collector_paused():
+            while (sent := len(waiters)) < len(requests):
+                await asyncio.sleep(max(0.0, began_s + arrivals_s[sent] - live.now_s))
+                passed_s = live.now_s - began_s
+                due = bisect_right(arrivals_s, passed_s, lo=sent)
+                late_s += [passed_s - arrival_s for arrival_s in arrivals_s[sent:due]]
+                numbers = [request.image for request in requests[sent:due]]
+                raw = [images[number].tobytes() for number in numbers]
+                waiters += live.submit_many(raw, Terms(deadline_s=load.deadline_s), numbers=numbers)
+            answers = await asyncio.gather(*waiters, return_exceptions=True)
         seconds = live.now_s - began_s
     finally:
         await live.stop()

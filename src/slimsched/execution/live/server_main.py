@@ -4,6 +4,7 @@ It ends with its gateway: when that connection closes, so does the process, and 
 """
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -35,6 +36,8 @@ def main() -> None:
     model = load(Path(spec.model) if spec.model else None)
     executor = make_executor(spec, model)
     warm_up(executor, model.card.shape, spec.scheduler.batch_limit)
+    gc.collect()
+    gc.freeze()  # what is here now stays: no collection needs to look at it again
     with ExitStack() as stack:
         observers = []
         if spec.log:
