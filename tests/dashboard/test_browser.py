@@ -1,5 +1,6 @@
 """The dashboard and the report in a real browser."""
 
+import gzip
 import os
 import signal
 import subprocess
@@ -212,6 +213,14 @@ def test_a_recorded_run_replays(
     assert "3.0 s" in text(browser, "time-says")
     browser.find_element("id", "live").click()
     until(browser, "document.querySelectorAll('#servers > li').length === 2")
+
+
+def test_a_drain_is_shown_on_every_lane(served: Served, recorded: Path, browser: Any, tmp_path: Path) -> None:
+    lines = gzip.decompress((recorded / "frames.jsonl.gz").read_bytes()).decode().splitlines()
+    (tmp_path / "frames.jsonl").write_text(lines[200].replace('"phase":"ready"', '"phase":"draining"'))
+    browser.get(f"http://{served.http}/")
+    browser.find_element("id", "file").send_keys(str(tmp_path / "frames.jsonl"))
+    until(browser, "document.querySelectorAll('#servers .chip.draining').length === 3")
 
 
 def test_an_event_log_is_folded_in_the_page_as_we_fold_it(

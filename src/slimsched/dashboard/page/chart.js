@@ -97,7 +97,8 @@ function chart(figure, [title, write, series, options], shown, goalNow) {
 }
 
 function spark(svg, values, least, most) { // a line without words; beside it stands the figure
-  const there = values.map((value, n) => [n, value]).filter(([, value]) => given(value));
+  const every = Math.ceil(values.length / 60); // so small a picture shows no more
+  const there = values.map((value, n) => [n, value]).filter(([n, value]) => given(value) && (values.length - 1 - n) % every === 0);
   if (there.length < 2) { svg.replaceChildren(); return; }
   const only = there.map(([, value]) => value), low = Math.min(least ?? Infinity, ...only), high = Math.max(most ?? -Infinity, ...only);
   const x = (n) => (100 * n) / (values.length - 1), y = (value) => 22 - (20 * (value - low)) / (high - low || 1);

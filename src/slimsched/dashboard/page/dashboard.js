@@ -44,7 +44,7 @@ function show(frame, shown) {
   });
   put($("totals"), `${count(frame.arrived)} arrived, ${count(frame.answered)} answered, ${count(frame.dropped)} given up; ${perSecond(frame.arrival_per_s)} arriving`);
   const lanes = $("servers"), most = Math.max(1, ...frame.servers.map((s) => total(s.at)));
-  if (lanes.children.length !== frame.servers.length) lanes.replaceChildren(...frame.servers.map(newLane));
+  if (lanes.children.length !== frame.servers.length) newLanes(lanes, frame.servers);
   frame.servers.forEach((s, n) => lane(lanes.children[n], s, shown.map((f) => f.servers[n]), most, frame.phase));
   CHARTS.forEach((spec, n) => chart($("charts").children[n], spec, shown, goalNow));
   decisions(frame);

@@ -1,7 +1,15 @@
 "use strict";
 // A server as a lane: its state, what it has to do, how wide it runs, and what that takes.
 
+const MANY = 12;
 const CELLS = ["requests", "widths", "utilization", "power", "memory", "instances"];
+
+function newLanes(list, servers) { // many of them scroll, those that are down first
+  list.replaceChildren(...servers.map(newLane));
+  list.classList.toggle("many", servers.length > MANY);
+  if (servers.length > MANY) list.setAttribute("tabindex", "0");
+  else list.removeAttribute("tabindex");
+}
 
 function newLane(s) {
   const cell = (name, ...inside) => make("div", { class: `cell ${name}` }, make("span", { class: "label" }, name), ...inside, make("span", { class: "figure" }, ""));

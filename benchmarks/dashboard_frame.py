@@ -1,0 +1,50 @@
+"""What the dashboard costs the serving loop: taking an answer in, and making a frame of the last ten seconds.
+
+python benchmarks/dashboard_frame.py --rate 10000
+"""
+
+import argparse
+from statistics import median
+from time import perf_counter
+
+from slimsched.config import load_scenario
+from slimsched.domain.request import Request
+from slimsched.routing.commands import Answer
+from slimsched.routing.events import RequestsArrived
+from slimsched.telemetry.live_view import LiveView
+from slimsched.telemetry.observer import GATEWAY_NAME
+
+STEP_S, WINDOW_S = 0.005, 10.0
+
+
+def main() -> None:
+    """Feed a live view answers for twelve seconds of its time; frames are timed once its window is full."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rate", type=int, default=10_000, help="answers a second")
+    a_step = int(parser.parse_args().rate * STEP_S)
+    view = LiveView(load_scenario("paper").cluster, "sed", window_s=WINDOW_S)
+    observed_s, frames_s, number = 0.0, [], 0
+    for step in range(int((WINDOW_S + 2.0) / STEP_S)):
+        now_s = step * STEP_S
+        requests = tuple(
+            Request(
+                id=number + n,
+                arrival_s=now_s - 0.05 * (n + 1) / a_step,
+                deadline_s=now_s + 1.0,
+                widths=(1.0, 1.0, 0.5, 0.25),
+            )
+            for n in range(a_step)
+        )
+        number += a_step
+        began_s = perf_counter()
+        view.observe(now_s, GATEWAY_NAME, RequestsArrived(requests=requests), [Answer(requests=requests)])
+        observed_s += perf_counter() - began_s
+        if now_s > WINDOW_S and step % 50 == 0:
+            began_s = perf_counter()
+            view.frame(now_s)
+            frames_s.append(perf_counter() - began_s)
+    print(f"an answer {1e6 * observed_s / number:.2f} µs, a frame {1e3 * median(frames_s):.2f} ms (median)")
+
+
+if __name__ == "__main__":
+    main()
