@@ -234,10 +234,10 @@ class LiveCluster:
         """Feed the gateway one event and carry its commands out."""
         now_s = self.now_s
         commands = self._gateway.handle(event, now_s=now_s)
-        for observer in self._observers:
-            observer.observe(now_s, GATEWAY_NAME, event, commands)
         for command in commands:
             self._carry_out(command, now_s)
+        for observer in self._observers:
+            observer.observe(now_s, GATEWAY_NAME, event, commands)
 
     def _carry_out(self, command: Command, now_s: float) -> None:
         match command:

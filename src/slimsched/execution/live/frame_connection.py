@@ -11,6 +11,8 @@ from slimsched.errors import SlimError
 
 FRAME_LIMIT_BYTES = 256 * 2**20
 HEAD_BYTES = 4
+LARGE_BYTES = 2**16
+"""From here on a second write costs less than a copy."""
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -38,7 +40,12 @@ class FrameConnection(asyncio.Protocol):
     def send(self, message: Struct) -> None:
         """Send without waiting."""
         body = _encoder.encode(message)
-        self._transport.write(len(body).to_bytes(HEAD_BYTES, "little") + body)
+        head = len(body).to_bytes(HEAD_BYTES, "little")
+        if len(body) < LARGE_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._transport.write(body)
 
     def close(self) -> None:
         """Send what is on its way, then leave."""
@@ -51,19 +58,19 @@ class FrameConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open."""
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(0)  # uvloop then writes at once, not at the end of its round
 
     def connection_lost(self, error: Exception | None) -> None:
         """Closed, by whomever."""
         self._lost(self)
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | bytearray) -> None:
         """Hand over every message that is whole now."""
         if self._buffer:
             self._buffer += data
-            data = bytes(self._buffer) if self._is_whole() else b""
-            if not data:
+            if not self._is_whole():
                 return
-            self._buffer.clear()
+            data, self._buffer = self._buffer, bytearray()  # handed over, not copied
         start, end = 0, len(data)
         while end - start >= HEAD_BYTES:
             size = int.from_bytes(data[start : start + HEAD_BYTES], "little")

@@ -38,6 +38,8 @@ class Lanes:
         self.run(partial(run_batch, executor, store, batch), then)
 
     def _work(self) -> None:
+        if sys.platform == "linux":  # only there are threads niced one by one
+            os.setpriority(os.PRIO_PROCESS, get_native_id(), NICE)
         while True:
             work, then = self._line.get()
             try:

@@ -144,10 +144,10 @@ class LiveServer:
         """Feed one event and carry the commands out."""
         now_s = self.now_s
         commands = self.scheduler.handle(event, now_s=now_s)
-        for observer in self._observers:
-            observer.observe(now_s, self._spec.name, event, commands)
         for command in commands:
             self._carry_out(command)
+        for observer in self._observers:
+            observer.observe(now_s, self._spec.name, event, commands)
 
     def _carry_out(self, command: Command) -> None:
         match command:
