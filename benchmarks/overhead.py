@@ -2,9 +2,10 @@
 
     python benchmarks/overhead.py [--rate 200] [--width 0.25] [--seconds 10]
 
-Starts `slim serve` on the laptop scenario, sends single images over real HTTP in open loop (Poisson arrivals),
-and takes each answer apart by its receipt. Hops: the receipt's network time, that is everything between gateway
-and servers for four segments. HTTP: what the client waited beyond the receipt's total. Overhead: both together.
+Starts `slim serve` on the laptop scenario, sends single images over real HTTP in open loop (Poisson
+arrivals), and takes each answer apart by its receipt. Hops: the receipt's network time, that is everything
+between gateway and servers for four segments. HTTP: what the client waited beyond the receipt's total.
+Overhead: both together.
 """
 
 import argparse
@@ -42,7 +43,8 @@ async def measure(port: int, rate: float, width: float, seconds: float) -> NDArr
     sent = await generator.run(*due_times("poisson", rate, seconds, 0, len(images), 1))
     rows = []
     for one in sent[len(sent) // 10 :]:
-        assert one.reply is not None and one.reply.status == 200, one.status
+        if one.reply is None or one.status != 200:
+            raise SystemExit(f"a request was answered with {one.status}; ask for a lower rate")
         receipt = read_answer(one.reply.body, one.reply.json_bytes).receipt
         queue, compute, hops = (float(receipt[f"{part}_ms"]) for part in ("queue", "compute", "network"))
         latency = 1e3 * (one.done_s - one.sent_s)

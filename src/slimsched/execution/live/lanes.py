@@ -1,11 +1,13 @@
 """Threads that work on a device beside the event loop, as many at once as the device has lanes."""
 
 import asyncio
+import os
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from threading import Thread
+from threading import Thread, get_native_id
 from typing import Any
 
 from slimsched.domain.batch import Batch
@@ -15,6 +17,9 @@ from slimsched.execution.live.executor import Executor
 
 Work = Callable[[], Any]
 Then = Callable[[Any], None]
+
+NICE = 5
+"""How far lanes stand back: on a core they share, whoever carries messages goes first, for microseconds."""
 
 
 class Lanes:
