@@ -25,6 +25,8 @@ from slimsched.api.load_report import read_reply
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 START_LIMIT_S = 120.0
+OUR_CONFIG, OUR_OPTIONS = "SLIM_PEER_CONFIG", "SLIM_PEER_OPTIONS"
+"""Variables with the scenario our server runs, and other options of `slim serve` to try."""
 
 
 class Contender(Struct, frozen=True, kw_only=True):
@@ -137,9 +139,8 @@ def _bentoml(python: Path, setting: Setting) -> list[str]:
 
 def _ours(python: Path, setting: Setting) -> list[str]:
     start = [str(python), "-c", "from slimsched.cli.app import main; main()", "serve"]
-    config = os.environ.get("SLIM_PEER_CONFIG", str(HERE / "two-cores.toml"))
-    options = os.environ.get("SLIM_PEER_OPTIONS", "").split()
-    return [*start, "--config", config, "--http-port", str(setting.port), "--grpc-port", "0", *options]
+    ports = ["--http-port", str(setting.port), "--grpc-port", "0"]
+    return [*start, "--config", os.environ[OUR_CONFIG], *ports, *os.environ.get(OUR_OPTIONS, "").split()]
 
 
 CONTENDERS = {

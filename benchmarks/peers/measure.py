@@ -42,9 +42,9 @@ class Client:
         raise SystemExit(f"{self._contender.name} at {self._setting.width:g} does not get warm: {outcomes}")
 
     def saturated_per_s(self, terms: dict[str, float], requests: int) -> float:
-        """Images a second answered while every worker has a batch in hand and another waiting."""
+        """Images a second answered while every worker has a batch in hand and more waiting."""
         numbers = np.random.default_rng(0).integers(len(self._images), size=(requests, self._setting.images))
-        under_way = 2 * self._setting.workers * self._setting.batch
+        under_way = max(16, 3 * self._setting.workers * self._setting.batch)
         sent = self._send(terms, np.zeros(requests), numbers, connections=under_way)
         done_s = np.sort([one.done_s for one in sent if one.status == 200])
         if len(done_s) < 0.9 * requests:

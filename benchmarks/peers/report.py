@@ -77,8 +77,8 @@ def _verdicts(pieces: Pieces) -> str:
         own, best = ours[load]["correct_in_time_per_s"], max(rivals, key=lambda one: rivals[one])
         full = max((value for name, value in rivals.items() if name.endswith(" 1")), default=float("nan"))
         lines.append(
-            f"- {load:.0%}: ours {own:.0f}; best peer {best}: {rivals[best]:.0f} ({own / rivals[best]:.2f} ×); "
-            f"best full-width peer {full:.0f} ({own / full:.2f} ×)"
+            f"- {load:.0%}: ours {own:.0f}, best peer {best} {rivals[best]:.0f} "
+            f"({own / rivals[best]:.2f} ×), best at full width {full:.0f} ({own / full:.2f} ×)"
         )
     return "\n".join(lines)
 

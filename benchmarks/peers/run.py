@@ -11,13 +11,14 @@ import argparse
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from contender import CONTENDERS, Contender, Running
+from contender import CONTENDERS, HERE, OUR_CONFIG, Contender, Running
 from install import install
 from measure import Client
 from offline import rates_per_s
@@ -62,6 +63,8 @@ def main() -> None:
         if labels is None:
             raise SystemExit("correct answers need labels: set SLIM_DATA to a folder with CIFAR-100")
         rates = {w: pieces.get(f"offline-{w:g}", lambda w=w: _offline(w)) for w in WIDTHS}
+        if "ours" in options.only:
+            os.environ.setdefault(OUR_CONFIG, str(_our_config(options.out, options.fresh)))
         for name in options.only:
             install(name, options.venvs)
             for width in WIDTHS:
@@ -99,6 +102,24 @@ def _contest(
         for load in loads:
             at = (terms, load * rates[1.0]["images_per_s"], options.seconds, options.arrivals)
             pieces.get(f"{label}-load-{load:g}", lambda at=at: client.loaded(*at))
+
+
+def _our_config(folder: Path, fresh: bool) -> Path:
+    """Our scenario with the profile of a core of this machine, measured first as `slim profile` says."""
+    profile, config = folder / "profile" / "core.json", folder / "two-cores.toml"
+    if fresh or not profile.exists():
+        print("measuring the profile of a core", file=sys.stderr, flush=True)
+        profile.parent.mkdir(exist_ok=True)
+        profile.unlink(missing_ok=True)
+        command = [sys.executable, "-c", "from slimsched.cli.app import main; main()", "profile"]
+        command += ["--out", str(profile), "--name", "core", "--batches", "1,4,8,16,32", "--repeats", "5"]
+        core = max(os.sched_getaffinity(0))
+        subprocess.run(
+            command, check=True, stdout=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, {core})
+        )
+    text = (HERE / config.name).read_text()
+    config.write_text(text.replace('device = "cpu-core"', f'device = "{profile.resolve()}"'))
+    return config.resolve()
 
 
 def _offline(width: float) -> dict[str, float]:

@@ -31,7 +31,7 @@ class Classify(litserve.LitAPI):
 
     def predict(self, x: list[bytes] | bytes) -> list[bytes] | bytes:
         """One batch, or one request where batches have one."""
-        return self._network.classify([x])[0] if isinstance(x, bytes) else self._network.classify(x)
+        return self._network.classify(x) if isinstance(x, list) else self._network.classify([x])[0]
 
     def unbatch(self, output: list[bytes]) -> list[bytes]:
         """As the network gives them."""

@@ -27,7 +27,7 @@ class Classify(Worker):
 
     def forward(self, data: list[bytes] | bytes) -> list[bytes] | bytes:
         """One batch, or one request where batches have one."""
-        return self._network.classify([data])[0] if isinstance(data, bytes) else self._network.classify(data)
+        return self._network.classify(data) if isinstance(data, list) else self._network.classify([data])[0]
 
 
 if __name__ == "__main__":
