@@ -1,4 +1,4 @@
-"""`slim reproduce`: the paper's tables and figures, ours beside theirs; a new one is one function, one line."""
+"""`slim reproduce`: the paper's tables and figures, ours beside theirs; a new one is one function."""
 
 import json
 import os

@@ -39,7 +39,7 @@ async def compare_live(
     make: RouterMaker,
     progress: Callable[[str], None],
 ) -> list[LiveRow]:
-    """Start the servers once; run each (router, scenario with its load) on them, with a gateway of its own."""
+    """Start the servers once; run each (router, scenario with its load) on them with its own gateway."""
     zero_s = monotonic()
     engine = KeptEngine(LocalEngine(specs_of(scenario, zero_s)))
     rows = []

@@ -1,0 +1,79 @@
+"""What loading an instance takes from the driver, and that unloading gives it back.
+
+    python benchmarks/unload.py [--batch 256] [--json]
+
+Free memory as the driver reports it (`mem_get_info`) before an instance is loaded, while it is, and after;
+beside it what the executor accounts for. On CPU there is no driver to ask: a test compares accounted bytes.
+"""
+
+import argparse
+import json
+from time import perf_counter
+
+import torch
+
+from slimsched.domain.instance import Instance
+from slimsched.domain.profile_record import PLACES
+from slimsched.execution.live.cuda_executor import CudaExecutor
+from slimsched.slimmable.weights import load
+
+
+def free_bytes() -> int:
+    """Free device memory, by the driver."""
+    torch.cuda.synchronize()
+    return torch.cuda.mem_get_info()[0]
+
+
+def measure(executor: CudaExecutor) -> list[dict[str, float]]:
+    """One row for each segment and width."""
+    rows = []
+    for segment, width in PLACES:
+        slot = Instance(id=1, segment=segment, width=width, memory_bytes=0)
+        executor.load(slot)
+        executor.unload(1)
+        before = free_bytes()
+        began_s = perf_counter()
+        accounted = executor.load(slot)
+        loaded_s = perf_counter()
+        during = free_bytes()
+        executor.unload(1)
+        after = free_bytes()
+        rows.append(
+            {
+                "segment": segment,
+                "width": width,
+                "accounted": accounted,
+                "taken": before - during,
+                "given_back": after - during,
+                "missing": before - after,
+                "load_s": loaded_s - began_s,
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    executor = CudaExecutor(load(), batch_limit=given.batch)
+    rows = measure(executor)
+    if given.json:
+        print(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=1))
+        return
+    print(
+        f"{torch.cuda.get_device_name()}, graphs up to batch {given.batch}; resident weights "
+        f"{executor.weight_bytes / 1e6:.0f} MB"
+    )
+    print("segment  width  accounted MB  taken MB  given back MB  missing  load ms")
+    for row in rows:
+        sizes = [row[name] / 1e6 for name in ("accounted", "taken", "given_back")]
+        print(
+            f"{row['segment']:7g}{row['width']:7g}{sizes[0]:14.1f}{sizes[1]:10.1f}{sizes[2]:15.1f}"
+            f"{row['missing']:9.0f}{1000 * row['load_s']:9.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
