@@ -81,6 +81,7 @@ class RayEngine:
         self._connections: dict[int, FrameConnection] = {}
         self._addresses: dict[int, str] = {}
         self._heard_s: dict[int, float] = {}
+        self._ended: dict[int, str] = {}  # servers that Ray has given up, and why
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
 
@@ -137,14 +138,25 @@ class RayEngine:
 
     async def _keep(self, spec: ServerSpec) -> None:
         """Find a server whenever it shall run, and stay with it while it is there."""
+        from ray.exceptions import ActorDiedError
         from ray.exceptions import RayError as RaysError
 
         while True:
             if spec.index in self._wanted:
-                with suppress(RaysError, OSError, ValueError):
+                try:
                     actor = await asyncio.to_thread(self._actor, spec.index)
                     await self._visit(spec.index, await actor.address.remote())
+                except ActorDiedError as error:
+                    self._note_end(spec, str(error))
+                except (RaysError, OSError, ValueError):
+                    pass  # not there yet, or between two lives
             await asyncio.sleep(RETRY_S)
+
+    def _note_end(self, spec: ServerSpec, error: str) -> None:
+        why = error.strip().splitlines()[-1].strip()
+        if self._ended.get(spec.index) != why:
+            logging.getLogger("slim.ray").warning("%s ended: %s", spec.name, why)
+        self._ended[spec.index] = why
 
     async def _visit(self, server: int, address: str) -> None:
         """Talk to a server until the connection is lost."""
@@ -167,6 +179,7 @@ class RayEngine:
         self._heard_s[server] = monotonic()
         if isinstance(message, Ready):
             self._connections[server] = connection
+            self._ended.pop(server, None)
             self._listener.server_up(server)
         elif isinstance(message, Leaving):
             self._listener.server_leaving(server)
@@ -190,7 +203,8 @@ class RayEngine:
         with suppress(RaysError, TimeoutError):  # without the roster we go on with those we know
             async with asyncio.timeout(PATIENCE_S):
                 up = sorted(self._connections)
-                wanted = await self._roster.report.remote(self._membership.number, self.load(), up)
+                number, ended = self._membership.number, sorted(self._ended)
+                wanted = await self._roster.report.remote(number, self.load(), up, ended)
                 self._wanted = set(wanted)
 
     def _actor(self, server: int) -> Any:
@@ -200,7 +214,7 @@ class RayEngine:
 
     def _missing(self) -> str:
         return "; ".join(
-            f"{spec.name} (needs a node with {needs(spec.host)})"
+            f"{spec.name} ({self._ended.get(spec.index) or f'needs a node with {needs(spec.host)}'})"
             for spec in self._specs
             if spec.index in self._wanted and spec.index not in self._connections
         )

@@ -31,7 +31,7 @@ class Handed(Struct, frozen=True, kw_only=True, tag=True):
 
     shape: tuple[int, ...] = ()
     dtype: str = ""
-    values: bytes = b""
+    values: memoryview = memoryview(b"")
 
 
 ToDoor = Hello | TakeBlock | Forget | Drain | Fetch
@@ -44,7 +44,9 @@ def pack(rows: Tensor | None) -> Handed:
         return Handed()
     values = rows.detach().cpu().permute(0, 2, 3, 1).contiguous()
     dtype = str(rows.dtype).removeprefix("torch.")
-    return Handed(shape=tuple(rows.shape), dtype=dtype, values=values.view(torch.uint8).numpy().tobytes())
+    return Handed(
+        shape=tuple(rows.shape), dtype=dtype, values=memoryview(values.view(torch.uint8).numpy().data)
+    )
 
 
 def unpack(handed: Handed) -> Tensor | None:
@@ -52,5 +54,6 @@ def unpack(handed: Handed) -> Tensor | None:
     if not handed.shape:
         return None
     n, c, h, w = handed.shape
-    raw = torch.frombuffer(bytearray(handed.values), dtype=getattr(torch, handed.dtype))
+    values = bytearray(handed.values) if handed.values.readonly else handed.values
+    raw = torch.frombuffer(values, dtype=getattr(torch, handed.dtype))
     return raw.view(n, h, w, c).permute(0, 3, 1, 2)

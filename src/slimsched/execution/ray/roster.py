@@ -23,6 +23,9 @@ LOOK_S = 0.25
 GATEWAY_LOST_S = 10.0
 """A gateway that has not reported for so long is gone."""
 
+START_AGAIN_S = 5.0
+"""Time between two starts of a server that ends before it is ready."""
+
 LINGER_S = 20.0
 """How long servers wait for another gateway when the last was lost."""
 
@@ -44,6 +47,7 @@ class Roster:
         self._encoded = [encode(spec) for spec in self._charter.specs]
         self._namespace = namespace
         self._servers: dict[int, Any] = {}  # actor handles
+        self._started_s: dict[int, float] = {}
         self._gateways: dict[int, _Gateway] = {}
         self._highest = 0
         self._alone_s = monotonic()  # since when no gateway is there
@@ -62,12 +66,14 @@ class Roster:
         charter = self._charter
         return Membership(number=self._highest, epoch_s=charter.epoch_s, secret=charter.secret)
 
-    async def report(self, gateway: int, load: Load, up: list[int]) -> list[int]:
-        """Hear from a gateway; answer with the servers that shall run."""
+    async def report(self, gateway: int, load: Load, up: list[int], ended: list[int]) -> list[int]:
+        """Hear from a gateway, also of servers that Ray has given up; answer with those that shall run."""
         await self._begin()
         self._highest = max(self._highest, gateway)
         known = self._gateways.setdefault(gateway, _Gateway())
         known.heard_s, known.load, known.up = monotonic(), load, set(up)
+        for index in ended:
+            self._start_again(index)
         return sorted(self._servers)
 
     async def start_server(self, name: str) -> None:
@@ -103,6 +109,7 @@ class Roster:
         for index, name in enumerate(self._charter.names):
             if server_name(name) in there:
                 self._servers[index] = ray.get_actor(server_name(name), self._namespace)
+                self._started_s[index] = monotonic()
         for server in self._servers.values():
             with suppress(RayError, TimeoutError):
                 async with asyncio.timeout(1.0):
@@ -153,6 +160,7 @@ class Roster:
             return
         charter = self._charter
         spec = charter.specs[index]
+        self._started_s[index] = monotonic()
         self._servers[index] = (
             ray.remote(ServerActor)
             .options(
@@ -165,6 +173,11 @@ class Roster:
             )
             .remote(self._encoded[index], charter.epoch_s, charter.secret)
         )
+
+    def _start_again(self, index: int) -> None:
+        if index in self._servers and monotonic() - self._started_s[index] > START_AGAIN_S:
+            del self._servers[index]
+            self._start(index)
 
     async def _drain(self, index: int) -> None:
         was_up = index in self._up()

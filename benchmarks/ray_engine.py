@@ -1,0 +1,245 @@
+"""What Ray costs: the same servers as local processes and as Ray actors, on the same cores, in one run.
+
+    python benchmarks/ray_engine.py [--seconds 4] [--rounds 3]
+
+Two CPU servers, each bound to its core, behind one gateway; a router that always takes width 0.25 (so that
+the engine's share is as large as it gets) and either stays with a request's server or moves it every segment.
+The engines take turns, so a noisy machine is unkind to both. Latency: one request at a time, four blocks
+each. Throughput: 64 requests always under way. Then the channels by themselves: a block's message there and
+back, and a block's activations from server to server, by actor calls through Ray's object store and from door
+to door.
+"""
+
+import argparse
+import asyncio
+import os
+from functools import cache
+from statistics import median
+from time import monotonic, perf_counter, process_time
+from typing import Any
+
+import msgspec
+import numpy as np
+import ray
+import torch
+from ray.cluster_utils import Cluster
+
+from slimsched.config import load_scenario
+from slimsched.domain.host import Host
+from slimsched.execution.live.cluster import LiveCluster
+from slimsched.execution.live.engine import Engine
+from slimsched.execution.live.event_loop import run
+from slimsched.execution.live.frame_connection import FrameConnection
+from slimsched.execution.live.local_engine import LocalEngine
+from slimsched.execution.live.messages import Fetch
+from slimsched.execution.live.run import specs_of
+from slimsched.execution.ray.engine import join
+from slimsched.execution.ray.greeting import Handed, pack, unpack
+from slimsched.execution.scenario import Scenario
+from slimsched.routing.gateway import Gateway
+from slimsched.routing.observation import Observation
+from slimsched.routing.router import Route
+
+IMAGE = np.zeros((3, 32, 32), np.uint8).tobytes()
+UNDER_WAY = 64
+STORE_BYTES = 96 * 2**20
+
+
+class Fixed:
+    """Width 0.25 in blocks of 16; stays with a request's server, or moves on every segment."""
+
+    def __init__(self, moving: bool) -> None:
+        self._moving, self._turn = moving, 0
+
+    def route(self, seen: Observation) -> Route:
+        """The next in turn, or where the input lies."""
+        self._turn += 1
+        alive = seen.alive_ids
+        if seen.source < 0:
+            server = alive[self._turn % len(alive)]
+        else:
+            server = alive[(seen.source + self._moving) % len(alive)]
+        return Route(server, 0.25, 16, "fixed")
+
+
+def two_servers() -> Scenario:
+    """The laptop scenario's first profile twice, each server on a core of its own."""
+    cores = sorted(os.sched_getaffinity(0))
+    scenario = load_scenario("laptop")
+    hosts = [Host(cores=(cores[number % len(cores)],)) for number in range(len(scenario.cluster))]
+    gateway = msgspec.structs.replace(scenario.gateway, step_s=0.0)
+    return msgspec.structs.replace(scenario, hosts=tuple(hosts), gateway=gateway)
+
+
+async def measure(
+    engine: Engine, zero_s: float, first: int, moving: bool, seconds: float
+) -> dict[str, float]:
+    """Latency of one at a time, throughput of many, the gateway's CPU time a block."""
+    scenario = two_servers()
+    gateway = Gateway(scenario.cluster, Fixed(moving), scenario.gateway, first_block=first)
+    live = LiveCluster(gateway, engine, clock_zero_s=zero_s, first_id=first)
+    await live.start()
+    try:
+        for _ in range(50):
+            await live.submit(IMAGE)
+        latency_s, until_s = [], monotonic() + seconds
+        while monotonic() < until_s:
+            began_s = perf_counter()
+            await live.submit(IMAGE)
+            latency_s.append(perf_counter() - began_s)
+        cpu_s, blocks = process_time(), gateway._next_block
+        began_s, answered = perf_counter(), await throughput(live, seconds)
+        rate = answered / (perf_counter() - began_s)
+        blocks = gateway._next_block - blocks
+        return {
+            "p50_ms": 1e3 * median(latency_s),
+            "p99_ms": 1e3 * float(np.percentile(latency_s, 99)),
+            "images_per_s": rate,
+            "blocks_per_s": blocks / seconds,
+            "gateway_us_a_block": 1e6 * (process_time() - cpu_s) / blocks,
+        }
+    finally:
+        await live.stop()
+
+
+async def throughput(live: LiveCluster, seconds: float) -> int:
+    """Keep a number of requests under way; how many were answered."""
+    until_s, answered = monotonic() + seconds, 0
+
+    async def client() -> None:
+        nonlocal answered
+        while monotonic() < until_s:
+            await live.submit(IMAGE)
+            answered += 1
+
+    await asyncio.gather(*(client() for _ in range(UNDER_WAY)))
+    return answered
+
+
+def engines(address: str, seconds: float, rounds: int) -> None:
+    """Both engines in turns; medians over the rounds."""
+    print("| engine | activations | p50 | p99 | images/s | blocks/s | gateway CPU a block |")
+    print("|---|---|---|---|---|---|---|")
+    for moving in (False, True):
+        found: dict[str, list[dict[str, float]]] = {"local": [], "ray": []}
+        for number in range(2 * rounds):
+            name = "local" if (number + number // 2) % 2 == 0 else "ray"
+            found[name].append(run(_one(name, address, moving, seconds)))
+        rows = {n: {key: median(r[key] for r in rs) for key in rs[0]} for n, rs in found.items()}
+        for name, row in rows.items():
+            times = f"{row['p50_ms']:.2f} ms | {row['p99_ms']:.2f} ms"
+            rates = f"{row['images_per_s']:.0f} | {row['blocks_per_s']:.0f}"
+            way = "move" if moving else "stay"
+            print(f"| {name} | {way} | {times} | {rates} | {row['gateway_us_a_block']:.0f} µs |")
+        more_ms = rows["ray"]["p50_ms"] - rows["local"]["p50_ms"]
+        share = rows["ray"]["images_per_s"] / rows["local"]["images_per_s"]
+        cost = f"{more_ms:+.2f} ms = {250 * more_ms:+.0f} µs a block"
+        print(f"| ray − local | | {cost} | | {100 * share:.0f} % | | |")
+
+
+async def _one(name: str, address: str, moving: bool, seconds: float) -> dict[str, float]:
+    if name == "ray":
+        engine = join(specs_of(two_servers(), 0.0), address=address)
+        return await measure(engine, engine.clock_zero_s, engine.first_id, moving, seconds)
+    zero_s = monotonic()
+    return await measure(LocalEngine(specs_of(two_servers(), zero_s)), zero_s, 0, moving, seconds)
+
+
+@cache
+def activations(shape: tuple[int, ...]) -> torch.Tensor:
+    """As they lie in memory after a segment."""
+    return torch.ones(shape).to(memory_format=torch.channels_last)
+
+
+class Echo:
+    """An actor that gives back what it is sent, by call and at a door."""
+
+    async def call(self, message: bytes) -> bytes:
+        """Through Ray."""
+        return message
+
+    async def rows(self, shape: tuple[int, ...]) -> Any:
+        """An activation through the object store."""
+        return activations(shape).permute(0, 2, 3, 1).numpy()
+
+    async def open(self) -> int:
+        """Direct: the same with frames."""
+
+        def received(connection: FrameConnection, message: Fetch) -> None:
+            shape = tuple(message.requests)
+            connection.send(pack(activations(shape)) if shape else Handed())
+
+        server = await asyncio.get_running_loop().create_server(
+            lambda: FrameConnection(Fetch, received, lambda _: None), "127.0.0.1", 0
+        )
+        return int(server.sockets[0].getsockname()[1])
+
+
+class Asker(Echo):
+    """An actor on another node that measures the channels to an echo."""
+
+    async def measure(self, echo: Any, times: int) -> list[tuple[str, float, float]]:
+        """Median microseconds by call and direct, for a message and for activations."""
+        answers: asyncio.Queue[Handed] = asyncio.Queue()
+        port = await echo.open.remote()
+        _, door = await asyncio.get_running_loop().create_connection(
+            lambda: FrameConnection(Handed, lambda _, m: answers.put_nowait(m), lambda _: None),
+            "127.0.0.1",
+            port,
+        )
+
+        async def direct(shape: tuple[int, ...]) -> None:
+            door.send(Fetch(requests=list(shape)))
+            unpack(await answers.get())
+
+        call = await _median_us(lambda: echo.call.remote(b"x" * 3500), times)
+        found = [("message of a block (3.5 kB)", call, await _median_us(lambda: direct(()), times))]
+        for width, channels in ((0.25, 16), (1.0, 64)):
+            shape = (16, channels, 32, 32)
+            size = 4 * int(np.prod(shape)) / 2**20
+            call = await _median_us(lambda shape=shape: echo.rows.remote(shape), times)
+            straight = await _median_us(lambda shape=shape: direct(shape), times)
+            found.append((f"activations of 16 images at {width:g} ({size:.0f} MiB)", call, straight))
+        return found
+
+
+async def _median_us(once: Any, times: int) -> float:
+    taken = []
+    for _ in range(times):
+        began_s = perf_counter()
+        await once()
+        taken.append(1e6 * (perf_counter() - began_s))
+    return median(taken[times // 5 :])
+
+
+def channels() -> None:
+    """A message and activations, there and back, between actors on two nodes."""
+    echo = ray.remote(Echo).options(resources={"first": 0.1}).remote()
+    asker = ray.remote(Asker).options(resources={"second": 0.1}).remote()
+    print("\n| there and back, two raylets | actor call, object store | door to door |")
+    print("|---|---|---|")
+    for what, call_us, direct_us in ray.get(asker.measure.remote(echo, 100)):
+        print(f"| {what} | {call_us:.0f} µs | {direct_us:.0f} µs |")
+
+
+def main() -> None:
+    """Three raylets on this machine, then both tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    asked = parser.parse_args()
+    head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    for name in ("first", "second"):
+        cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES, resources={name: 1.0})
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        engines(cluster.address, asked.seconds, asked.rounds)
+        channels()
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()
