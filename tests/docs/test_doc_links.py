@@ -1,0 +1,23 @@
+"""Links of README and docs lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from doc_commands import PAGES, ROOT
+
+MORE = [ROOT / "CHANGELOG.md", ROOT / "examples" / "README.md", *sorted((ROOT / "benchmarks").glob("*.md"))]
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)|(?:src|srcset)=\"([^\"]+)\"")
+
+
+@pytest.mark.parametrize("page", [*PAGES, *MORE], ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
+    targets = [first or second for first, second in LINK.findall(page.read_text())]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_readme_leads_to_every_page_of_the_docs() -> None:
+    text = (ROOT / "README.md").read_text()
+    pages = [path.relative_to(ROOT) for path in (ROOT / "docs").glob("*.md")]
+    assert [str(page) for page in pages if f"({page})" not in text] == []
