@@ -3,12 +3,16 @@
 import http.client
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from served import Served
 from slimsched.api.client import Client
+from slimsched.api.goal_state import GoalState
+from slimsched.errors import ConfigError
 
 
 def ask(served: Served, method: str, body: object = None, token: str = "") -> tuple[int, dict[str, object]]:
@@ -40,6 +44,29 @@ def test_a_goal_is_changed_while_requests_are_served(
     assert ask(served, "DELETE", token="t")[0] == 405
     assert ask(served, "GET", token="t")[1]["goal"] == "accuracy>=75, p99<=60ms, min energy"
     assert served.stop() == 0
+
+
+def test_a_restart_goes_on_with_the_goal_that_was_set(
+    own_server: Callable[..., Served], tmp_path: Path
+) -> None:
+    options = ("--state", str(tmp_path / "state" / "goal.json"))
+    first = own_server("--goal", "accuracy>=70, min energy", *options)
+    assert ask(first, "GET")[1]["goal"] == "accuracy>=70, min energy"
+    assert ask(first, "PUT", {"goal": "accuracy>=77, min latency"})[0] == 200
+    first.process.kill()
+    first.process.wait()
+    second = own_server("--goal", "accuracy>=70, min energy", *options)
+    assert ask(second, "GET")[1]["goal"] == "accuracy>=77, min latency"
+    assert second.stop() == 0
+    other = own_server("--goal", "max accuracy", *options)
+    assert ask(other, "GET")[1]["goal"] == "max accuracy", "a new command line wins"
+    assert other.stop() == 0
+
+
+def test_a_state_that_is_none_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "goal.json").write_text("[]")
+    with pytest.raises(ConfigError, match="name another with --state"):
+        GoalState(tmp_path / "goal.json", "goal").read()
 
 
 def test_a_router_without_goals_says_so(own_server: Callable[..., Served]) -> None:

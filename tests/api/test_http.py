@@ -2,13 +2,21 @@
 
 import http.client
 import json
+import shutil
 import socket
+import subprocess
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
+import grpc
+import numpy as np
 import pytest
 
 from served import Served
+from slimsched.api.client import Client, UnreachableError
+from slimsched.api.proto import inference_pb2
 
 
 def ask(
@@ -75,6 +83,50 @@ def test_with_a_token_only_health_is_open(own_server: Callable[..., Served]) -> 
     assert "Authorization: Bearer TOKEN" in json.loads(body)["error"]
     assert ask(address, "GET", "/v2", authorization="Bearer wrong")[0] == 401
     assert ask(address, "GET", "/v2", authorization="Bearer s3cret")[0] == 200
+
+
+def test_a_connection_too_many_is_told_to_come_back(served: Served) -> None:
+    host, port = served.http.split(":")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(1100)]
+        clients[-1].settimeout(30)
+        answer = clients[-1].recv(65536)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1" in answer
+        clients[0].sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert clients[0].recv(65536).startswith(b"HTTP/1.1 200 "), "the first are served"
+    while ask(served.http, "GET", "/v2/health/live")[0] != 200:
+        time.sleep(0.01)  # until those connections are seen to be closed
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_both_protocols_speak_tls(own_server: Callable[..., Served], tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    make = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=localhost",
+    ]
+    make += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(cert), "-keyout", str(key)]
+    subprocess.run(make, check=True, capture_output=True)
+    served = own_server("--tls-cert", str(cert), "--tls-key", str(key))
+    image = np.zeros((3, 32, 32), np.uint8)
+    with Client(f"https://{served.http}", ca_file=str(cert)) as client:
+        assert len(client.classify(image).labels) == 1
+    with pytest.raises(UnreachableError), Client(f"https://{served.http}") as stranger:
+        stranger.classify(image)
+    credentials = grpc.ssl_channel_credentials(cert.read_bytes())
+    with grpc.secure_channel(served.grpc, credentials) as channel:
+        live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        assert inference_pb2.ServerLiveResponse.FromString(live(b"", timeout=30)).live
+    assert served.stop() == 0
 
 
 def test_half_of_a_tls_pair_is_refused(tmp_path: Path) -> None:

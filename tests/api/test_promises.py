@@ -5,11 +5,15 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from served import Served
@@ -130,3 +134,17 @@ def test_a_client_that_leaves_takes_its_work_with_it(
     assert connection.getresponse().status == 200
     assert time.monotonic() - began_s < 30
     assert served.stop() == 0
+
+
+@pytest.mark.parametrize("arguments", [["serve", "--http-port", "0", "--grpc-port", "0"], ["demo"]])
+def test_ctrl_c_while_the_servers_start_ends_quietly(arguments: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from slimsched.cli.app import main; main()", *arguments]
+    with (tmp_path / "out").open("w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, cwd=tmp_path, start_new_session=True)
+    started = Served(process, "", "", tmp_path / "out")
+    while len(servers := started.children()) < 2:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all in the group
+    assert process.wait(timeout=60) in (0, 130)
+    assert "Traceback" not in (tmp_path / "out").read_text()
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in servers)

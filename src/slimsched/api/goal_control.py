@@ -3,7 +3,8 @@
 import msgspec
 from msgspec import Struct
 
-from slimsched.api.refusal import BadRequest
+from slimsched.api.goal_state import GoalState
+from slimsched.api.refusal import BadRequest, Unavailable
 from slimsched.errors import ConfigError
 from slimsched.learning.registry import goal_spec, make_router
 from slimsched.routing.gateway import Gateway
@@ -21,8 +22,16 @@ class GoalWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class GoalControl:
     """Swaps the router for one with the new goal; requests under way just meet the new one next."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, gateway: Gateway, state: GoalState | None = None) -> None:
+        self._gateway, self._state = gateway, state
+
+    def resume(self) -> str | None:
+        """Go on with the goal that was set before a restart; None if there is none."""
+        kept = None if self._state is None else self._state.read()
+        if kept is not None and self.goal is not None:
+            self._set(self._checked(kept))
+            return kept
+        return None
 
     @property
     def goal(self) -> Goal | None:
@@ -46,14 +55,26 @@ class GoalControl:
         if self.goal is None:
             raise BadRequest("this server's router follows no goal; start it with --goal or --router goal")
         try:
-            goal = parse_goal(msgspec.json.decode(body, type=GoalWish).goal)
+            goal = self._checked(msgspec.json.decode(body, type=GoalWish).goal)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f'no goal in the body ({error}); send {{"goal": "accuracy>=75"}}') from None
         except ConfigError as error:
             raise BadRequest(str(error)) from None
-        best = float(self._gateway.cluster.accuracy.by_tuple.max())
+        if self._state is not None:
+            try:
+                self._state.write(format_goal(goal))
+            except ConfigError as error:
+                raise Unavailable(f"the goal was not changed: {error}") from None
+        self._set(goal)
+        return self.show()
+
+    def _checked(self, text: str) -> Goal:
+        """A goal that this network can reach."""
+        goal, best = parse_goal(text), float(self._gateway.cluster.accuracy.by_tuple.max())
         if goal.min_accuracy > best:
-            raise BadRequest(f"the best widths reach {100 * best:.2f} %; ask for less than that")
+            raise ConfigError(f"the best widths reach {100 * best:.2f} %; ask for less than that")
+        return goal
+
+    def _set(self, goal: Goal) -> None:
         spec = goal_spec("goal", **goal_options(goal))
         self._gateway.router = make_router(spec, self._gateway.cluster, 0)
-        return self.show()

@@ -27,8 +27,11 @@ class GrpcServer:
 
     def __init__(self, service: InferenceService, *, token: str = "") -> None:
         self._service, self._token = service, token
-        limit = service.limits.body_bytes
-        self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", limit)])
+        limits = service.limits
+        self._server = grpc.aio.server(
+            options=[("grpc.max_receive_message_length", limits.body_bytes)],
+            maximum_concurrent_rpcs=limits.connections,
+        )
         methods: dict[str, tuple[Method, Any]] = {
             "ServerLive": (self._server_live, pb.ServerLiveRequest),
             "ServerReady": (self._server_ready, pb.ServerReadyRequest),

@@ -56,10 +56,15 @@ class HttpProtocol(asyncio.Protocol):
     """Parses with llhttp, answers pipelined requests in order, cancels work when the client leaves."""
 
     def __init__(
-        self, handler: Handler, refuse: Refuse, body_limit_bytes: int, open_: "set[HttpProtocol]"
+        self,
+        handler: Handler,
+        refuse: Refuse,
+        body_limit_bytes: int,
+        open_: "set[HttpProtocol]",
+        open_limit: int,
     ) -> None:
         self._handler, self._refuse, self._body_limit = handler, refuse, body_limit_bytes
-        self._open = open_
+        self._open, self._open_limit = open_, open_limit
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: deque[tuple[HttpRequest, bool]] = deque()
@@ -77,6 +82,8 @@ class HttpProtocol(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not its children
         self._open.add(self)
         self._idle = self._loop.call_later(IDLE_LIMIT_S, self._timed_out)
+        if len(self._open) > self._open_limit:
+            self._break(503, f"{self._open_limit} connections are open, which is the limit; try again")
 
     def connection_lost(self, error: Exception | None) -> None:
         """The client has left: nobody waits for what is under way."""

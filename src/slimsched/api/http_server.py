@@ -51,10 +51,12 @@ class HttpServer:
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen; return the port, which is a free one when 0 was asked for."""
-        limit = self._service.limits.body_bytes
+        limits = self._service.limits
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: HttpProtocol(self.handle, self._refuse, limit, self._open),
+            lambda: HttpProtocol(
+                self.handle, self._refuse, limits.body_bytes, self._open, limits.connections
+            ),
             host,
             port,
             ssl=tls,
@@ -154,9 +156,9 @@ class HttpServer:
         return HttpResponse(status=200, body=body, content_type="application/octet-stream", headers=headers)
 
     def _refuse(self, status: int, why: str) -> HttpResponse:
-        """Bytes that are no request."""
+        """Bytes that are no request, or a connection too many."""
         self._service.tally.responded("http", "other", str(status), 0.0)
-        return refused(status, why)
+        return _response(Unavailable(why)) if status == Unavailable.status else refused(status, why)
 
     def _health(self, path: str) -> HttpResponse:
         if path.endswith("ready") and not self._service.is_ready:

@@ -29,6 +29,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     images_per_request: int = 64
     body_bytes: int = 4 * 2**20
     images_in_system: int = 4096
+    connections: int = 1024  # of HTTP, and as many calls at once of gRPC
 
 
 class Phase(StrEnum):
@@ -98,7 +99,7 @@ class InferenceService:
 
     def server_metadata(self) -> dict[str, object]:
         """Who serves."""
-        extensions = ["binary_tensor_data", "parameters", "model_configuration"]
+        extensions = ["binary_tensor_data", "parameters"]
         return {"name": "slim-scheduler", "version": __version__, "extensions": extensions}
 
     def model_metadata(self) -> dict[str, object]:

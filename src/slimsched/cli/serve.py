@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import ssl
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console
 
 from slimsched.api import structured_log
+from slimsched.api.goal_state import GoalState
 from slimsched.api.tracing import Traces, otlp_traces
 from slimsched.cli import engine as engines
 from slimsched.cli import scenario as options
@@ -38,6 +40,10 @@ def command(
     token: Annotated[str, typer.Option("--token", envvar="SLIM_TOKEN", help="Bearer token to ask for.")] = "",
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM).")] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option("--state", envvar="SLIM_STATE", help="File that keeps a goal set while running."),
+    ] = None,
     log_format: Annotated[
         str, typer.Option("--log-format", help="text, or json: one object a line.")
     ] = "text",
@@ -84,6 +90,7 @@ def command(
         console=console,
         access_log=access_log,
         traces=traces,
+        state=None if state is None else GoalState(state, router),
     )
     run(work)
 
@@ -100,6 +107,7 @@ async def _serve(
     console: Console,
     access_log: bool,
     traces: Traces | None,
+    state: GoalState | None,
 ) -> None:
     from slimsched.api.goal_control import GoalControl
     from slimsched.api.grpc_server import GrpcServer
@@ -138,7 +146,9 @@ async def _serve(
         observers.append(traces.spans)
     schema = document(service.limits, service.card.shape.image_size)
     pages = {"/metrics": metrics.page, "/openapi.json": lambda: json_page(schema), **dashboard.pages}
-    goal = GoalControl(gateway)
+    goal = GoalControl(gateway, state)
+    if (kept := goal.resume()) is not None:
+        _say(console, f"going on with the goal set before: {kept}")
     http = HttpServer(service, token=token, pages=pages, goal=goal, assets=dashboard.assets)
     grpc = GrpcServer(service, token=token)
     try:
@@ -154,7 +164,11 @@ async def _serve(
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     with console.status(f"starting {len(chosen.cluster)} servers"):
-        await service.start()
+        started = await _unless(stop, service.start())
+    if not started:
+        looking.cancel()
+        await asyncio.gather(http.stop(), grpc.stop())
+        return
     address = f"http{'s' if tls else ''}://{host}:{http_port}"
     _say(console, f"ready: {address}/v2/models/slimresnet, gRPC at {host}:{grpc_port}, router {router}")
     _say(console, f"dashboard: {address}/")
@@ -165,6 +179,19 @@ async def _serve(
     looking.cancel()
     if traces is not None:
         traces.close()
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
+    """Do the work, or break it off when told to stop; whether it was done."""
+    task, told = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    await asyncio.wait([task, told], return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if not task.done():
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return False
+    await task
+    return True
 
 
 def _say(console: Console, text: str) -> None:

@@ -54,7 +54,11 @@ class LocalEngine:
         self._supervisors = [asyncio.create_task(self._supervise(spec)) for spec in self._specs]
         everyone = asyncio.create_task(self._all_ready())
         tasks = [everyone, *self._supervisors]
-        done, _ = await asyncio.wait(tasks, timeout=START_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=START_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.stop(drain=False)
+            raise
         if everyone not in done:
             await self.stop(drain=False)
             for task in done:
@@ -113,6 +117,7 @@ class LocalEngine:
                 "-m",
                 "slimsched.execution.live.server_main",
                 stdin=asyncio.subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for the gateway, which stops its servers in order
                 env={**os.environ, **_environment(spec)},
             )
             self._processes[spec.index] = process
