@@ -170,6 +170,18 @@ def test_a_server_that_hangs_is_told_from_one_that_idles(
     until(browser, "document.getElementById('phase').textContent === 'ready'")
 
 
+def test_a_frame_that_failed_is_told(served: Served, browser: Any) -> None:
+    browser.get(f"http://{served.http}/")
+    until(browser, "document.getElementById('phase').textContent === 'ready'")
+    told = browser.execute_script(
+        """receive('event: trouble\\ndata: "ZeroDivisionError: no phase today"');
+        return [document.getElementById('phase').textContent, document.getElementById('news').textContent]"""
+    )
+    assert told[0] == "no figures"
+    assert "ZeroDivisionError: no phase today" in told[1]
+    until(browser, "document.getElementById('phase').textContent === 'ready'")
+
+
 def test_the_page_asks_for_the_token_of_the_api(
     own_server: Callable[..., Served], browser: Any, keep: Callable[[str], None]
 ) -> None:
