@@ -18,6 +18,7 @@ from slimsched.domain.network import SLIM_RESNET
 from slimsched.domain.profile import Profile
 from slimsched.domain.profile_record import ProfileRecord
 from slimsched.domain.roofline import modelled_profile
+from slimsched.domain.service_cost import ALONE, ServiceCost
 from slimsched.domain.width import parse_widths
 from slimsched.errors import ConfigError, DataError, UnknownNameError
 from slimsched.execution.scenario import Scenario
@@ -44,6 +45,7 @@ class _Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     count: int = 1
     link: Link | None = None
     host: Host | None = None
+    service: ServiceCost = ALONE
     scheduler: dict[str, Any] = {}
 
 
@@ -62,6 +64,7 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     telemetry: dict[str, Any] = {}
     autoscale: dict[str, Any] | None = None
     fault: list[dict[str, Any]] = []
+    neighbours_slowdown: tuple[float, ...] = ()
 
 
 def load_scenario(name_or_path: str, *, accuracy: str | None = None) -> Scenario:
@@ -84,7 +87,7 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
     gateway_link = (
         link if file.gateway_link is None else _section(file.gateway_link, Link, name, "gateway_link")
     )
-    names, profiles, links, schedulers, hosts = [], [], [], [], []
+    names, profiles, links, schedulers, hosts, costs = [], [], [], [], [], []
     known: dict[tuple[str, float], Profile] = {}
     for raw in file.server:
         server = _section(raw, _Server, name, "server")
@@ -104,6 +107,7 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
             links.append(server.link or link)
             schedulers.append(own)
             hosts.append(server.host)
+            costs.append(server.service)
     _check_servers(names, links, name)
     cluster = Cluster(
         names=names,
@@ -125,6 +129,8 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
         telemetry=_section(file.telemetry, TelemetryOptions, name, "telemetry"),
         load=load,
         hosts=tuple(hosts),
+        costs=tuple(costs) if any(cost != ALONE for cost in costs) else (),
+        neighbours_slowdown=file.neighbours_slowdown,
         autoscale=_autoscale(file.autoscale, name, len(names)),
     )
     return scenario.with_faults(tuple(_section(raw, Fault, name, "fault") for raw in file.fault))

@@ -103,7 +103,8 @@ def test_answers_are_the_networks_own_though_activations_cross_between_servers(t
             assert receipt.latency_s >= receipt.compute_s > 0
             with torch.inference_mode():
                 whole = model.net(prepare(torch.from_numpy(image)[None]), receipt.widths)
-            assert torch.allclose(torch.from_numpy(answer.logits.copy()), whole[0], atol=1e-3)
+            off = torch.from_numpy(answer.logits.copy()) - whole[0]
+            assert off.norm() < 0.05 * whole[0].norm()  # servers may use bfloat16
 
     live(test, logs=tmp_path)
     for number in range(SERVERS):  # the servers' own logs, replayed into fresh schedulers

@@ -4,6 +4,7 @@ from cluster import block, flat_profile
 from slimsched.domain.batch import Batch
 from slimsched.domain.key import KEYS
 from slimsched.domain.profile import Profile
+from slimsched.domain.service_cost import ServiceCost
 from slimsched.execution.simulated.device import SimulatedDevice
 
 
@@ -71,3 +72,17 @@ def test_a_slowed_device_takes_longer_for_what_is_left() -> None:
     device.start(batch(1), 0.0)
     device.slow(3.0, 0.5)
     assert device.next_finish_s() == pytest.approx(0.5 + 1.5)
+
+
+def test_in_service_a_batch_takes_the_overhead_and_the_slowdown_on_top_of_its_profile() -> None:
+    device = SimulatedDevice(shared_profile(), ServiceCost(slowdown=1.2, overhead_s=0.1))
+    device.start(batch(1), 0.0)
+    assert device.next_finish_s() == pytest.approx(0.1 + 1.2)
+
+
+def test_busy_neighbours_slow_what_is_left_and_only_while_they_are_busy() -> None:
+    device = SimulatedDevice(shared_profile())
+    device.start(batch(1), 0.0)
+    device.crowd(2.0, 0.5)
+    device.crowd(1.0, 1.0)  # a quarter was done beside them
+    assert device.next_finish_s() == pytest.approx(1.0 + 0.25)

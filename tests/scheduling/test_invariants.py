@@ -99,6 +99,9 @@ class Gateway:
         assert reason
         self.back += [request.id for request in block.requests]
 
+    def busy_changed(self, server: int) -> None:
+        pass
+
 
 @settings(max_examples=200, deadline=None)
 @given(options, arrivals)

@@ -22,17 +22,28 @@ def command(
     data: Annotated[
         Path | None, typer.Option("--data", help="Folder with CIFAR-100; else SLIM_DATA.")
     ] = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate/--as-configured",
+            help="Measure first what serving costs beyond the profiles, or take the scenario's figures.",
+        ),
+    ] = True,
     seed: options.Seed = 0,
     as_json: options.AsJson = False,
 ) -> None:
     """Run the same arrivals live on this machine and simulated, and print the simulator's error.
+
+    A run of its own, at half load and with other arrivals, first measures what batches cost in service beyond
+    their profiles (the server's own work, shared cores, cold caches); the simulation knows nothing else of
+    the live runs.
 
     Example:
 
       slim validate --scenario laptop --loads 0.3,0.7 --json
     """
     from slimsched.cli.images import test_images
-    from slimsched.execution.live.validation import FIGURES, validate
+    from slimsched.execution.live.validation import FIGURES, Validator
 
     chosen, _, _ = options.choose(scenario, config, None, None, None, None)
     try:
@@ -42,24 +53,29 @@ def command(
     images, labels, kind = test_images(data)
     console = Console(stderr=True)
     with console.status("starting") as status:
-        found = validate(
-            chosen, router, shares, images, labels, seconds=seconds, seed=seed, progress=status.update
+        validator = Validator(
+            chosen, router, images, labels, seconds=seconds, seed=seed, progress=status.update
         )
+        found = validator.validate(shares, calibrate=calibrate)
     if as_json:
         rows = {
             "scenario": chosen.name,
             "router": router,
             "images": kind,
-            "loads": msgspec.to_builtins(found),
+            **msgspec.to_builtins(found),
         }
         print(json.dumps(rows, indent=1))
         return
     table = Table("load", "figure", "live", "simulated", "error")
-    for row in found:
+    for row in found.loads:
         for name in FIGURES:
             error = f"{100 * row.error[name]:+.1f} %"
             table.add_row(
                 f"{row.load:.0%}", name, f"{row.live[name]:.4g}", f"{row.simulated[name]:.4g}", error
             )
     Console().print(table)
+    for server, cost in zip(chosen.cluster.names, found.costs, strict=False):
+        text = f"{server}: a batch takes {1e3 * cost.overhead_s:.2f} ms + {cost.slowdown:.2f} × its profile"
+        Console().print(text, highlight=False)
+    Console().print(f"a message between gateway and server takes {1e3 * found.message_s:.2f} ms")
     Console().print(f"router {router}, {kind}, {seconds:g} s a run")

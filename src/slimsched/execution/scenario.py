@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from slimsched.domain.cluster import Cluster
 from slimsched.domain.fault import Fault
 from slimsched.domain.host import Host
+from slimsched.domain.service_cost import ServiceCost
 from slimsched.errors import ConfigError
 from slimsched.execution.simulated.cluster import TelemetryOptions
 from slimsched.routing.autoscaler import AutoscaleOptions
@@ -29,6 +30,10 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """Limits on how many servers run live; None: all of them, always."""
     hosts: tuple[Host | None, ...] = ()
     """How each server sits on its machine when it runs live; None where it can only be simulated."""
+    costs: tuple[ServiceCost, ...] = ()
+    """What each server's batches cost in service beyond its profile; empty: nothing."""
+    neighbours_slowdown: tuple[float, ...] = ()
+    """How much longer batches take while 1, 2, … other servers of the same GPU are busy; empty: no longer."""
 
     def with_load(
         self,

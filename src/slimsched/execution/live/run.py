@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from slimsched.domain.profile_record import record_of
 from slimsched.domain.terms import Terms
+from slimsched.domain.width import SEGMENTS
 from slimsched.errors import ConfigError
 from slimsched.execution.live.cluster import Classified, DroppedError, LiveCluster
 from slimsched.execution.live.engine import Engine
@@ -27,10 +28,14 @@ from slimsched.telemetry.trace import Trace
 
 
 class LiveResult(Struct, frozen=True, kw_only=True):
-    """A live run's trace, how late requests were sent, and accuracy on images whose labels are known."""
+    """A live run's trace, how late requests were sent, and accuracy on images whose labels are known.
+
+    `message_s` is the mean time of a message between gateway and servers: eight of them carry a request.
+    """
 
     trace: Trace
     dispatch_error_p99_s: float
+    message_s: float
     accuracy: float | None
 
 
@@ -129,8 +134,16 @@ async def run_live(
     return LiveResult(
         trace=Trace(summary=summary, answered_s=answered_s - began_s, latency_s=latency_s, tuples=tuples),
         dispatch_error_p99_s=float(np.percentile(late_s, 99)) if late_s else 0.0,
+        message_s=_message_s(answers),
         accuracy=_accuracy(answers, [request.image for request in requests], labels),
     )
+
+
+def _message_s(answers: Sequence[object]) -> float:
+    """What is neither queue nor compute, over the two messages of each segment."""
+    receipts = [answer.receipt for answer in answers if isinstance(answer, Classified)]
+    other_s = [one.latency_s - one.queue_s - one.compute_s for one in receipts]
+    return float(np.mean(other_s)) / (2 * SEGMENTS) if other_s else 0.0
 
 
 def _accuracy(

@@ -14,9 +14,11 @@ from slimsched.domain.batch import Batch
 from slimsched.domain.block import Block
 from slimsched.domain.cluster import GATEWAY, Cluster
 from slimsched.domain.fault import Fault
+from slimsched.domain.service_cost import ALONE, ServiceCost
 from slimsched.domain.snapshot import ServerSnapshot
 from slimsched.domain.timer import Wake, WakeAt
 from slimsched.domain.width import SEGMENTS
+from slimsched.execution.simulated.crowding import Crowding
 from slimsched.execution.simulated.network import SimulatedNetwork
 from slimsched.execution.simulated.server import SimulatedServer
 from slimsched.execution.simulated.timeline import Timeline
@@ -61,6 +63,8 @@ class SimulatedCluster:
         telemetry: TelemetryOptions,
         faults: Sequence[Fault] = (),
         observers: Sequence[Observer] = (),
+        costs: Sequence[ServiceCost] = (),
+        crowding: Crowding | None = None,
     ) -> None:
         self.timeline = Timeline()
         self._cluster = cluster
@@ -69,6 +73,8 @@ class SimulatedCluster:
         self._stream = stream
         self._telemetry = telemetry
         self._observers = observers
+        self._costs = costs or [ALONE] * len(cluster)
+        self._crowding = crowding
         self._network = SimulatedNetwork(cluster)
         self._lives = [0] * len(cluster)
         self.servers = [self._boot(index) for index in range(len(cluster))]
@@ -108,6 +114,15 @@ class SimulatedCluster:
         """A server reports that it gave a block up."""
         at_s = self._network.notify(server, GATEWAY, self.timeline.now_s)
         self.timeline.at(at_s, self._tell, BlockDropped(server=server, block=block, reason=reason))
+
+    def busy_changed(self, server: int) -> None:
+        """Servers of one GPU slow each other down while they are busy."""
+        if not self._crowding:
+            return
+        together = [self.servers[index] for index in self._crowding.neighbours(server)]
+        busy = sum(one.alive and one.device.is_busy for one in together)
+        for one in together:
+            one.crowd(self._crowding.slowdown(busy - one.device.is_busy))
 
     def _arrive(self, until_s: float) -> None:
         """Hand over one request, or all that come before anything else happens."""
@@ -206,6 +221,7 @@ class SimulatedCluster:
             index=index,
             name=self._cluster.names[index] + life,
             profile=self._cluster.profiles[index],
+            cost=self._costs[index],
             options=self._schedulers[index],
             timeline=self.timeline,
             upstream=self,

@@ -5,6 +5,7 @@ from math import inf
 
 from slimsched.domain.batch import Batch
 from slimsched.domain.profile import Profile
+from slimsched.domain.service_cost import ALONE, ServiceCost
 
 
 class _Work:
@@ -12,9 +13,11 @@ class _Work:
 
     __slots__ = ("batch", "energy_j", "latencies_s", "left", "rate_per_s", "started_s")
 
-    def __init__(self, batch: Batch, profile: Profile, now_s: float) -> None:
+    def __init__(self, batch: Batch, profile: Profile, cost: ServiceCost, now_s: float) -> None:
         self.batch = batch
         self.latencies_s = profile.latencies_s(batch.key, batch.size)
+        if cost is not ALONE:
+            self.latencies_s = [cost.overhead_s + cost.slowdown * alone_s for alone_s in self.latencies_s]
         self.energy_j = profile.energy_j(batch.key, batch.size)
         self.left = 1.0
         self.rate_per_s = 0.0
@@ -25,11 +28,13 @@ class SimulatedDevice:
     """Processor sharing by profile: with c batches running each proceeds at 1 / latency(key, size, c).
 
     At most as many run at once as were profiled together; further ones wait for a lane in order of arrival.
+    Beside busy neighbours on the same GPU everything takes `crowding` times as long.
     """
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, cost: ServiceCost = ALONE) -> None:
         self.profile = profile
-        self.slowdown = 1.0
+        self.slowdown = self.crowding = 1.0
+        self._cost = cost
         self.version = 0  # changes whenever the next finish does
         self._running: list[_Work] = []
         self._waiting: deque[_Work] = deque()
@@ -44,7 +49,7 @@ class SimulatedDevice:
     def start(self, batch: Batch, now_s: float) -> None:
         """Begin a batch beside those already running."""
         self._pass_time(now_s)
-        work = _Work(batch, self.profile, now_s)
+        work = _Work(batch, self.profile, self._cost, now_s)
         if len(self._running) < self.profile.top_concurrency:
             self._running.append(work)
             self._share()
@@ -66,6 +71,17 @@ class SimulatedDevice:
             self._running.append(self._waiting.popleft())
         self._share()
         return done.batch, now_s - done.started_s, done.energy_j
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything runs."""
+        return bool(self._running)
+
+    def crowd(self, crowding: float, now_s: float) -> None:
+        """From now on neighbours make everything take `crowding` times as long."""
+        self._pass_time(now_s)
+        self.crowding = crowding
+        self._share()
 
     def slow(self, factor: float, now_s: float) -> None:
         """From now on everything takes `factor` times as long as the profile says."""
@@ -97,7 +113,7 @@ class SimulatedDevice:
         """Set everyone's pace for the number that runs now, and see who will be done first."""
         self.version += 1
         self._first, least_s, active_w = None, inf, 0.0
-        pace, column = 1.0 / self.slowdown, len(self._running) - 1
+        pace, column = 1.0 / (self.slowdown * self.crowding), len(self._running) - 1
         for work in self._running:
             work.rate_per_s = rate = pace / work.latencies_s[column]
             active_w += work.energy_j * rate

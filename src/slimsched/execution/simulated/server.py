@@ -6,6 +6,7 @@ from typing import Protocol, assert_never
 from slimsched.domain.batch import Batch
 from slimsched.domain.block import Block
 from slimsched.domain.profile import Profile
+from slimsched.domain.service_cost import ALONE, ServiceCost
 from slimsched.domain.snapshot import ServerSnapshot
 from slimsched.domain.timer import Wake, WakeAt
 from slimsched.execution.simulated.device import SimulatedDevice
@@ -38,6 +39,10 @@ class Upstream(Protocol):
         """A block was given up."""
         ...
 
+    def busy_changed(self, server: int) -> None:
+        """A device began to work, or has nothing more to do."""
+        ...
+
 
 class SimulatedServer:
     """Feeds events to a GreedyScheduler and turns its commands into future events.
@@ -56,12 +61,13 @@ class SimulatedServer:
         timeline: Timeline,
         upstream: Upstream,
         observers: Sequence[Observer],
+        cost: ServiceCost = ALONE,
     ) -> None:
         self.index = index
         self.name = name
         self.alive = True
         self.scheduler = GreedyScheduler(options, profile)
-        self.device = SimulatedDevice(profile)
+        self.device = SimulatedDevice(profile, cost)
         self._timeline = timeline
         self._upstream = upstream
         self._observers = observers
@@ -91,6 +97,12 @@ class SimulatedServer:
             instances=len(fleet),
         )
 
+    def crowd(self, crowding: float) -> None:
+        """The neighbours on its GPU are busy, or no longer."""
+        if crowding != self.device.crowding:
+            self.device.crowd(crowding, self._timeline.now_s)
+            self._expect_finish()
+
     def slow(self, factor: float) -> None:
         """Change the device's speed."""
         self.device.slow(factor, self._timeline.now_s)
@@ -102,11 +114,13 @@ class SimulatedServer:
         commands = self.scheduler.handle(event, now_s=now_s)
         for observer in self._observers:
             observer.observe(now_s, self.name, event, commands)
-        started = False
+        was_busy, started = self.device.is_busy, False
         for command in commands:
             started |= self._carry_out(command, now_s)
         if started:
             self._expect_finish()
+            if not was_busy:
+                self._upstream.busy_changed(self.index)
 
     def _carry_out(self, command: Command, now_s: float) -> bool:
         """Do what the scheduler wants; True when the device has new work."""
@@ -149,3 +163,5 @@ class SimulatedServer:
         self._handle(BatchFinished(instance=batch.instance, busy_s=busy_s, energy_j=energy_j))
         if self.device.version == before:
             self._expect_finish()
+            if not self.device.is_busy:
+                self._upstream.busy_changed(self.index)

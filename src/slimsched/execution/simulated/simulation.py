@@ -6,6 +6,7 @@ from time import perf_counter
 from slimsched.execution.scenario import Scenario
 from slimsched.execution.simulated.cluster import SimulatedCluster
 from slimsched.execution.simulated.collector import collector_paused
+from slimsched.execution.simulated.crowding import Crowding
 from slimsched.routing.fluid import fluid_optimum
 from slimsched.routing.gateway import Gateway
 from slimsched.routing.registry import RouterMaker, make_router
@@ -38,6 +39,8 @@ def simulate(
         telemetry=scenario.telemetry,
         faults=scenario.faults,
         observers=(meter, *observers),
+        costs=scenario.costs,
+        crowding=Crowding(scenario.hosts, scenario.neighbours_slowdown),
     )
     if bound_accuracy is None:
         bound_accuracy = fluid_optimum(cluster, len(stream) / load.seconds or 1.0).accuracy

@@ -1,0 +1,50 @@
+"""Measures what serving costs beyond the profiles: an observer of a live run, read out at its end.
+
+A profile is measured with the core to itself, one key after another. In service a batch shares its core
+with the server's own messages, its neighbours and whatever else runs there, and finds its caches cold.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from slimsched.domain.cluster import Cluster
+from slimsched.domain.service_cost import ALONE, ServiceCost
+from slimsched.scheduling.commands import RunBatch
+from slimsched.scheduling.events import BatchFinished
+
+ENOUGH = 30
+"""Batches a server must have run before they say anything about it."""
+
+
+class Calibration:
+    """Collects each server's batch times and what its profile says of them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._profiles = dict(zip(cluster.names, cluster.profiles, strict=True))
+        self._found: dict[str, list[tuple[float, float]]] = {name: [] for name in cluster.names}
+
+    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        """Note a batch that is done."""
+        if machine in self._found and isinstance(event, BatchFinished):
+            for command in commands:
+                if isinstance(command, RunBatch):
+                    batch = command.batch
+                    alone_s = self._profiles[machine].latency_s(batch.key, batch.size)
+                    self._found[machine].append((alone_s, event.busy_s))
+
+    def costs(self) -> tuple[ServiceCost, ...]:
+        """Overhead and slowdown of each server, by least squares over its batches.
+
+        busy = overhead_s + slowdown × profile; without the overhead where that would be negative.
+        """
+        return tuple(_fit(np.array(rows)) if len(rows) >= ENOUGH else ALONE for rows in self._found.values())
+
+
+def _fit(rows: "np.typing.NDArray[np.float64]") -> ServiceCost:
+    alone_s, busy_s = rows.T
+    slowdown, overhead_s = np.polyfit(alone_s, busy_s, 1)
+    if overhead_s < 0.0 or slowdown < 0.5:
+        return ServiceCost(slowdown=float(busy_s.sum() / alone_s.sum()))
+    return ServiceCost(slowdown=float(slowdown), overhead_s=float(overhead_s))
