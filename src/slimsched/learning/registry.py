@@ -15,6 +15,7 @@ from slimsched.routing.guard import GuardedRouter
 from slimsched.routing.router import Router
 from slimsched.routing.routers.goal import GoalParameters, GoalRouter
 from slimsched.routing.routers.ppo import PpoRouter
+from slimsched.routing.routers.sharded import ShardedRouter
 
 GOAL_OPTIONS = ("min_accuracy", "p99_ms", "minimise", "maximise", "shadow")
 FALLBACK = "drift-plus-penalty:v=0.5"
@@ -25,11 +26,13 @@ def make_router(spec: str, cluster: Cluster, seed: int) -> Router:
     """Make any router from its name and options.
 
     Examples: 'lp:margin=1.2', 'ppo-efficient', 'ppo:my-policy.safetensors',
-    'goal:min_accuracy=75:p99_ms=60:minimise=energy', 'goal:shadow=1'.
+    'goal:min_accuracy=75:p99_ms=60:minimise=energy', 'goal:shadow=1', 'sharded:32:goal:p99_ms=60'.
     """
     name, *options = spec.split(":")
     if name == "goal":
         return make_goal(options, cluster, seed)
+    if name == "sharded":
+        return make_sharded(options, cluster, seed)
     if name == "ppo" and options:
         return make_ppo(":".join(options), cluster, seed)
     if name in shipped_policies():
@@ -41,7 +44,7 @@ def make_router(spec: str, cluster: Cluster, seed: int) -> Router:
 
 def router_names() -> list[str]:
     """Every name `make_router` knows."""
-    return [*classical.ROUTERS, *shipped_policies(), "goal"]
+    return [*classical.ROUTERS, *shipped_policies(), "goal", "sharded"]
 
 
 def goal_spec(router: str, **goal: float | str | None) -> str:
@@ -79,6 +82,17 @@ def make_goal(options: list[str], cluster: Cluster, seed: int) -> GuardedRouter:
         classical.make_router(FALLBACK, cluster, seed),
         shadow=bool(numbers.get("shadow", 0.0)),
     )
+
+
+def make_sharded(options: list[str], cluster: Cluster, seed: int) -> ShardedRouter:
+    """Shards of so many servers (32), each with a router of its own (goal)."""
+    size, *inner = options or ["32"]
+    if not size.isdecimal() or int(size) < 1:
+        raise ConfigError(
+            f"router 'sharded' takes servers a shard, then a router, as sharded:32:goal; not '{size}'"
+        )
+    spec = ":".join(inner) or "goal"
+    return ShardedRouter(cluster, Random(seed), lambda part: make_router(spec, part, seed), size=int(size))
 
 
 @cache
