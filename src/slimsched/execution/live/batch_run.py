@@ -1,6 +1,5 @@
 """One batch through an executor: gather the inputs, run, keep the outputs. Runs in a lane's thread."""
 
-from contextlib import suppress
 from time import monotonic
 
 import torch
@@ -11,7 +10,7 @@ from slimsched.domain.batch import Batch
 from slimsched.domain.block import Block, block_of
 from slimsched.domain.width import SEGMENTS
 from slimsched.execution.live.activation_store import ActivationStore
-from slimsched.execution.live.executor import Executor, Launched, OverlappingExecutor
+from slimsched.execution.live.executor import Executor, Launched
 
 
 class BatchRun(Struct, frozen=True, kw_only=True):
@@ -36,10 +35,12 @@ class BatchUnderWay:
         self._ids = [request.id for block in batch.blocks for request in block.requests]
         self._inputs = store.take(self._ids)
         self._launched: Launched | None = None
-        if isinstance(executor, OverlappingExecutor):
-            # what cannot be launched is run, and fails there, one by one
-            with suppress(Exception):
-                self._launched = executor.launch(batch.key, _prepared(executor, batch, self._inputs))
+        launch = getattr(executor, "launch", None)  # isinstance of a protocol takes longer than a launch
+        if launch is not None:
+            try:
+                self._launched = launch(batch.key, _prepared(executor, batch, self._inputs))
+            except Exception:
+                self._launched = None  # it is run instead, and fails there, one by one
 
     def ready(self) -> bool:
         """Whether the device is done with it."""

@@ -1,5 +1,6 @@
 """Batches on a CUDA device: bf16, channels_last, graphs by key and batch bucket, instances side by side."""
 
+import os
 from threading import Condition, Lock
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from slimsched.domain.instance import Instance
 from slimsched.domain.key import KEYS, Key
+from slimsched.domain.width import SEGMENTS
 from slimsched.errors import SlimError
 from slimsched.execution.live.batch_bucket import BUCKETS, buckets_up_to
 from slimsched.execution.live.cuda_slot import CudaSlot
@@ -36,13 +38,14 @@ class CudaExecutor:
         if not torch.cuda.is_available():
             raise SlimError("no CUDA device is visible; use host kind 'cpu', or see what nvidia-smi says")
         torch.set_num_threads(1)  # copies to pinned memory are too small to share out
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # else 36 MB for the small classifier
         self.lanes = lanes
         self.device = torch.device("cuda", gpu)
         torch.cuda.set_device(self.device)
         self._buckets = buckets or buckets_up_to(batch_limit)
         self._segments = ResidentSegments(model, self.device, torch.bfloat16)
         self._slots: dict[int, tuple[CudaSlot, int]] = {}
-        self._free: list[CudaSlot] = []
+        self._free: dict[int, list[CudaSlot]] = {segment: [] for segment in range(SEGMENTS)}
         self._freed = Condition(Lock())
         self._loading = Lock()
         for key in KEYS.values():
@@ -65,7 +68,7 @@ class CudaExecutor:
             size = torch.cuda.memory_reserved(self.device) - before
             with self._freed:
                 self._slots[instance.id] = (slot, size)
-                self._free.append(slot)
+                self._free[slot.segment].append(slot)
                 self._freed.notify_all()
         return size
 
@@ -73,8 +76,8 @@ class CudaExecutor:
         """Free the instance's graphs and buffers, and hand the memory back to the driver."""
         with self._freed:
             slot, _ = self._slots.pop(instance)
-            self._freed.wait_for(lambda: slot in self._free)
-            self._free.remove(slot)
+            self._freed.wait_for(lambda: slot in self._free[slot.segment])
+            self._free[slot.segment].remove(slot)
         with self._loading:
             slot.close()
             torch.cuda.empty_cache()
@@ -114,13 +117,16 @@ class CudaExecutor:
         return self._segments.weight_bytes
 
     def _claim(self, key: Key) -> CudaSlot:
+        """The narrowest free slot that can run this key; waits while all are taken."""
         with self._freed:
             while True:
-                fitting = [s for s in self._free if s.segment == key.segment and s.width >= key.width]
-                if fitting:
-                    slot = min(fitting, key=lambda one: one.width)
-                    self._free.remove(slot)
-                    return slot
+                free, best = self._free[key.segment], None
+                for slot in free:
+                    if slot.width >= key.width and (best is None or slot.width < best.width):
+                        best = slot
+                if best is not None:
+                    free.remove(best)
+                    return best
                 loaded = (slot for slot, _ in self._slots.values())
                 if not any(s.segment == key.segment and s.width >= key.width for s in loaded):
                     raise SlimError(f"no instance that can run {key} is loaded; load one first")
@@ -128,7 +134,7 @@ class CudaExecutor:
 
     def _give_back(self, slot: CudaSlot) -> None:
         with self._freed:
-            self._free.append(slot)
+            self._free[slot.segment].append(slot)
             self._freed.notify()
 
     @torch.no_grad()

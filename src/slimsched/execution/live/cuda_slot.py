@@ -98,6 +98,7 @@ class CudaSlot:
         for captured in self._graphs.values():
             captured.graph.reset()
         self._graphs.clear()
+        torch._C._cuda_clearCublasWorkspaces()  # the classifier's, which lies in the pool
         del self._buffer, self._staging, self._logits
 
     def _copy_in(self, captured: _Captured, inputs: Tensor, size: int) -> None:

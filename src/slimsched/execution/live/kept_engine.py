@@ -5,21 +5,20 @@ from slimsched.execution.live.messages import ToGateway, ToServer
 
 
 class KeptEngine:
-    """An engine whose servers outlive a run's `stop`; `close` ends them."""
+    """An engine whose servers outlive a run's `stop`: `open` starts them, `close` ends them."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._listener: EngineListener | None = None
         self._up: set[int] = set()
-        self._started = False
+
+    async def open(self) -> None:
+        """Start the servers."""
+        await self._engine.start(self)
 
     async def start(self, listener: EngineListener) -> None:
-        """Start the servers the first time, later only say which are up."""
+        """A run begins: tell it which servers are up."""
         self._listener = listener
-        if not self._started:
-            self._started = True
-            await self._engine.start(self)
-            return
         for server in sorted(self._up):
             listener.server_up(server)
 

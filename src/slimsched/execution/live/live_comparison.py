@@ -43,6 +43,7 @@ async def compare_live(
     zero_s = monotonic()
     engine = KeptEngine(LocalEngine(specs_of(scenario, zero_s)))
     rows = []
+    await engine.open()
     try:
         for router, at in runs:
             progress(router)
