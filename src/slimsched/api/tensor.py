@@ -1,5 +1,6 @@
 """Tensors of the Open Inference Protocol: names of types, and bytes to arrays and back."""
 
+from math import prod
 from typing import Any
 
 import msgspec
@@ -37,7 +38,7 @@ def pixels_from_json(data: bytes, datatype: str, shape: tuple[int, ...]) -> NDAr
 def pixels_from_bytes(data: memoryview | bytes, datatype: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Images from little-endian raw bytes."""
     kind = PIXELS[datatype]
-    wanted = int(np.prod(shape)) * kind.itemsize
+    wanted = prod(shape) * kind.itemsize
     if len(data) != wanted:
         raise BadRequest(
             f"input 'images': {len(data)} bytes given, but {datatype} of shape {list(shape)} takes {wanted}"
@@ -48,8 +49,7 @@ def pixels_from_bytes(data: memoryview | bytes, datatype: str, shape: tuple[int,
 
 def _pixels(values: NDArray[Any], datatype: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Check the range; floats are rounded to the 8 bits that images have inside."""
-    if values.size != int(np.prod(shape)):
-        takes = int(np.prod(shape))
+    if values.size != (takes := prod(shape)):
         raise BadRequest(
             f"input 'images': {values.size} numbers given, but shape {list(shape)} takes {takes}"
         )
@@ -58,7 +58,7 @@ def _pixels(values: NDArray[Any], datatype: str, shape: tuple[int, ...]) -> NDAr
             numbers = values.astype(np.float64)
             if not ((numbers >= 0) & (numbers <= 255) & (numbers == np.floor(numbers))).all():
                 raise BadRequest("input 'images': UINT8 takes whole numbers from 0 to 255")
-        return values.astype(np.uint8).reshape(shape)
+        return values.astype(np.uint8, copy=False).reshape(shape)
     numbers = values.astype(np.float32)
     if not ((numbers >= 0) & (numbers <= 1)).all():
         raise BadRequest("input 'images': FP32 takes pixels in [0, 1]; divide by 255, or send UINT8")

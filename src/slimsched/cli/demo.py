@@ -97,8 +97,9 @@ def command(
     chosen = chosen.for_clients().with_load(rate_per_s=load * holds_per_s)
     images, labels, kind = _images(data)
     console = Console(stderr=True)
+    shape = "arrivals fitted to a real trace" if arrivals == "fitted" else f"{arrivals} arrivals"
     console.print(
-        f"{chosen.description or chosen.name}; {kind}; {arrivals} arrivals, "
+        f"{chosen.description or chosen.name}; {kind}; {shape}, "
         f"{chosen.load.rate_per_s:.0f} images/s on average, {load:g} × what random routing can hold; "
         f"deadline {deadline_ms:g} ms",
         highlight=False,
