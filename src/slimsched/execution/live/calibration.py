@@ -37,14 +37,16 @@ class Calibration:
     def costs(self) -> tuple[ServiceCost, ...]:
         """Overhead and slowdown of each server, by least squares over its batches.
 
-        busy = overhead_s + slowdown × profile; without the overhead where that would be negative.
+        busy = overhead_s + slowdown × profile, nothing being faster in service than alone; where the
+        overhead would be negative, only a slowdown, of either kind.
         """
         return tuple(_fit(np.array(rows)) if len(rows) >= ENOUGH else ALONE for rows in self._found.values())
 
 
 def _fit(rows: "np.typing.NDArray[np.float64]") -> ServiceCost:
     alone_s, busy_s = rows.T
-    slowdown, overhead_s = np.polyfit(alone_s, busy_s, 1)
-    if overhead_s < 0.0 or slowdown < 0.5:
+    slowdown = max(1.0, float(np.polyfit(alone_s, busy_s, 1)[0]))
+    overhead_s = float(np.mean(busy_s - slowdown * alone_s))
+    if overhead_s < 0.0:
         return ServiceCost(slowdown=float(busy_s.sum() / alone_s.sum()))
-    return ServiceCost(slowdown=float(slowdown), overhead_s=float(overhead_s))
+    return ServiceCost(slowdown=slowdown, overhead_s=overhead_s)

@@ -1,13 +1,11 @@
 """Threads that work on a device beside the event loop, as many at once as the device has lanes."""
 
 import asyncio
-import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from threading import Thread, get_native_id
+from threading import Thread
 from typing import Any
 
 from slimsched.domain.batch import Batch
@@ -17,9 +15,6 @@ from slimsched.execution.live.executor import Executor
 
 Work = Callable[[], Any]
 Then = Callable[[Any], None]
-
-NICE = 5
-"""How far lanes stand back: on a core they share, whoever carries messages goes first, for microseconds."""
 
 
 class Lanes:
@@ -43,8 +38,6 @@ class Lanes:
         self.run(partial(run_batch, executor, store, batch), then)
 
     def _work(self) -> None:
-        if sys.platform == "linux":  # only there are threads niced one by one
-            os.setpriority(os.PRIO_PROCESS, get_native_id(), NICE)
         while True:
             work, then = self._line.get()
             try:

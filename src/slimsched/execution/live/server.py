@@ -194,11 +194,12 @@ class LiveServer:
         self._arrive(block, ids)
 
     def _ran(self, batch: Batch, run: BatchRun) -> None:
-        """A lane is done with a batch: report it, then see what can run next."""
+        """A lane is done with a batch: let it run the next one, then report."""
         self._busy_s += run.busy_s
         energy_j = self._profile.energy_j(batch.key, batch.size)
         self._active_j += energy_j
         energy_j *= self._correction
+        self.handle(BatchFinished(instance=batch.instance, busy_s=run.busy_s, energy_j=energy_j))
         for block, reason in run.failed:
             self._waited_s(block, run.began_s)
             self._tell(BlockGone(block=block, reason=reason))
@@ -213,7 +214,6 @@ class LiveServer:
                     logits=run.logits,
                 )
             )
-        self.handle(BatchFinished(instance=batch.instance, busy_s=run.busy_s, energy_j=energy_j))
         self._check_drained()
 
     def _waited_s(self, block: Block, until_s: float) -> float:
