@@ -38,7 +38,7 @@ class CudaExecutor:
         if not torch.cuda.is_available():
             raise SlimError("no CUDA device is visible; use host kind 'cpu', or see what nvidia-smi says")
         torch.set_num_threads(1)  # copies to pinned memory are too small to share out
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8")  # else 36 MB for the small classifier
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":1024:1")  # 1 MB; else 36 for a small classifier
         self.lanes = lanes
         self.device = torch.device("cuda", gpu)
         torch.cuda.set_device(self.device)
