@@ -129,6 +129,15 @@ def test_an_order_is_trained_and_compared_from_the_command_line(tmp_path) -> Non
     assert [row["policy"] for row in json.loads(rows.stdout)] == policies.split(",")
 
 
+def test_training_where_no_job_ever_waits_says_what_to_change(tmp_path) -> None:
+    with pytest.raises(SlimError, match="give more jobs"):
+        CliRunner().invoke(
+            app,
+            ["train", "--jobs", "10", "--updates", "1", "--out", str(tmp_path / "o.json")],
+            catch_exceptions=False,
+        )
+
+
 def test_an_order_that_cannot_be_read_is_refused_in_one_line(tmp_path) -> None:
     bent = tmp_path / "bent.json"
     write_order(bent, {"input.weight": np.zeros((2, 2))}, {})

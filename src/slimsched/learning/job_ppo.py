@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from slimsched.domain.job import Job
 from slimsched.domain.topology import Machine
+from slimsched.errors import ConfigError
 from slimsched.execution.simulated.jobs_comparison import JobSetting, build, prepare
 from slimsched.learning.job_episode import Episode, run_episode
 from slimsched.learning.job_order import SHIFTS, Features, LearnedOrder
@@ -193,6 +194,11 @@ class JobTrainer:
             episode = run_episode(jobs, setting, weights, np.random.default_rng([seed, 1]))
             if episode.decisions:
                 episodes.append(episode)
+        if not episodes:
+            raise ConfigError(
+                "no job ever waited in the training windows, so there was no order to learn; "
+                "give more jobs (--jobs) or a smaller cluster (--cluster)"
+            )
         return episodes
 
     def _rewards(self, episodes: list[Episode]) -> Values:
