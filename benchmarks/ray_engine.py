@@ -13,7 +13,6 @@ to door.
 import argparse
 import asyncio
 import os
-from functools import cache
 from statistics import median
 from time import monotonic, perf_counter, process_time
 from typing import Any
@@ -145,7 +144,6 @@ async def _one(name: str, address: str, moving: bool, seconds: float) -> dict[st
     return await measure(LocalEngine(specs_of(two_servers(), zero_s)), zero_s, 0, moving, seconds)
 
 
-@cache
 def activations(shape: tuple[int, ...]) -> torch.Tensor:
     """As they lie in memory after a segment."""
     return torch.ones(shape).to(memory_format=torch.channels_last)
@@ -154,20 +152,28 @@ def activations(shape: tuple[int, ...]) -> torch.Tensor:
 class Echo:
     """An actor that gives back what it is sent, by call and at a door."""
 
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def _rows(self, shape: tuple[int, ...]) -> torch.Tensor:
+        if shape not in self._made:
+            self._made[shape] = activations(shape)
+        return self._made[shape]
+
     async def call(self, message: bytes) -> bytes:
         """Through Ray."""
         return message
 
     async def rows(self, shape: tuple[int, ...]) -> Any:
         """An activation through the object store."""
-        return activations(shape).permute(0, 2, 3, 1).numpy()
+        return self._rows(shape).permute(0, 2, 3, 1).numpy()
 
     async def open(self) -> int:
         """Direct: the same with frames."""
 
         def received(connection: FrameConnection, message: Fetch) -> None:
             shape = tuple(message.requests)
-            connection.send(pack(activations(shape)) if shape else Handed())
+            connection.send(pack(self._rows(shape)) if shape else Handed())
 
         server = await asyncio.get_running_loop().create_server(
             lambda: FrameConnection(Fetch, received, lambda _: None), "127.0.0.1", 0
@@ -226,7 +232,7 @@ def main() -> None:
     """Three raylets on this machine, then both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="of the engines; 0: only the channels")
     asked = parser.parse_args()
     head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
@@ -234,7 +240,8 @@ def main() -> None:
         cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES, resources={name: 1.0})
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
     try:
-        engines(cluster.address, asked.seconds, asked.rounds)
+        if asked.rounds:
+            engines(cluster.address, asked.seconds, asked.rounds)
         channels()
     finally:
         ray.shutdown()

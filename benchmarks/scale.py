@@ -1,0 +1,271 @@
+"""Where the first bottleneck of a large cluster lies: router, gateway or telemetry.
+
+    python benchmarks/scale.py [--servers 64 1000]
+
+Decisions: microseconds a routing decision by router and number of servers. Live: the real gateway
+(LiveCluster, every message encoded and decoded as on the wire) with servers that answer at once, so that
+nothing but the gateway limits it. Simulation: the mix of `fleet-64` in any number of servers, at half its
+rate a server; besides the figures of the run, the time spent in the router, in the rest of the gateway and in
+telemetry, a request. All on one core; servers are modelled, decisions and the gateway's time are measured.
+"""
+
+import argparse
+import asyncio
+from time import monotonic, perf_counter
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from slimsched.config import load_scenario
+from slimsched.domain.block import Block
+from slimsched.domain.cluster import Cluster
+from slimsched.domain.snapshot import ServerSnapshot
+from slimsched.domain.width import SEGMENTS
+from slimsched.execution.live.cluster import LiveCluster
+from slimsched.execution.live.engine import EngineListener
+from slimsched.execution.live.event_loop import run
+from slimsched.execution.live.messages import BatchDone, Sampled, TakeBlock, ToGateway, ToServer
+from slimsched.execution.scenario import Scenario
+from slimsched.execution.simulated.cluster import SimulatedCluster
+from slimsched.execution.simulated.simulation import simulate
+from slimsched.learning.registry import make_router
+from slimsched.routing.events import TelemetryReceived
+from slimsched.routing.gateway import Gateway
+from slimsched.routing.observation import Observation
+from slimsched.routing.router import Route, Router
+
+ROUTERS = (
+    "power-of-two",
+    "jsq",
+    "sed",
+    "drift-plus-penalty",
+    "lp",
+    "goal",
+    "sharded:32:goal",
+)
+SIMULATED = ("sed", "goal", "sharded:32:goal")
+IMAGE = bytes(3 * 32 * 32)
+
+
+def fleet(servers: int, requests: int) -> Scenario:
+    """`fleet-64`, or its mix repeated, at half its rate a server for about so many requests."""
+    shipped = load_scenario("fleet-64")
+    old = shipped.cluster
+    order = np.linspace(0, len(old), servers, endpoint=False).astype(int)  # the mix, whatever the number
+    cluster = Cluster(
+        names=[f"server-{number}" for number in range(servers)],
+        profiles=[old.profiles[i] for i in order],
+        network=old.network,
+        accuracy=old.accuracy,
+        links=[old.links[i] for i in order],
+        gateway_link=replace(
+            old.gateway_link, bandwidth_bytes_per_s=1e13
+        ),  # what many gateways have together
+        batch_limit=old.batch_limit,
+    )
+    rate_per_s = 0.5 * shipped.load.rate_per_s * servers / len(old)
+    scenario = replace(
+        shipped, cluster=cluster, schedulers=tuple(shipped.schedulers[i] for i in order), hosts=()
+    )
+    return scenario.with_load(rate_per_s=rate_per_s, seconds=requests / rate_per_s)
+
+
+def decision_us(cluster: Cluster, spec: str) -> float:
+    """One routing decision, the servers' state changing in between."""
+    router, seen = make_router(spec, cluster, 0), Observation(len(cluster))
+    seen.count, seen.arrival_rate_per_s = 16, 1000.0 * len(cluster)
+    router.route(seen)
+    count = 1500
+    began_s = perf_counter()
+    for number in range(count):
+        seen.now_s += 0.005 * (number % 64 == 0)  # scheduling steps of many decisions
+        seen.backlog_s[number % len(cluster)] += 0.001
+        seen.outstanding[number % len(cluster)] += 1
+        router.route(seen)
+    return 1e6 * (perf_counter() - began_s) / count
+
+
+def decisions(numbers: list[int]) -> None:
+    """The table of decisions."""
+    print("| µs a decision | " + " | ".join(str(n) for n in numbers) + " |")
+    print("|---" * (len(numbers) + 1) + "|")
+    clusters = [fleet(n, 1000).cluster for n in numbers]
+    for spec in ROUTERS:
+        print(f"| {spec} | " + " | ".join(f"{decision_us(one, spec):.1f}" for one in clusters) + " |")
+
+
+class Timed:
+    """A router that notes how long it takes."""
+
+    def __init__(self, router: Router) -> None:
+        self._router, self.spent_s, self.calls = router, 0.0, 0
+
+    def route(self, seen: Observation) -> Route | None:
+        """As the router says."""
+        began_s = perf_counter()
+        route = self._router.route(seen)
+        self.spent_s += perf_counter() - began_s
+        self.calls += 1
+        return route
+
+
+class Watch:
+    """Notes the time spent in the gateway and, of it, in telemetry, by wrapping both."""
+
+    def __init__(self) -> None:
+        self.routers: list[Timed] = []
+        self.gateway_s = self.telemetry_s = 0.0
+
+    def make(self, spec: str, cluster: Cluster, seed: int) -> Router:
+        """A timed router."""
+        self.routers.append(Timed(make_router(spec, cluster, seed)))
+        return self.routers[-1]
+
+    def __enter__(self) -> "Watch":
+        self._handle, self._sample = Gateway.handle, SimulatedCluster._sample
+        watch = self
+
+        def handle(gateway: Gateway, event: Any, *, now_s: float) -> Any:
+            began_s = perf_counter()
+            commands = watch._handle(gateway, event, now_s=now_s)
+            spent_s = perf_counter() - began_s
+            if isinstance(event, TelemetryReceived):
+                watch.telemetry_s += spent_s
+            else:
+                watch.gateway_s += spent_s
+            return commands
+
+        def sample(cluster: SimulatedCluster) -> None:
+            began_s = perf_counter()
+            watch._sample(cluster)
+            watch.telemetry_s += perf_counter() - began_s
+
+        Gateway.handle, SimulatedCluster._sample = handle, sample  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Gateway.handle, SimulatedCluster._sample = self._handle, self._sample  # type: ignore[method-assign]
+
+
+def simulations(numbers: list[int], requests: int) -> None:
+    """Each router on each fleet, with where the time went."""
+    print(
+        "\n| servers | router | accuracy | of the bound | mean | p99 | router | gateway | telemetry | all |"
+    )
+    print("|---" * 10 + "|")
+    for number in numbers:
+        scenario = fleet(number, requests)
+        for spec in SIMULATED:
+            with Watch() as watch:
+                row = simulate(scenario, spec, make=watch.make).summary
+            router_s = sum(one.spent_s for one in watch.routers)
+            each = 1e6 / max(1, row.arrived)
+            times = [router_s, watch.gateway_s - router_s, watch.telemetry_s, row.wall_s]
+            print(
+                f"| {number} | {spec} | {100 * row.accuracy:.2f} % | {100 * row.bound_share:.1f} % | "
+                f"{1e3 * row.latency_mean_s:.1f} ms | {1e3 * row.latency_p99_s:.1f} ms | "
+                + " | ".join(f"{each * time_s:.1f} µs" for time_s in times)
+                + " |",
+                flush=True,
+            )
+
+
+class Instant:
+    """An engine whose servers answer at once; messages are encoded and decoded as on the wire."""
+
+    def __init__(self, servers: int, classes: int) -> None:
+        self._servers, self._row = servers, bytes(4 * classes)
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._to_server = msgspec.msgpack.Decoder(ToServer)
+        self._to_gateway = msgspec.msgpack.Decoder(ToGateway)
+        self.server_s = 0.0
+
+    async def start(self, listener: EngineListener) -> None:
+        """All up."""
+        self._listener, self._loop = listener, asyncio.get_running_loop()
+        for server in range(self._servers):
+            listener.server_up(server)
+
+    def send(self, server: int, message: ToServer) -> None:
+        """The gateway's own encoding counts as its time, what a server would do does not."""
+        body = self._encode(message)
+        if isinstance(message, TakeBlock):
+            began_s = perf_counter()
+            block: Block = self._to_server.decode(body).block  # type: ignore[union-attr]
+            last = block.key.segment == SEGMENTS - 1
+            logits = self._row * len(block.requests) if last else b""
+            done = BatchDone(
+                width=block.key.width, blocks=[block], queue_s=[0.0], busy_s=1e-4, energy_j=0.1, logits=logits
+            )
+            answer = self._encode(done)
+            self.server_s += perf_counter() - began_s
+            self._loop.call_soon(self._deliver, server, answer)
+
+    def tell(self, server: int, body: bytes) -> None:
+        """A message from a server."""
+        self._deliver(server, body)
+
+    def _deliver(self, server: int, body: bytes) -> None:
+        self._listener.received(server, self._to_gateway.decode(body))
+
+    def peer_address(self, server: int) -> str:
+        """Nowhere."""
+        return "10.0.0.1:40000"
+
+    def kill(self, server: int) -> None:
+        """Nobody to kill."""
+
+    async def stop(self, *, drain: bool = True) -> None:
+        """Nobody to stop."""
+
+
+async def live(servers: int, spec: str, images: int) -> tuple[float, float]:
+    """(images a second through the gateway alone, µs a telemetry message)."""
+    scenario = fleet(servers, 1000)
+    router = make_router(spec, scenario.cluster, 0)
+    gateway = Gateway(scenario.cluster, router, replace(scenario.gateway, step_s=0.002))
+    engine = Instant(servers, scenario.cluster.network.classes)
+    cluster = LiveCluster(gateway, engine, clock_zero_s=monotonic())
+    await cluster.start()
+    await asyncio.gather(*cluster.submit_many([IMAGE] * 256))
+    began_s, engine.server_s = perf_counter(), 0.0
+    for _ in range(images // 2048):
+        await asyncio.gather(*cluster.submit_many([IMAGE] * 2048))
+    rate = images / (perf_counter() - began_s - engine.server_s)
+    snapshot = ServerSnapshot(
+        taken_s=0.0, utilization=0.5, power_w=50.0, vram_bytes=1, queued=(1, 2, 3, 4), instances=8
+    )
+    body = msgspec.msgpack.encode(Sampled(snapshot=snapshot, power_source="modelled", waiting={}))
+    began_s = perf_counter()
+    for number in range(4000):
+        engine.tell(number % servers, body)
+    return rate, 1e6 * (perf_counter() - began_s) / 4000
+
+
+def gateways(numbers: list[int]) -> None:
+    """What one live gateway can do."""
+    print("\n| servers | router | images/s of one gateway | µs an image | µs a telemetry message | at 4/s |")
+    print("|---" * 6 + "|")
+    for number in numbers:
+        for spec in ("power-of-two", "goal", "sharded:32:goal"):
+            rate, telemetry_us = run(live(number, spec, 16384))
+            share = 100 * number * 4 * telemetry_us / 1e6
+            cells = [f"{rate:,.0f}", f"{1e6 / rate:.0f}", f"{telemetry_us:.0f}", f"{share:.1f} % of a core"]
+            print(f"| {number} | {spec} | {' | '.join(cells)} |", flush=True)
+
+
+def main() -> None:
+    """Three tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--servers", type=int, nargs="+", default=[64, 1000])
+    parser.add_argument("--requests", type=int, default=300_000, help="of each simulated run")
+    asked = parser.parse_args()
+    decisions(asked.servers)
+    gateways(asked.servers)
+    simulations(asked.servers, asked.requests)
+
+
+if __name__ == "__main__":
+    main()
