@@ -63,6 +63,8 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim replay": Run(),
     "slim report": Run(),
     "slim reproduce": Run("--seconds 0.02 --seeds 1 --workers 1"),
+    "slim reproduce fig1 fig2 fig3 --live": Not("needs a GPU", where="tests/cli/test_reproduce_h200.py"),
+    "slim reproduce tables": Not("live needs a GPU", where="tests/cli/test_reproduce_h200.py"),
     "slim reproduce robustness": Run("--seconds 0.02 --seeds 1 --workers 1", data=True),
     "slim router": Not("takes minutes", where="tests/learning/test_router_commands.py"),
     "slim jobs compare": Run("--jobs 60 --seeds 1 --workers 1"),
