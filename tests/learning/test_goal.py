@@ -2,16 +2,20 @@
 
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.cluster import small_cluster
 
 from slimsched.config import load_scenario
 from slimsched.domain.key import KEYS
 from slimsched.domain.width import WIDTH_TUPLES, WIDTHS
-from slimsched.errors import ConfigError, UnknownNameError
+from slimsched.errors import ConfigError, DataError, UnknownNameError
+from slimsched.execution.simulated.comparison import Compared
 from slimsched.execution.simulated.simulation import simulate
+from slimsched.learning.experiments import FRONT, front_accuracy
 from slimsched.learning.goal_training import GoalTraining, from_vector, to_vector, train_goal
 from slimsched.learning.registry import goal_spec, make_router, router_names
 from slimsched.routing.cost_to_go import ROW, CostToGo
@@ -63,10 +67,33 @@ def test_far_above_the_full_width_capacity_everyone_is_still_served() -> None:
 
 
 def test_a_limit_on_the_99th_percentile_is_kept_and_room_below_it_is_used() -> None:
-    tight = run("goal:p99_ms=75", rate_per_s=9200.0, seconds=2.5)
-    loose = run("goal:p99_ms=150", rate_per_s=9200.0, seconds=2.5)
-    assert tight.latency_p99_s < 1.15 * 0.075
+    tight = run("goal:p99_ms=65", rate_per_s=9200.0, seconds=3.0, warmup_s=1.5)
+    loose = run("goal:p99_ms=130", rate_per_s=9200.0, seconds=3.0, warmup_s=1.5)
+    assert 0.85 * 0.065 < tight.latency_p99_s < 1.05 * 0.065
+    assert 0.85 * 0.13 < loose.latency_p99_s < 1.05 * 0.13
     assert loose.accuracy > tight.accuracy
+
+
+def test_gains_from_a_training_run_are_used_and_a_file_without_any_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "gains.json").write_text('{"parameters": {"wait": 0.05}}')
+    made = make_router(f"goal:gains={tmp_path}/gains.json", PAPER.cluster, 0)
+    assert isinstance(made, GuardedRouter)
+    assert made.router.learned == GoalParameters(wait=0.05)
+    with pytest.raises(DataError, match="slim router train goal"):
+        make_router(f"goal:gains={tmp_path}/none.json", PAPER.cluster, 0)
+
+
+def test_between_two_settings_of_the_rival_its_front_is_a_line() -> None:
+    trace = simulate(PAPER.with_load(rate_per_s=800.0, seconds=0.2), "sed")
+    row = trace.summary
+    settings = [(0.05, 0.70), (0.10, 0.72), (0.12, 0.71)]
+    found = [
+        Compared(summary=replace(row, router=name, latency_p99_s=p99_s, accuracy=share), ci95={}, trace=trace)
+        for name, (p99_s, share) in zip(FRONT, settings, strict=False)
+    ]
+    assert front_accuracy(found, 0.075) == pytest.approx(0.71)
+    assert front_accuracy(found, 0.5) == pytest.approx(0.72)
+    assert front_accuracy(found, 0.04) is None
 
 
 @pytest.mark.parametrize("objective", ["energy", "latency"])

@@ -1,9 +1,11 @@
 import pytest
 
 from cluster import block, requests
-from slimsched.config import load_accuracy
+from slimsched.config import load_accuracy, load_scenario
 from slimsched.domain.batch import Batch
 from slimsched.domain.width import parse_widths
+from slimsched.errors import ConfigError
+from slimsched.execution.simulated.simulation import simulate
 from slimsched.routing.commands import Answer, Drop
 from slimsched.routing.events import RequestsArrived
 from slimsched.scheduling.commands import RunBatch
@@ -69,3 +71,15 @@ def test_an_answer_given_twice_or_a_request_gone_missing_is_counted() -> None:
     meter.observe(1.0, "gateway", RequestsArrived(requests=()), [twice])
     row = summary(meter, in_system=1)
     assert (row.duplicates, row.lost) == (1, 1)
+
+
+def test_after_a_warm_up_figures_are_of_the_rest_alone_and_nothing_is_lost() -> None:
+    scenario = load_scenario("paper", accuracy="paper").with_load(rate_per_s=4000.0, seconds=1.0)
+    whole = simulate(scenario, "sed").summary
+    rest = simulate(scenario.with_load(warmup_s=0.6), "sed").summary
+    assert 0.35 * whole.arrived < rest.arrived < 0.45 * whole.arrived
+    assert rest.seconds == pytest.approx(0.4)
+    assert rest.lost == 0
+    assert rest.bound_share > whole.bound_share
+    with pytest.raises(ConfigError, match="leave time to measure"):
+        scenario.with_load(warmup_s=1.0)

@@ -32,6 +32,9 @@ def command(
     rate: options.Rate = None,
     seconds: options.Seconds = None,
     deadline_ms: options.Deadline = None,
+    warmup: Annotated[
+        float, typer.Option("--warmup", help="Seconds at the start that are left out of all figures.")
+    ] = 0.0,
     seed: options.Seed = 0,
     seeds: Annotated[
         int, typer.Option("--seeds", help="Runs a router; means and 95 % intervals over them.")
@@ -51,7 +54,7 @@ def command(
 
       slim compare --scenario paper
 
-      slim compare --routers random,sed,lp --seeds 5 --json
+      slim compare --routers random,sed,lp --seconds 10 --warmup 2 --seeds 5 --json
 
       slim compare --routers drift-plus-penalty,goal:p99_ms=80,goal:minimise=energy:min_accuracy=75
 
@@ -62,6 +65,7 @@ def command(
     if seeds < 1:
         raise ConfigError(f"--seeds is {seeds}; give 1 or more")
     chosen, raw, _ = options.choose(scenario, config, accuracy, arrivals, rate, seconds, deadline_ms)
+    chosen = chosen.with_load(warmup_s=warmup)
     names = [name.strip() for name in routers.split(",") if name.strip()]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), disable=as_json, transient=True) as bar:

@@ -15,7 +15,7 @@ from slimsched.execution.simulated.comparison import Compared
 from slimsched.learning import experiments
 from slimsched.telemetry.summary import Summary
 
-COLUMNS = ("accuracy %", "of bound %", "latency ms", "p99 ms", "in time %", "J/request")
+COLUMNS = ("accuracy %", "of bound %", "latency ms", "p99 ms", "in time %", "J/request", "front %")
 
 
 def run_experiment(
@@ -35,7 +35,7 @@ def run_experiment(
             table.add_column(column, justify="left" if text else "right", no_wrap=True)
         for label, ones in found:
             for number, one in enumerate(ones):
-                cells = _figures(one.summary, one.ci95)
+                cells = [*_figures(one.summary, one.ci95), _front(one.summary, ones)]
                 table.add_row(label if number == 0 else "", one.summary.router, *cells)
         console.print(table)
 
@@ -77,3 +77,9 @@ def _figures(row: Summary, ci95: dict[str, float]) -> list[str]:
         with_interval(row.slo_attainment, "slo_attainment", 100, 1),
         f"{row.energy_j_per_request:.4f}",
     ]
+
+
+def _front(row: Summary, ones: list[Compared]) -> str:
+    """What drift-plus-penalty gives at the p99 of a goal router."""
+    found = experiments.front_accuracy(ones, row.latency_p99_s) if row.router.startswith("goal") else None
+    return "" if found is None else f"{100 * found:.2f}"

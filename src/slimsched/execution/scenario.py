@@ -41,6 +41,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
         arrivals: str | None = None,
         rate_per_s: float | None = None,
         seconds: float | None = None,
+        warmup_s: float | None = None,
         deadline_s: float | None = None,
     ) -> "Scenario":
         """The same cluster under another load; what is not given stays."""
@@ -50,6 +51,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
             shape=self.load.shape if arrivals is None else {},
             rate_per_s=self.load.rate_per_s if rate_per_s is None else rate_per_s,
             seconds=self.load.seconds if seconds is None else seconds,
+            warmup_s=self.load.warmup_s if warmup_s is None else warmup_s,
             deadline_s=self.load.deadline_s if deadline_s is None else deadline_s,
         )
         load.check()

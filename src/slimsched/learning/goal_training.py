@@ -5,8 +5,8 @@ candidate is worth
 
     correct answers per arrived request / the fluid bound's − a · mean latency − b · p99
 
-which is a horizon of a whole run: what a choice does to queues later is in it. The scenarios runs are
-compared on (paper, edge-12, fleet-64, all traces) and their seeds are never drawn.
+which is a horizon of a whole run: what a choice does to queues later is in it, and so is how soon prices
+settle. The scenarios that results are shown on (paper, edge-12, fleet-64, all traces) are never drawn.
 """
 
 from collections.abc import Callable
@@ -29,14 +29,11 @@ from slimsched.routing.routers.goal import GoalParameters, GoalRouter
 Values = NDArray[np.float64]
 
 SPREAD = {  # parameter: how far (in logarithm) a first step goes; the target is part of the goal, not learned
-    "gain_per_s": 0.7,
-    "wait_per_s": 0.7,
-    "move_per_s": 0.7,
-    "integral_per_s": 0.5,
-    "ahead": 1.0,
+    "crowd_per_s": 0.5,
+    "wait": 0.5,
+    "move": 0.5,
+    "integral_per_s": 0.4,
 }
-LEAST = 0.01
-"""Zero cannot be reached by factors; below this a parameter counts as zero."""
 
 
 class GoalTraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,10 +41,10 @@ class GoalTraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     generations: int = 14
     population: int = 8
-    scenarios: int = 5
-    requests: int = 4_000
-    mean_weight_per_s: float = 0.02  # a
-    p99_weight_per_s: float = 0.02  # b
+    scenarios: int = 8
+    requests: int = 12_000
+    mean_weight_per_s: float = 0.05  # a
+    p99_weight_per_s: float = 0.1  # b
 
 
 def train_goal(
@@ -78,14 +75,13 @@ def train_goal(
 
 def to_vector(parameters: GoalParameters) -> Values:
     """Logarithms of the parameters that are trained."""
-    return np.log([max(LEAST if name == "ahead" else 1e-6, getattr(parameters, name)) for name in SPREAD])
+    return np.log([getattr(parameters, name) for name in SPREAD])
 
 
 def from_vector(vector: Values) -> GoalParameters:
     """The parameters back from their logarithms."""
     values = dict(zip(SPREAD, np.exp(vector).tolist(), strict=True))
-    values["ahead"] = values["ahead"] if values["ahead"] > 2 * LEAST else 0.0
-    return msgspec.structs.replace(GoalParameters(), **{k: float(f"{v:.4g}") for k, v in values.items()})
+    return msgspec.structs.replace(GoalParameters(), **{k: float(f"{v:.3g}") for k, v in values.items()})
 
 
 def worth(task: tuple[Scenario, GoalTraining, int, GoalParameters]) -> float:

@@ -44,7 +44,7 @@ def random_scenario(like: Scenario, rng: Generator, *, requests: int = 6_000) ->
     full, narrow = capacity_per_s(cluster, (1.0,) * 4), capacity_per_s(cluster, (0.25,) * 4)
     most = max(full, min(0.8 * narrow, MOST_PER_S))
     rate_per_s = float(np.exp(rng.uniform(np.log(0.5 * full), np.log(most))))
-    seconds = float(np.clip(requests / rate_per_s, 0.5, 5.0))
+    seconds = float(np.clip(requests / rate_per_s, 0.5, 6.0))
     kind = ARRIVALS[int(rng.integers(len(ARRIVALS)))]
     shape = {"bursty": {"calm_s": 0.8, "burst_s": 0.2}, "diurnal": {"period_s": seconds}}.get(kind, {})
     load = Load(arrivals=kind, rate_per_s=rate_per_s, seconds=seconds, shape=shape, deadline_s=1.0)

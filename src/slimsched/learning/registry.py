@@ -1,14 +1,14 @@
 """The table of all routers: the classical ones, the paper's trained policies, and `goal`."""
 
 import json
-from functools import cache
+from pathlib import Path
 from random import Random
 
 import msgspec
 
 from slimsched.domain.cluster import Cluster
 from slimsched.errors import ConfigError, DataError, UnknownNameError
-from slimsched.learning.policy_file import SHIPPED, read_policy, shipped_policies
+from slimsched.learning.policy_file import read_policy, shipped_policies
 from slimsched.routing import registry as classical
 from slimsched.routing.goal import Goal, goal_of
 from slimsched.routing.guard import GuardedRouter
@@ -17,7 +17,7 @@ from slimsched.routing.routers.goal import GoalParameters, GoalRouter
 from slimsched.routing.routers.ppo import PpoRouter
 from slimsched.routing.routers.sharded import ShardedRouter
 
-GOAL_OPTIONS = ("min_accuracy", "p99_ms", "minimise", "maximise", "shadow")
+GOAL_OPTIONS = ("min_accuracy", "p99_ms", "minimise", "maximise", "shadow", "gains")
 FALLBACK = "drift-plus-penalty:v=0.5"
 """The classical router the guard turns to: of all it held the most load in docs/results.md."""
 
@@ -62,7 +62,7 @@ def make_ppo(policy: str, cluster: Cluster, seed: int) -> PpoRouter:
 
 
 def make_goal(options: list[str], cluster: Cluster, seed: int) -> GuardedRouter:
-    """The goal router behind its guard; learned parameters can be overridden for ablations."""
+    """The goal router behind its guard; its gains can be read from a file, or overridden one by one."""
     asked: dict[str, str] = {}
     known = (*GOAL_OPTIONS, *GoalParameters.__struct_fields__)
     for option in options:
@@ -70,13 +70,14 @@ def make_goal(options: list[str], cluster: Cluster, seed: int) -> GuardedRouter:
         if key not in known:
             raise ConfigError(f"router 'goal' has no option '{key}'; it takes {', '.join(known)}")
         asked[key] = value
-    words = {key: asked[key] for key in ("minimise", "maximise") if key in asked}
+    words = {key: asked[key] for key in ("minimise", "maximise", "gains") if key in asked}
     numbers = {key: _number(key, value) for key, value in asked.items() if key not in words}
     changed = {key: value for key, value in numbers.items() if key in GoalParameters.__struct_fields__}
+    gains = trained_parameters(Path(words.pop("gains"))) if "gains" in words else GoalParameters()
+    learned = msgspec.structs.replace(gains, **changed)
     goal: Goal = goal_of(
         min_accuracy=numbers.get("min_accuracy", 0.0), p99_ms=numbers.get("p99_ms", 0.0), **words
     )
-    learned = msgspec.structs.replace(learned_parameters(), **changed)
     return GuardedRouter(
         GoalRouter(cluster, goal, learned),
         classical.make_router(FALLBACK, cluster, seed),
@@ -95,15 +96,13 @@ def make_sharded(options: list[str], cluster: Cluster, seed: int) -> ShardedRout
     return ShardedRouter(cluster, Random(seed), lambda part: make_router(spec, part, seed), size=int(size))
 
 
-@cache
-def learned_parameters() -> GoalParameters:
-    """What training left in the package."""
-    path = SHIPPED / "goal.json"
+def trained_parameters(path: Path) -> GoalParameters:
+    """What `slim router train goal` left in a file."""
     try:
         return msgspec.convert(json.loads(path.read_text())["parameters"], GoalParameters)
     except (OSError, KeyError, ValueError) as error:
         raise DataError(
-            f"{path.name} cannot be read ({error}); train it with: slim router train goal"
+            f"{path.name} cannot be read ({error}); write it with: slim router train goal --out {path.name}"
         ) from None
 
 

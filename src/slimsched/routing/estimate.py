@@ -21,6 +21,9 @@ class Estimate:
         self.group = cluster.batch_limit
         self.hop_s = np.array([cluster.gateway_link.latency_s + link.latency_s for link in cluster.links])
         """Time a message takes between the gateway and each server."""
+        hops_s, runs_s = 2 * SEGMENTS * self.hop_s, self._rest_s(0, None, 0.5)
+        self.empty_s = float(np.median(hops_s) + np.median(runs_s))
+        """About the latency of a request when nobody else is there."""
         self.run_s = lru_cache(maxsize=None)(self._run_s)
         self.rest_s = lru_cache(maxsize=None)(self._rest_s)
 

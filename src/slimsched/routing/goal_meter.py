@@ -1,42 +1,66 @@
 """What a router can tell of its own success while it routes: mean accuracy and the tail of latency.
 
 At the last segment the whole width tuple is known and so is the age of the request; what is still to come is
-taken to be as long as the time between the last two routings was.
+taken to be as much longer as the time between the last two routings was.
 """
 
-from math import exp
+from math import exp, log
+
+import numpy as np
 
 WINDOW_S = 2.0
-"""Time over which the mean accuracy is taken."""
+"""Time over which means are taken; older figures fade."""
 
-TAIL = 0.01
-QUANTILE_STEP = 0.04
-"""How far (in logarithm) one sample moves the estimate of the 99th percentile."""
+TAIL_WINDOW_S = 1.0
+"""The tail is that of this window and of the one before: what is over must not be remembered for long."""
+
+LEAST_S, STEP = 1e-3, 0.02
+AGES_S = LEAST_S * np.exp(STEP * np.arange(600))
+"""Ages are counted in steps of 2 %, from 1 ms to 160 s."""
 
 
 class GoalMeter:
-    """Exponential averages of what was sent into its last segment."""
+    """Fading means and a histogram of ages of what was sent into the last two segments."""
 
     def __init__(self) -> None:
-        self.accuracy: float | None = None
-        self.p99_s: float | None = None
-        self._weight = 0.0
-        self._last_s = 0.0
-        self._age_s = [0.0, 0.0]  # mean age when routed to the last segment but one, and to the last
+        self._accuracy = 0.0
+        self._age_s = [0.0, 0.0]  # sum of ages when routed to the last segment but one, and to the last
+        self._weight = [0.0, 0.0]
+        self._ages = np.zeros((2, len(AGES_S)))  # this window and the one before
+        self._window_s = 0.0
 
-    def note(self, segment: int, age_s: float, now_s: float, count: int, accuracy: float) -> None:
+    @property
+    def accuracy(self) -> float | None:
+        """Mean accuracy to be expected of what was sent into its last segment."""
+        return self._accuracy / self._weight[1] if self._weight[1] else None
+
+    @property
+    def p99_s(self) -> float | None:
+        """99th percentile of latency."""
+        if not self._weight[1] or not self._weight[0] or not self._age_s[1]:
+            return None
+        below = self._ages.sum(axis=0).cumsum()
+        place = int(np.searchsorted(below, 0.99 * below[-1]))
+        before, last = (age / weight for age, weight in zip(self._age_s, self._weight, strict=True))
+        return float(AGES_S[min(place, len(AGES_S) - 1)]) * max(1.0, 2.0 - before / last)
+
+    def note(self, segment: int, age_s: float, count: int, accuracy: float) -> None:
         """A block goes out to one of the last two segments; `accuracy` counts for the last."""
-        mean = self._age_s[segment - 2]
-        self._age_s[segment - 2] = age_s if mean == 0.0 else mean + 0.02 * (age_s - mean)
-        if segment < 3:
-            return
-        fade = exp(-(now_s - self._last_s) / WINDOW_S)
-        self._last_s = now_s
-        kept = self._weight * fade
-        self._weight = kept + count
-        self.accuracy = ((self.accuracy or 0.0) * kept + accuracy * count) / self._weight
-        latency_s = age_s + max(0.0, self._age_s[1] - self._age_s[0])
-        if self.p99_s is None:
-            self.p99_s = latency_s
-        else:
-            self.p99_s *= exp(QUANTILE_STEP * ((latency_s > self.p99_s) - TAIL))
+        which = segment - 2
+        self._weight[which] += count
+        self._age_s[which] += count * age_s
+        if which:
+            self._accuracy += count * accuracy
+            step = int(log(max(age_s, LEAST_S) / LEAST_S) / STEP)
+            self._ages[0, min(step, len(AGES_S) - 1)] += count
+
+    def fade(self, passed_s: float) -> None:
+        """Let time pass."""
+        kept = exp(-passed_s / WINDOW_S)
+        self._accuracy *= kept
+        self._weight = [kept * weight for weight in self._weight]
+        self._age_s = [kept * age_s for age_s in self._age_s]
+        self._window_s += passed_s
+        if self._window_s >= TAIL_WINDOW_S and self._ages[0].any():
+            self._window_s = 0.0
+            self._ages[1], self._ages[0] = self._ages[0], 0.0

@@ -1,8 +1,7 @@
 """The guard around a learned router: it may be watched only, and it loses the floor when things go wrong.
 
 Three reasons lead to the fallback: an input outside the range it was trained in, an answer that is no route,
-and queues that grow without bound while the router could still narrow. Each decision says who took it; the
-counts are in `counts`.
+and queues that grow without bound while the router could still narrow. Each decision says who took it.
 """
 
 from collections import Counter
@@ -25,7 +24,13 @@ SERVERS_TRAINED = (1, 4096)
 
 
 class GuardedRouter:
-    """Asks the goal router, answers with it or with the fallback, and counts which."""
+    """Asks the goal router, answers with it or with the fallback, and counts which.
+
+    `counts` are whole numbers of decisions since the start: "learned" (goal's answer was taken); "out of
+    range", "no such route", "queues grow" (the fallback's was, and why); in shadow mode, where the fallback
+    always decides, "shadow: same" and "shadow: other" (goal would have chosen the same, or another). A reason
+    that never occurred has no entry.
+    """
 
     def __init__(self, router: GoalRouter, fallback: Router, *, shadow: bool = False) -> None:
         self.router = router

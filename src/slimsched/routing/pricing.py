@@ -49,6 +49,11 @@ class Pricing:
         """Whether even the narrowest network takes more than there is."""
         return self.low_share <= 0.0 and self.high >= PRICES[-1]
 
+    @property
+    def free(self) -> bool:
+        """Whether backlogs stay below their target at any price: then something else holds back."""
+        return self.eta >= ETA_RANGE[1]
+
     def next(self) -> float:
         """The price of the next decision."""
         self._turn += self.low_share

@@ -22,10 +22,16 @@ _INDEX = {widths: index for index, widths in enumerate(WIDTH_TUPLES)}
 
 
 class Meter:
-    """Counts what passes by; figures are computed once, at the end."""
+    """Counts what passes by from a given time on; figures are computed once, at the end.
 
-    def __init__(self, accuracy: AccuracyTable) -> None:
+    What is on its way when counting begins is counted when it is answered, as what is on its way at the end
+    is not: in a steady state the two cancel, and a router whose queues grow answers fewer than arrive.
+    """
+
+    def __init__(self, accuracy: AccuracyTable, *, from_s: float = 0.0) -> None:
         self._accuracy = accuracy
+        self._from_s = from_s
+        self._on_its_way = 0  # when counting began
         self._arrived = 0
         self._drops: Counter[str] = Counter()
         self._ids: list[int] = []
@@ -41,6 +47,9 @@ class Meter:
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         """Take one entry of the log in."""
+        if now_s < self._from_s:
+            self._warm_up(event, commands)
+            return
         if machine == GATEWAY_NAME:
             if isinstance(event, RequestsArrived):
                 self._arrived += len(event.requests)
@@ -58,6 +67,14 @@ class Meter:
             if isinstance(command, RunBatch):
                 self._batches += 1
                 self._batched += command.batch.size
+
+    def _warm_up(self, event: Struct, commands: Sequence[Struct]) -> None:
+        """Before counting begins only keep track of how many are on their way."""
+        if isinstance(event, RequestsArrived):
+            self._on_its_way += len(event.requests)
+        for command in commands:
+            if isinstance(command, Answer | Drop):
+                self._on_its_way -= len(command.requests)
 
     def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
         for request in requests:
@@ -120,7 +137,7 @@ class Meter:
             dropped=dropped,
             drops=dict(self._drops),
             unfinished=in_system,
-            lost=arrived - completed - dropped - in_system + duplicates,
+            lost=self._on_its_way + arrived - completed - dropped - in_system + duplicates,
             duplicates=duplicates,
             widths=self._width_shares(),
             batch_mean=self._batched / self._batches if self._batches else nan,

@@ -9,6 +9,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     `accuracy` is realised image by image where the table has images, else the prior of the widths served;
     `bound_share` is correct answers per arrived request over the fluid bound's. `energy_paper_j` is the
     paper's mean power × latency; `energy_j_per_request` is what devices drew above idle over completions.
+    All are of the time after the warm-up.
     """
 
     router: str

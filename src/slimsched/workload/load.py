@@ -6,6 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from slimsched.domain.request import NEVER_S
+from slimsched.errors import ConfigError
 from slimsched.workload.arrivals import arrivals, check_load
 from slimsched.workload.request_trace import read_request_trace
 from slimsched.workload.requests import RequestStream
@@ -16,6 +17,7 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     rate_per_s: float
     seconds: float
+    warmup_s: float = 0.0  # at the start, left out of a run's figures
     arrivals: str = "poisson"
     shape: dict[str, float] = {}
     deadline_s: float = NEVER_S
@@ -25,6 +27,10 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def check(self) -> None:
         """Refuse what means nothing before a run begins."""
         check_load(self.rate_per_s, self.seconds)
+        if not 0.0 <= self.warmup_s < self.seconds:
+            raise ConfigError(
+                f"warmup_s is {self.warmup_s:g} in a run of {self.seconds:g} s; leave time to measure"
+            )
 
     def stream(self, seed: int, images: int) -> RequestStream:
         """Draw the requests; image numbers are uniform over the test set."""

@@ -1,5 +1,6 @@
 """A stream of requests: arrival times with what each sender asks for."""
 
+from bisect import bisect_left
 from math import inf
 
 import numpy as np
@@ -29,6 +30,10 @@ class RequestStream:
 
     def __len__(self) -> int:
         return len(self._arrivals_s)
+
+    def after(self, at_s: float) -> int:
+        """How many come at this time or later."""
+        return len(self._arrivals_s) - bisect_left(self._arrivals_s, at_s)
 
     def next_s(self) -> float:
         """When the next request comes, infinity after the last."""

@@ -30,7 +30,7 @@ def simulate(
     cluster, load = scenario.cluster, scenario.load
     stream = load.stream(seed, cluster.accuracy.images if images is None else images)
     gateway = Gateway(cluster, make(router, cluster, seed), scenario.gateway)
-    meter = Meter(cluster.accuracy)
+    meter = Meter(cluster.accuracy, from_s=load.warmup_s)
     simulated = SimulatedCluster(
         cluster=cluster,
         gateway=gateway,
@@ -43,13 +43,14 @@ def simulate(
         crowding=Crowding(scenario.hosts, scenario.neighbours_slowdown),
     )
     if bound_accuracy is None:
-        bound_accuracy = fluid_optimum(cluster, len(stream) / load.seconds or 1.0).accuracy
+        counted_per_s = stream.after(load.warmup_s) / (load.seconds - load.warmup_s)
+        bound_accuracy = fluid_optimum(cluster, counted_per_s or 1.0).accuracy
     began_s = perf_counter()
     with collector_paused():
         ended_s = simulated.run(load.seconds, drain=drain)
     summary = meter.summary(
         router=router,
-        seconds=ended_s,
+        seconds=ended_s - load.warmup_s,
         in_system=gateway.in_system,
         bound_accuracy=bound_accuracy,
         wall_s=perf_counter() - began_s,

@@ -1,14 +1,16 @@
 """The goal router: meets stated goals by pricing device time, energy and waiting, and following the prices.
 
-Every choice of (width, server) for the head is scored at once:
+Every choice of (width, server) for the head is scored at once; T is the backlog to aim for:
 
-    score(w, i) = −A_i(w) + g · [backlog_i − target]₊ · work_i(w) + ω · (backlog_i + run_i(w)) + θ · move_i
+    score(w, i) = −A_i(w) + c_i · work_i(w) + (ω · own_i(w) + θ · move_i) / T
+    c_i = g · s_i · e_i · (1 + 3 · e_i / T)
 
 A_i(w) is the advantage of a width under the cost to go (`cost_to_go.py`): accuracy still to be had, less
-device time at the planner's price π (`pricing.py`), less the objective at its price ε. The second term is the
-queue's own price for a server that has more work than it should, the third is the head's own waiting and
-running, the fourth its move over the network. π follows the load, ε the accuracy floor, the target the limit
-on the 99th percentile; g, ω, θ and the pace of the rest are learned (`slim router train goal`).
+device time at the planner's price π (`pricing.py`), less the objective at its price ε. c_i is the queue's own
+price for a server that has e_i seconds more work than T; s_i is how slow it is. own_i is the head's own time
+on it: the backlog, then this and all later segments; move_i that of its inputs over the network. What a busy
+server would have to load first is not asked for (`warmth.py`). π follows the load, ε the accuracy floor, T
+the limit on the 99th percentile, which is about a fixed time plus one backlog a segment.
 """
 
 from math import exp
@@ -25,32 +27,45 @@ from slimsched.routing.goal import Goal
 from slimsched.routing.goal_meter import GoalMeter
 from slimsched.routing.observation import Observation
 from slimsched.routing.pricing import Pricing
+from slimsched.routing.rate import Rate
 from slimsched.routing.router import Route
+from slimsched.routing.warmth import Warmth
 
 OBJECTIVE_PRICES = np.geomspace(1e-4, 4.0, 64)
 TARGET_LEAST_S, TARGET_LIMIT_S = 0.002, 0.1
 """Least backlog to aim for, and the most that an accuracy floor alone can ask for."""
 
 CHASE_PER_S = 3.0
-"""Pace at which the target and the objective's price follow the goal."""
+"""Pace at which the objective's price, and the target where there is no limit, follow the accuracy floor."""
+
+RISE_PER_S, FALL_PER_S = 0.2, 0.6
+"""Pace at which the target takes up what latency leaves below its limit, and gives back what is above."""
+
+AIM = 0.97
+"""Share of the limit that is aimed for."""
+
+START = 0.18
+"""Share of what the limit leaves beside the latency of an empty cluster that the first target takes."""
 
 FLOOR_SCALE = 0.005
 """Distance from the accuracy floor at which they move at full pace."""
 
-WARM_UP_S = 0.02
-"""The mean rate over a second is not trusted before it had this long to form."""
+DEAREST = 2.0
+"""Price of a crowded server beyond which nothing narrows any more; more would only make blocks wander."""
+
+STEEPER = 3.0
+"""How much a backlog of twice the target is dearer than in proportion: bursts must be met at once."""
 
 
 class GoalParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What training sets; accuracy is the currency, so gains are accuracy a second."""
+    """Set by hand; `slim router train goal` searches for better ones. Prices are in accuracy."""
 
-    gain_per_s: float = 4.0  # g: price of a second of backlog above the target, a network
-    wait_per_s: float = 1.0  # ω: price of a second of the head's own waiting and running
-    move_per_s: float = 1.5  # θ: price of a second of moving, which loads the links as well
-    target_s: float = 0.012  # backlog to aim for when no limit on latency is stated; set by hand
+    crowd_per_s: float = 5.5  # g: price of a second of backlog above the target, a network
+    wait: float = 0.0144  # ω: price of the head's own waiting and running, a target's length of it
+    move: float = 0.05  # θ: price of moving, likewise; it loads the links as well
+    target_s: float = 0.012  # T: backlog to aim for when no limit on latency is stated; set by hand
     integral_per_s: float = 3.0  # pace of η
-    ahead: float = 0.0  # share of the later segments' work that a crowded server is charged for at once
-    dead: float = 1.0  # share of the target below which backlog has no price; set by hand
+    cold: float = 10.0  # price of what a busy server would have to load first; set by hand
     planner: float = 1.0  # share of the planner's price that is used; 0 leaves the queue's own price
 
 
@@ -66,12 +81,13 @@ class GoalRouter:
         self.target_s = self.learned.target_s
         self._sought = 0.02
         self.objective_price = 0.0 if self.goal.objective == "accuracy" else self._sought
-        if self.goal.p99_s:
-            self.target_s = max(TARGET_LEAST_S, 0.1 * self.goal.p99_s)
         self._cluster = cluster
         self._estimate = Estimate(cluster)
+        if self.goal.p99_s:
+            self._aim(START * (self.goal.p99_s - self._estimate.empty_s), self.goal.p99_s / SEGMENTS)
         self._full_s = np.sum([cluster.work_s[key] for key in _whole()], axis=0)
         """Device time of the whole network at full width, by server."""
+        self._crowd = self.learned.crowd_per_s * self._full_s * (1.0 / self._full_s).mean()
         kinds = {
             id(profile): number
             for number, profile in enumerate({id(p): p for p in cluster.profiles}.values())
@@ -87,7 +103,8 @@ class GoalRouter:
         self.pricing = Pricing(self.cost_to_go, capacity, integral_per_s=self.learned.integral_per_s)
         self._work = _by_head(work, self._kind_of)
         self._objective = _by_head(objective, self._kind_of)
-        self._began_s: float | None = None
+        self._warmth = Warmth(len(cluster))
+        self._rate = Rate()
         self._now_s = -1.0
 
     def route(self, seen: Observation) -> Route:
@@ -104,31 +121,39 @@ class GoalRouter:
         advantage = (value[child : child + 4] - value[row])[:, self._kind_of] - price * work
         if self.objective_price:
             advantage -= self.objective_price * self._objective[head]
-        crowd = learned.gain_per_s * np.maximum(seen.backlog_s - learned.dead * self.target_s, 0.0)
-        taken = (
-            work if not learned.ahead else work + learned.ahead * rest[child : child + 4][:, self._kind_of]
-        )
-        own_s = seen.backlog_s + count * self._full_s * work
-        moved = learned.move_per_s * self._estimate.move_s(seen)
-        score = crowd * taken + learned.wait_per_s * own_s + moved - advantage
+        excess = np.maximum(seen.backlog_s / self.target_s - 1.0, 0.0)
+        crowd = np.minimum(self._crowd * self.target_s * excess * (1.0 + STEEPER * excess), DEAREST)
+        onward = work + rest[child : child + 4][:, self._kind_of]
+        own_s = seen.backlog_s + count * self._full_s * onward
+        own = (learned.wait * own_s + learned.move * self._estimate.move_s(seen)) / self.target_s
+        score = crowd * work + own - advantage
+        if learned.cold and not self.pricing.free:
+            score += learned.cold * self._warmth.cold(seen)
         width, server = divmod(int(score.argmin()), len(self._cluster))
+        due = self._warmth.due(seen.segment, server, seen.now_s) if learned.cold else None
+        if due is not None and due > width:
+            self._warmth.ask(seen.segment, server, due, seen.now_s)
+            return Route(server, WIDTHS[due], 1, "kept warm")
+        self._warmth.ask(seen.segment, server, width, seen.now_s)
         if seen.segment >= SEGMENTS - 2:
             accuracy = self._cluster.accuracy.best_reachable((*seen.widths, WIDTHS[width]))
-            self.meter.note(seen.segment, seen.now_s - seen.arrival_s, seen.now_s, count, accuracy)
+            youngest_s = seen.arrival_s + count / max(seen.arrival_rate_per_s, 1.0)
+            self.meter.note(seen.segment, max(0.0, seen.now_s - youngest_s), count, accuracy)
         return Route(server, WIDTHS[width], self._estimate.group, "least price")
 
     def _tick(self, seen: Observation) -> None:
         """Once a scheduling step: move the prices."""
-        if self._began_s is None:
-            self._began_s = self._now_s = seen.now_s
-        passed_s, self._now_s = seen.now_s - self._now_s, seen.now_s
+        passed_s = 0.0 if self._now_s < 0.0 else seen.now_s - self._now_s
+        self._now_s = seen.now_s
+        self.meter.fade(passed_s)
         self._chase(passed_s)
+        if not seen.alive.all():
+            self._warmth.forget(~seen.alive)
         networks_per_s = np.where(seen.alive, 1.0 / self._full_s, 0.0)
         capacity_per_s = float(networks_per_s.sum())
         backlog_s = float(seen.backlog_s @ networks_per_s) / capacity_per_s
-        formed = 1.0 - exp(-max(WARM_UP_S, seen.now_s - self._began_s))  # the rate is an average over 1 s
         self.pricing.update(
-            rate_per_s=seen.arrival_rate_per_s / formed,
+            rate_per_s=self._rate.after(seen.arrival_rate_per_s, passed_s),
             capacity_per_s=capacity_per_s,
             error=backlog_s / self.target_s - 1.0,
             passed_s=passed_s,
@@ -137,9 +162,11 @@ class GoalRouter:
     def _chase(self, passed_s: float) -> None:
         """Move the backlog target towards the limit on latency, the objective's price towards the floor."""
         goal, meter = self.goal, self.meter
-        if goal.p99_s and meter.p99_s is not None:
-            room = max(-1.0, min(0.2, 1.0 - meter.p99_s / goal.p99_s))
-            self._aim(self.target_s * exp(CHASE_PER_S * passed_s * room), 0.5 * goal.p99_s)
+        p99_s = meter.p99_s if goal.p99_s else None
+        if p99_s is not None:
+            room_s = max(-goal.p99_s, AIM * goal.p99_s - p99_s)
+            pace = RISE_PER_S if room_s > 0.0 else FALL_PER_S
+            self._aim(self.target_s + passed_s * pace * room_s / SEGMENTS, goal.p99_s / SEGMENTS)
         if not goal.min_accuracy or meter.accuracy is None:
             return
         missing = max(-1.0, min(1.0, (goal.min_accuracy - meter.accuracy) / FLOOR_SCALE))
