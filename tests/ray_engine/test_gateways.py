@@ -1,6 +1,8 @@
 """Several gateways on the same servers: each gets its own answers, and one's death is nobody else's."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +77,19 @@ def test_when_a_gateway_is_killed_its_clients_are_answered_by_the_other(
     assert len(answers) == 120
     assert all(answer == answers[0] for answer in answers)
     assert [client.turned for client in clients] == [1, 1, 0]
+
+
+def test_an_operator_lists_the_servers_and_is_told_of_mistakes(served: Served, raylets: Raylets) -> None:
+    where = ["--attach", SHARED, "--address", raylets.address]
+    assert slim("servers", "list", "--json", *where).stdout.strip() == '{"one": true, "two": true}'
+    assert "unknown server 'six'; known: one, two" in slim("servers", "drain", "six", *where).stderr
+    nobody = slim("servers", "list", "--attach", "elsewhere", "--address", raylets.address)
+    assert "nobody serves in namespace 'elsewhere'" in nobody.stderr
+
+
+def slim(*words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", "from slimsched.cli.app import main; main()", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
 def test_a_gateway_with_other_servers_cannot_join(served: Served, raylets: Raylets, tmp_path: Path) -> None:

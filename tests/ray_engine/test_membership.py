@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
@@ -17,6 +18,7 @@ import ray
 from raylets import LATE, Raylets, start
 from slimsched.execution.live.cluster import Classified, LiveCluster
 from slimsched.execution.ray.engine import RayEngine
+from slimsched.execution.ray.greeting import GATEWAY_BITS
 from slimsched.routing.commands import Answer, Drop
 
 IMAGE = np.zeros((3, 32, 32), np.uint8).tobytes()
@@ -136,6 +138,30 @@ def test_a_server_that_leaves_finishes_first_and_can_come_back(raylets: Raylets,
         await flow.stop()
         assert set(answers.times.values()) == {1}
         assert not answers.dropped
+
+    on_ray(raylets, tmp_path, test)
+
+
+def test_serving_goes_on_without_the_roster_and_a_new_one_finds_the_servers(
+    raylets: Raylets, tmp_path: Path
+) -> None:
+    async def test(live: LiveCluster, engine: RayEngine, answers: Answers) -> None:
+        flow = Flow(live)
+        await until(lambda: len(answers.times) > 50, 30)
+        ray.kill(ray.get_actor("roster", engine.namespace), no_restart=False)
+        before = len(answers.times)
+        await until(lambda: len(answers.times) > before + 100, 30)
+        for _ in range(100):
+            with suppress(ray.exceptions.RayError):
+                roster = ray.get_actor("roster", engine.namespace)
+                if await roster.servers.remote() == {"one": True, "two": True}:
+                    break
+            await asyncio.sleep(0.1)
+        assert (await roster.join.remote(["one", "two"])).number > engine.first_id >> GATEWAY_BITS
+        assert live.is_alive(0)
+        assert live.is_alive(1)
+        await flow.stop()
+        assert set(answers.times.values()) == {1}
 
     on_ray(raylets, tmp_path, test)
 

@@ -19,6 +19,7 @@ from slimsched.cli import (
     reproduce,
     router,
     serve,
+    servers,
     simulate,
     validate,
 )
@@ -44,6 +45,7 @@ app.command("load")(load.command)
 app.command("profile")(profile.command)
 app.command("validate")(validate.command)
 app.command("reproduce")(reproduce.command)
+app.add_typer(servers.app, name="servers", help="Servers on Ray: list them, let them join and leave.")
 app.add_typer(router.app, name="router", help="Train and list routers.")
 app.add_typer(model.app, name="model", help="Train, evaluate and look at the slimmable network.")
 app.add_typer(data.app, name="data", help="Fetch and check data sets.")

@@ -1,5 +1,6 @@
 """Which engine runs the servers: its options on the command line, and the engine itself."""
 
+import logging
 from concurrent.futures import Executor
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -83,5 +84,7 @@ def open_engine(choice: EngineChoice, scenario: Scenario) -> Opened:
         return Opened(engine, engine.clock_zero_s, engine.first_id)
     from slimsched.execution.live.local_engine import LocalEngine
 
+    if scenario.autoscale is not None:
+        logging.getLogger("slim.serve").warning("[autoscale] is for --engine ray; all servers run")
     zero_s = monotonic()
     return Opened(LocalEngine(specs_of(scenario, zero_s)), zero_s, 0)

@@ -76,6 +76,10 @@ class Roster:
             self._start_again(index)
         return sorted(self._servers)
 
+    async def names(self) -> list[str]:
+        """Every server there may be."""
+        return self._charter.names
+
     async def start_server(self, name: str) -> None:
         """Let a server join."""
         self._start(self._charter.names.index(name))
