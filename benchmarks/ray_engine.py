@@ -7,7 +7,7 @@ the engine's share is as large as it gets) and either stays with a request's ser
 The engines take turns, so a noisy machine is unkind to both. Latency: one request at a time, four blocks
 each. Throughput: 64 requests always under way. Then the channels by themselves: a block's message there and
 back, and a block's activations from server to server, by actor calls through Ray's object store and from door
-to door.
+to door. At last a raylet is killed under load and replaced: when gateways know, when there is work again.
 """
 
 import argparse
@@ -228,6 +228,46 @@ def channels() -> None:
         print(f"| {what} | {call_us:.0f} µs | {direct_us:.0f} µs |")
 
 
+async def membership(cluster: Cluster) -> list[tuple[str, float]]:
+    """Kill a raylet under load, give Ray another: when each is noticed, and when there is work again."""
+    scenario = two_servers()
+    hosts = (scenario.hosts[0], Host(resources={"spare": 1.0}))
+    scenario = msgspec.structs.replace(scenario, hosts=hosts)
+    node = cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES, resources={"spare": 1.0})
+    engine = join(specs_of(scenario, 0.0), address=cluster.address)
+    gateway = Gateway(scenario.cluster, Fixed(True), scenario.gateway, first_block=engine.first_id)
+    live = LiveCluster(gateway, engine, clock_zero_s=engine.clock_zero_s, first_id=engine.first_id)
+    await live.start()
+    name, seen = scenario.cluster.names[1], asyncio.Event()
+
+    async def load() -> None:
+        while True:
+            found = await asyncio.gather(*live.submit_many([IMAGE] * 16))
+            if any(name in one.receipt.servers for one in found):
+                seen.set()
+
+    task = asyncio.create_task(load())
+    began_s = monotonic()
+    cluster.remove_node(node, allow_graceful=False)
+    while live.is_alive(1):
+        await asyncio.sleep(0.001)
+    noticed_s = monotonic() - began_s
+    await asyncio.sleep(1.0)
+    seen.clear()
+    began_s = monotonic()
+    node = cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES, resources={"spare": 1.0})
+    raylet_s = monotonic() - began_s
+    await seen.wait()
+    works_s = monotonic() - began_s
+    task.cancel()
+    await engine.stop()
+    return [
+        ("raylet killed → gateway knows, its blocks run elsewhere", noticed_s),
+        ("another raylet asked for → it is up", raylet_s),
+        ("→ its server has warmed up and answered (Ray first had to give the old node up)", works_s),
+    ]
+
+
 def main() -> None:
     """Three raylets on this machine, then both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -243,6 +283,9 @@ def main() -> None:
         if asked.rounds:
             engines(cluster.address, asked.seconds, asked.rounds)
         channels()
+        print("\n| membership, under load | |\n|---|---|")
+        for what, time_s in run(membership(cluster)):
+            print(f"| {what} | {time_s:.1f} s |")
     finally:
         ray.shutdown()
         cluster.shutdown()

@@ -22,10 +22,12 @@ SHARED = "shared by several gateways"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests that need the cluster in one process, and leave them out where there is no Ray."""
     there = importlib.util.find_spec("ray") is not None
+    if not there and os.environ.get("SLIM_REQUIRE_RAY") == "1":
+        raise pytest.UsageError("SLIM_REQUIRE_RAY=1, but Ray is not installed: pip install -e '.[ray]'")
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("ray"))
-            if not there and os.environ.get("SLIM_REQUIRE_RAY") != "1":
+            if not there:
                 item.add_marker(pytest.mark.skip(reason="Ray is not installed (extra 'ray')"))
 
 

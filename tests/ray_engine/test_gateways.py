@@ -1,24 +1,31 @@
 """Several gateways on the same servers: each gets its own answers, and one's death is nobody else's."""
 
 import asyncio
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import tritonclient.http as triton
 from geventhttpclient.response import HTTPConnectionClosed
+from msgspec import Struct
 from numpy.typing import NDArray
 
 pytest.importorskip("ray")
 
+import ray
+
 from ray_engine.conftest import SHARED
 from raylets import LATE, Raylets, start
 from served import Served, serve
-from slimsched.execution.ray.connection import RayError
+from slimsched.execution.live.messages import Drain, Fetch
+from slimsched.execution.ray.connection import RayError, connect
+from slimsched.execution.ray.greeting import Hello
 
 
 @pytest.fixture
@@ -90,6 +97,17 @@ def test_an_operator_lists_the_servers_and_is_told_of_mistakes(served: Served, r
 def slim(*words: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-c", "from slimsched.cli.app import main; main()", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+@pytest.mark.parametrize("words", [Hello(secret="guessed", gateway=1), Fetch(requests=[1]), Drain()])
+def test_who_does_not_know_the_secret_is_not_let_in(served: Served, raylets: Raylets, words: Struct) -> None:
+    connect(raylets.address, SHARED)
+    address = ray.get(ray.get_actor("server one", SHARED).address.remote())
+    host, _, port = address.rpartition(":")
+    body = msgspec.msgpack.encode(words)
+    with socket.create_connection((host, int(port)), timeout=10) as door:
+        door.sendall(len(body).to_bytes(4, "little") + body)
+        assert door.recv(1) == b""
 
 
 def test_a_gateway_with_other_servers_cannot_join(served: Served, raylets: Raylets, tmp_path: Path) -> None:
