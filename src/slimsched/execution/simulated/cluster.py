@@ -228,5 +228,5 @@ class SimulatedCluster:
             observers=self._observers,
         )
         server.device.sample(self.timeline.now_s)
-        server.start()
+        server.start(warm=self._lives[index] == 1)
         return server

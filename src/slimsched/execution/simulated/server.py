@@ -71,10 +71,13 @@ class SimulatedServer:
         self._timeline = timeline
         self._upstream = upstream
         self._observers = observers
+        self._is_warm = False
 
-    def start(self) -> None:
-        """Begin with what shall always be loaded."""
+    def start(self, *, warm: bool = False) -> None:
+        """Begin with what shall always be loaded; a warm server has loaded it before its time begins."""
+        self._is_warm = warm
         self._handle(Started())
+        self._is_warm = False
 
     def receive(self, block: Block) -> None:
         """A block and its inputs are here."""
@@ -129,8 +132,8 @@ class SimulatedServer:
                 self.device.start(batch, now_s)
                 return True
             case LoadInstance(instance=instance):
-                load_s = self.device.profile.load_s[instance.segment, instance.width]
-                self._later(now_s + load_s * self.device.slowdown, InstanceLoaded(instance=instance.id))
+                load_s = self.device.profile.load_s[instance.segment, instance.width] * self.device.slowdown
+                self._later(now_s + (0.0 if self._is_warm else load_s), InstanceLoaded(instance=instance.id))
             case UnloadInstance(instance=instance_id):
                 self._later(now_s + UNLOAD_S, InstanceUnloaded(instance=instance_id))
             case DropBlock(block=block, reason=reason):
