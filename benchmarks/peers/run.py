@@ -84,7 +84,7 @@ def _contest(
     log = options.out / f"{label}.log"
     if width is not None and not all(pieces.has(f"{label}-{piece}") for piece in ("saturated", "half")):
         own_per_s = rates[width]["images_per_s"]
-        with Running(contender, setting.without_deadline(), options.venvs, log):
+        with Running(contender, setting.relaxed(), options.venvs, log):
             client = Client(contender, setting, *data)
             client.warm_up(terms)
             requests = max(40, round(own_per_s * options.seconds / options.images))

@@ -110,7 +110,7 @@ class HttpPool:
         self._tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
         self._address = (parts.hostname, parts.port or (443 if self._tls else 80))
         self._url, self._limit = url, limit
-        self._idle: list[_Connection] = []
+        self._idle: deque[_Connection] = deque()  # in turn: servers of several processes keep connections
         self._all: set[_Connection] = set()
         self._opening = 0
         self._line: deque[Exchange] = deque()
@@ -127,7 +127,7 @@ class HttpPool:
     def ask(self, exchange: Exchange) -> None:
         """Send a whole request on a free connection, a new one, or the next that becomes free."""
         if self._idle:
-            self._idle.pop().ask(exchange)
+            self._idle.popleft().ask(exchange)
             return
         self._line.append(exchange)
         if len(self._all) + self._opening < self._limit:
