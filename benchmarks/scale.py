@@ -137,9 +137,9 @@ class Watch:
                 watch.gateway_s += spent_s
             return commands
 
-        def sample(cluster: SimulatedCluster) -> None:
+        def sample(cluster: SimulatedCluster, *arguments: Any) -> None:
             began_s = perf_counter()
-            watch._sample(cluster)
+            watch._sample(cluster, *arguments)
             watch.telemetry_s += perf_counter() - began_s
 
         Gateway.handle, SimulatedCluster._sample = handle, sample  # type: ignore[method-assign]

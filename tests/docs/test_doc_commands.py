@@ -59,6 +59,8 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim simulate --scenario paper --router goal": Run("--rate 600"),
     "slim simulate --log": Run("--rate 300 --seconds 0.5"),
     "slim compare": Run("--rate 600 --seconds 0.2 --seeds 1 --workers 1"),
+    "slim compare --engine ray": Not("needs a Ray", where="tests/ray_engine"),
+    "slim servers": Not("needs a Ray", where="tests/ray_engine"),
     "slim bound": Run(),
     "slim replay": Run(),
     "slim report": Run(),
