@@ -37,6 +37,7 @@ class Pieces:
 
     def __init__(self, folder: Path, fresh: bool) -> None:
         self._folder, self._fresh = folder, fresh
+        self._measured: set[str] = set()
         folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, name: str, measure: Callable[[], Any]) -> Any:
@@ -44,13 +45,18 @@ class Pieces:
         path = self._folder / f"{name}.json"
         if not self.has(name):
             path.write_bytes(msgspec.json.format(msgspec.json.encode(measure()), indent=1))
-        found = msgspec.json.decode(path.read_bytes())
-        print(f"{name}: {_brief(found)}", file=sys.stderr, flush=True)
-        return found
+            self._measured.add(name)
+            print(f"{name}: {_brief(self.measured(name))}", file=sys.stderr, flush=True)
+        return self.measured(name)
+
+    def measured(self, name: str) -> Any:
+        """A result that is there."""
+        return msgspec.json.decode((self._folder / f"{name}.json").read_bytes())
 
     def has(self, name: str) -> bool:
         """Whether it need not be measured."""
-        return (self._folder / f"{name}.json").exists() and not self._fresh
+        there = (self._folder / f"{name}.json").exists()
+        return there and (not self._fresh or name in self._measured)
 
 
 def main() -> None:
@@ -94,7 +100,9 @@ def _contest(
     loads = options.loads if contender.package or width is None else ()
     if all(pieces.has(f"{label}-load-{load:g}") for load in loads):
         return
-    if not contender.package:
+    if contender.package:
+        setting = setting.for_rate(pieces.measured(f"{label}-saturated"))  # what it holds itself
+    else:
         terms = {**terms, "deadline_ms": options.deadline_ms}
     with Running(contender, setting, options.venvs, log):
         client = Client(contender, setting, *data)
@@ -129,20 +137,20 @@ def _offline(width: float) -> dict[str, float]:
 
 
 def _setting(width: float, rates: dict[str, float], options: Any) -> Setting:
-    """A batch that takes at most a third of the deadline; a queue that drains within three fifths of it."""
+    """A batch that takes at most a third of the deadline."""
     deadline_s, cores = options.deadline_ms / 1e3, 2
     fits = [b for b in BATCHES if b >= options.images and cores * b / rates[f"batch_{b}"] <= deadline_s / 3]
     batch = max(1, max(fits, default=options.images) // options.images)
-    per_s = rates["images_per_s"]
-    return Setting(
+    plain = Setting(
         width=width,
         port=_free_port(),
         deadline_s=deadline_s,
         images=options.images,
         batch=batch,
-        batch_s=cores * batch * options.images / per_s,
-        queue=max(2 * cores * batch, int(0.6 * deadline_s * per_s / options.images)),
+        batch_s=cores * batch * options.images / rates["images_per_s"],
+        queue=0,
     )
+    return plain.for_rate(rates["images_per_s"])
 
 
 def _free_port() -> int:

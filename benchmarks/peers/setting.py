@@ -31,6 +31,11 @@ class Setting(Struct, frozen=True, kw_only=True):
         """The longest wait after which an answer still comes in time."""
         return max(0.1 * self.deadline_s, self.deadline_s - 1.2 * self.batch_s)
 
+    def for_rate(self, images_per_s: float) -> "Setting":
+        """A queue that a server which holds this rate works off within three fifths of the deadline."""
+        in_time = int(0.6 * self.deadline_s * images_per_s / self.images)
+        return replace(self, queue=max(2 * self.workers, self.workers * self.batch, in_time))
+
     def relaxed(self) -> "Setting":
         """The same with time and room for what is under way at saturation, to measure throughput."""
         return replace(self, deadline_s=4 * self.deadline_s, queue=1024)
