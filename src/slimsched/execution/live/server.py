@@ -111,6 +111,10 @@ class LiveServer:
         """Requests whose activations lie here until somebody asks for them."""
         return [request for request in self._store.requests() if request not in self._arrived_s]
 
+    def under_way(self) -> list[int]:
+        """Requests that are queued here or running."""
+        return list(self._arrived_s)
+
     async def sample_forever(self) -> None:
         """Read the sensors off the hot path, tell the scheduler, tell the gateway."""
         period_s = self._spec.telemetry_period_s

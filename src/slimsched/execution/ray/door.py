@@ -20,6 +20,8 @@ from slimsched.execution.live.server import LiveServer
 from slimsched.execution.ray.batch_split import split_by_gateway
 from slimsched.execution.ray.greeting import Hello, Leaving, ToDoor, gateway_of, pack
 
+LOOK_S = 0.005
+
 
 class Door:
     """Lets in who knows the secret, and brings each gateway the news of its own blocks.
@@ -93,10 +95,23 @@ class Door:
         self._number[connection] = message.gateway
         if message.gateway:
             self.highest_gateway = max(self.highest_gateway, message.gateway)
-            self._forget(message.gateway)  # what it left when it lost sight of this server
-            self._gateways[message.gateway] = connection
-            self._agreed.discard(message.gateway)
-            connection.send(Ready(server=self._index, pid=os.getpid()))
+            self._gateways.pop(message.gateway, None)
+            self._admit(connection, message.gateway)
+
+    def _admit(self, connection: FrameConnection, gateway: int) -> None:
+        """Be ready for a gateway once nothing is left of what it sent before it lost sight of this server.
+
+        It has begun that again elsewhere, and may send the same requests here.
+        """
+        if self._number.get(connection) != gateway:
+            return  # gone again
+        if any(gateway_of(request) == gateway for request in self._server.under_way()):
+            asyncio.get_running_loop().call_later(LOOK_S, self._admit, connection, gateway)
+            return
+        self._forget(gateway)
+        self._gateways[gateway] = connection
+        self._agreed.discard(gateway)
+        connection.send(Ready(server=self._index, pid=os.getpid()))
 
     def _lost(self, connection: FrameConnection) -> None:
         gateway = self._number.pop(connection, 0)

@@ -121,6 +121,11 @@ class RayEngine:
 
         ray.kill(self._actor(server), no_restart=False)
 
+    def lose_sight(self, server: int) -> None:
+        """Break the connection to a server, as a network would; it is found again."""
+        if (connection := self._connections.get(server)) is not None:
+            connection.abort()
+
     async def stop(self, *, drain: bool = True) -> None:
         """Leave; the last gateway to do so stops the servers."""
         import ray
@@ -192,10 +197,10 @@ class RayEngine:
         while True:
             await asyncio.sleep(REPORT_S)
             await self._report()
-            for server, connection in list(self._connections.items()):
+            for server in list(self._connections):
                 patience_s = SILENCE_S + 10 * self._specs[server].telemetry_period_s
                 if monotonic() - self._heard_s[server] > patience_s:
-                    connection.abort()
+                    self.lose_sight(server)
 
     async def _report(self) -> None:
         from ray.exceptions import RayError as RaysError
