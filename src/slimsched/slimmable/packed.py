@@ -14,7 +14,7 @@ from slimsched.slimmable.layers import GROUP_CHANNELS
 from slimsched.slimmable.normalization import EPS
 
 HINT_IMAGES = 8
-"""The layout is chosen for this many images; it is the best for other batches too, while another side is not."""
+"""The layout is chosen for this many images: other batches can use it, while another side of image cannot."""
 FAST_PIXELS = 1024
 """Below this many pixels torch's group norm is several times slower in bfloat16 than in single precision."""
 
