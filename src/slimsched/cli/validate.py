@@ -66,12 +66,12 @@ def command(
         }
         print(json.dumps(rows, indent=1))
         return
-    table = Table("load", "figure", "live", "simulated", "error")
+    table = Table("load", "figure", "live", "simulated", "error", "at the run's own speed")
     for row in found.loads:
         for name in FIGURES:
-            error = f"{100 * row.error[name]:+.1f} %"
+            errors = [f"{100 * one[name]:+.1f} %" for one in (row.error, row.error_at_own_speed)]
             table.add_row(
-                f"{row.load:.0%}", name, f"{row.live[name]:.4g}", f"{row.simulated[name]:.4g}", error
+                f"{row.load:.0%}", name, f"{row.live[name]:.4g}", f"{row.simulated[name]:.4g}", *errors
             )
     Console().print(table)
     for server, cost in zip(chosen.cluster.names, found.costs, strict=False):

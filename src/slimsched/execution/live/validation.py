@@ -25,7 +25,9 @@ CALIBRATION_LOAD = 0.5
 class Validated(Struct, frozen=True, kw_only=True):
     """One load: figures live and simulated, and the simulator's relative error.
 
-    `costs` and `message_s` are what this run itself measured; the simulation did not know them.
+    `costs` and `message_s` are what this run itself measured; the simulation did not know them. Had it known
+    the costs, `error_at_own_speed` would be its error: what a change of the machine's speed since the
+    calibration does not explain.
     """
 
     load: float
@@ -34,6 +36,7 @@ class Validated(Struct, frozen=True, kw_only=True):
     live: dict[str, float]
     simulated: dict[str, float]
     error: dict[str, float]
+    error_at_own_speed: dict[str, float]
     dispatch_error_p99_s: float
     accuracy_on_images: float | None
     costs: tuple[ServiceCost, ...]
@@ -84,9 +87,8 @@ class Validator:
         )
         live, own_costs = self._live(load, self._seed)
         self._progress(f"simulating {100 * load:.0f} %")
-        predicted = replace(self._at(load), costs=costs)
-        same = simulate(predicted, self._router, seed=self._seed, drain=True, images=len(self._images))
-        real, model = _figures(live.trace.summary), _figures(same.summary)
+        real = _figures(live.trace.summary)
+        model, at_own_speed = self._simulated(load, costs), self._simulated(load, own_costs)
         return Validated(
             load=load,
             rate_per_s=load * self._capacity_per_s,
@@ -94,6 +96,7 @@ class Validator:
             live=real,
             simulated=model,
             error={name: model[name] / real[name] - 1 for name in FIGURES},
+            error_at_own_speed={name: at_own_speed[name] / real[name] - 1 for name in FIGURES},
             dispatch_error_p99_s=live.dispatch_error_p99_s,
             accuracy_on_images=live.accuracy,
             costs=own_costs,
@@ -106,6 +109,11 @@ class Validator:
             self._at(load), self._router, self._images, self._labels, seed=seed, observers=(calibration,)
         )
         return run(work), calibration.costs()
+
+    def _simulated(self, load: float, costs: tuple[ServiceCost, ...]) -> dict[str, float]:
+        at = replace(self._at(load), costs=costs)
+        same = simulate(at, self._router, seed=self._seed, drain=True, images=len(self._images))
+        return _figures(same.summary)
 
     def _at(self, load: float) -> Scenario:
         return self._scenario.with_load(rate_per_s=load * self._capacity_per_s, seconds=self._seconds)
