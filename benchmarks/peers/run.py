@@ -120,7 +120,7 @@ def _our_config(folder: Path, fresh: bool) -> Path:
         profile.parent.mkdir(exist_ok=True)
         profile.unlink(missing_ok=True)
         command = [sys.executable, "-c", "from slimsched.cli.app import main; main()", "profile"]
-        command += ["--out", str(profile), "--name", "core", "--batches", "1,4,8,16,32,64", "--repeats", "5"]
+        command += ["--out", str(profile), "--name", "core", "--batches", "1,4,8,16,32", "--repeats", "5"]
         core = max(os.sched_getaffinity(0))
         subprocess.run(
             command, check=True, stdout=subprocess.DEVNULL, preexec_fn=lambda: os.sched_setaffinity(0, {core})
