@@ -3,13 +3,15 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("ray")
 
 from raylets import Raylets
+from slimsched.config import load_scenario
+from slimsched.execution.ray.tasks import RayTasks
+from slimsched.learning.goal_training import GoalTraining, train_goal
 
 
 def slim(*words: str) -> object:
@@ -33,9 +35,20 @@ def test_a_comparison_gives_the_same_table(raylets: Raylets) -> None:
     assert here == there
 
 
-def test_training_finds_the_same_parameters(raylets: Raylets, tmp_path: Path) -> None:
-    words = ("router", "train", "goal", "--updates", "1", "--json", "--out")
-    slim(*words, str(tmp_path / "here.json"), "--workers", "1")
-    slim(*words, str(tmp_path / "there.json"), "--engine", "ray", "--address", raylets.address)
-    here, there = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("here", "there"))
-    assert here["parameters"] == there["parameters"]
+def test_training_finds_the_same_parameters(raylets: Raylets) -> None:
+    like, options = (
+        load_scenario("paper"),
+        GoalTraining(generations=1, population=4, scenarios=1, requests=300),
+    )
+    points: list[float] = []
+    for pool in (None, RayTasks(raylets.address)):
+        train_goal(
+            like, options, seed=0, workers=1, report=lambda point: points.append(point.mean), pool=pool
+        )
+    assert len(points) == 2
+    assert points[0] == points[1]
+
+
+def test_a_run_that_cannot_be_shared_is_refused() -> None:
+    with pytest.raises(AssertionError, match="--engine ray is for goal"):
+        slim("router", "train", "ppo", "--engine", "ray")
