@@ -177,7 +177,10 @@ def test_an_impossible_device_is_refused(tmp_path: Path) -> None:
     [
         (("compare", "--routers", "best"), "unknown router 'best'; known: random, round-robin,"),
         (("compare", "--rate", "-5"), "rate_per_s is -5"),
-        (("compare", "--scenario", "moon"), "unknown scenario 'moon'; known: edge-12, fleet-64, h200, laptop,"),
+        (
+            ("compare", "--scenario", "moon"),
+            "unknown scenario 'moon'; known: edge-12, fleet-64, h200, laptop,",
+        ),
         (("compare", "--arrivals", "nowhere.csv"), "no arrival trace at nowhere.csv"),
         (("compare", "--config", "nowhere.toml"), "no configuration at nowhere.toml"),
         (("compare", "--seeds", "0"), "--seeds is 0; give 1 or more"),
