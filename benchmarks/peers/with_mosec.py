@@ -36,7 +36,7 @@ if __name__ == "__main__":
         "--address=127.0.0.1",
         f"--port={setting.port}",
         f"--timeout={round(1e3 * setting.deadline_s)}",
-        f"--capacity={setting.queue}",
+        f"--capacity={max(1, setting.queue - setting.workers * setting.batch)}",  # without those in hand
         "--log-level=warning",
     ]
     server = Server()
