@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from slimsched.domain.cluster import Cluster
-from slimsched.domain.service_cost import ALONE, ServiceCost
+from slimsched.domain.service_cost import ALONE, PACE_S, ServiceCost
 from slimsched.scheduling.commands import RunBatch
 from slimsched.scheduling.events import BatchFinished
 
@@ -23,7 +24,7 @@ class Calibration:
 
     def __init__(self, cluster: Cluster) -> None:
         self._profiles = dict(zip(cluster.names, cluster.profiles, strict=True))
-        self._found: dict[str, list[tuple[float, float]]] = {name: [] for name in cluster.names}
+        self._found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in cluster.names}
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         """Note a batch that is done."""
@@ -32,10 +33,10 @@ class Calibration:
                 if isinstance(command, RunBatch):
                     batch = command.batch
                     alone_s = self._profiles[machine].latency_s(batch.key, batch.size)
-                    self._found[machine].append((alone_s, event.busy_s))
+                    self._found[machine].append((now_s - event.busy_s, alone_s, event.busy_s))
 
     def costs(self) -> tuple[ServiceCost, ...]:
-        """Overhead and slowdown of each server, by least squares over its batches.
+        """Overhead, slowdown and pace of each server, by least squares over its batches.
 
         busy = overhead_s + slowdown × profile, nothing being faster in service than alone; where the
         overhead would be negative, only a slowdown, of either kind.
@@ -43,10 +44,22 @@ class Calibration:
         return tuple(_fit(np.array(rows)) if len(rows) >= ENOUGH else ALONE for rows in self._found.values())
 
 
-def _fit(rows: "np.typing.NDArray[np.float64]") -> ServiceCost:
-    alone_s, busy_s = rows.T
+def _fit(rows: NDArray[np.float64]) -> ServiceCost:
+    began_s, alone_s, busy_s = rows.T
     slowdown = max(1.0, float(np.polyfit(alone_s, busy_s, 1)[0]))
     overhead_s = float(np.mean(busy_s - slowdown * alone_s))
     if overhead_s < 0.0:
-        return ServiceCost(slowdown=float(busy_s.sum() / alone_s.sum()))
-    return ServiceCost(slowdown=slowdown, overhead_s=overhead_s)
+        overhead_s, slowdown = 0.0, float(busy_s.sum() / alone_s.sum())
+    pace = _pace(began_s, busy_s, overhead_s + slowdown * alone_s)
+    return ServiceCost(slowdown=slowdown, overhead_s=overhead_s, pace=pace)
+
+
+def _pace(
+    began_s: NDArray[np.float64], busy_s: NDArray[np.float64], usual_s: NDArray[np.float64]
+) -> tuple[float, ...]:
+    """How much longer than usual batches took, by time; as usual where none ran."""
+    bins = (began_s / PACE_S).astype(int)
+    bins -= bins.min()
+    took_s, expected_s = np.bincount(bins, busy_s), np.bincount(bins, usual_s)
+    ratio = np.divide(took_s, expected_s, out=np.ones(len(took_s)), where=expected_s > 0.0)
+    return tuple(round(float(one), 4) for one in ratio)

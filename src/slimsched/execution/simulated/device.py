@@ -17,7 +17,7 @@ class _Work:
         self.batch = batch
         self.latencies_s = profile.latencies_s(batch.key, batch.size)
         if cost is not ALONE:
-            self.latencies_s = [cost.overhead_s + cost.slowdown * alone_s for alone_s in self.latencies_s]
+            self.latencies_s = [cost.latency_s(alone_s, now_s) for alone_s in self.latencies_s]
         self.energy_j = profile.energy_j(batch.key, batch.size)
         self.left = 1.0
         self.rate_per_s = 0.0
