@@ -13,6 +13,7 @@ from slimsched.errors import ConfigError
 from slimsched.execution.scenario import Scenario
 from slimsched.execution.simulated.replay import replay
 from slimsched.execution.simulated.simulation import simulate
+from slimsched.routing.commands import SendBlock
 from slimsched.routing.fluid import capacity_per_s, fluid_optimum
 from slimsched.routing.registry import ROUTERS
 from slimsched.scheduling.commands import RunBatch
@@ -41,6 +42,18 @@ def test_every_request_is_answered_once_though_a_server_dies_and_returns(router:
     row = simulate(scenario, router, drain=True).summary
     assert row.completed == row.arrived > 2000
     assert (row.lost, row.duplicates, row.dropped, row.unfinished) == (0, 0, 0, 0)
+
+
+def test_a_stated_width_runs_through_on_one_server_and_survives_its_death(tmp_path: Path) -> None:
+    scenario = PAPER.with_load(rate_per_s=1500.0, seconds=1.5).with_faults(FAULTS)
+    stated = replace(scenario, load=replace(scenario.load, width=0.5))
+    row = simulate(stated, "jsq", drain=True).summary
+    assert row.completed == row.arrived > 2000
+    assert (row.lost, row.duplicates, row.dropped, row.unfinished) == (0, 0, 0, 0)
+    assert row.accuracy_prior == pytest.approx(PAPER.cluster.accuracy.accuracy((0.5,) * 4))
+    _, entries = read_log(logged(tmp_path / "run.jsonl", stated, "jsq", 1))
+    sends = [c for entry in entries for c in entry.commands if isinstance(c, SendBlock)]
+    assert {(c.block.key.segment, c.block.ahead) for c in sends} == {(0, (0.5,) * 3)}
 
 
 def test_the_same_seed_gives_the_same_log_byte_for_byte(tmp_path: Path) -> None:

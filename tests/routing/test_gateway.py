@@ -206,6 +206,31 @@ def test_a_width_that_was_asked_for_is_served_whatever_the_router_says() -> None
     assert sorted((c.block.key.width, len(c.block.requests)) for c in blocks) == [(0.5, 1), (1.0, 2)]
 
 
+def test_a_block_of_one_stated_width_goes_through_all_segments_without_asking_again() -> None:
+    front = Front(Obedient(width=0.5))
+    (out,) = sent(front.tell(RequestsArrived(requests=requests(2, width=1.0))))
+    block = out.block
+    assert block.ahead == (1.0, 1.0, 1.0)
+    backlog_s = front.gateway.seen.backlog_s[0]
+    for _ in range(3):
+        assert not sent(front.finish(block, width=1.0)), "the server goes on by itself"
+        assert front.gateway.seen.outstanding[0] == 2
+        block = block.going_on(1.0)
+    (answer,) = front.finish(block, width=1.0)
+    assert isinstance(answer, Answer)
+    assert [request.widths for request in answer.requests] == [(1.0,) * 4] * 2
+    assert front.gateway.seen.backlog_s[0] == 0.0 < backlog_s
+
+
+def test_a_server_that_dies_half_way_through_costs_no_request() -> None:
+    front = Front(Obedient(width=0.5))
+    (out,) = sent(front.tell(RequestsArrived(requests=requests(1, width=1.0))))
+    front.finish(out.block, width=1.0)
+    front.router.server = 1
+    (again,) = sent(front.tell(ServerDown(server=0)))
+    assert (again.server, again.block.key.segment, len(again.block.ahead)) == (1, 0, 3)
+
+
 def test_an_accuracy_floor_lifts_the_width_where_it_could_not_be_reached_any_more() -> None:
     front = Front(Obedient(width=0.25))
     (out,) = sent(front.arrive(1, min_accuracy=0.76))

@@ -17,6 +17,7 @@ from slimsched.domain.cluster import GATEWAY, Cluster
 from slimsched.domain.key import KEYS, Key
 from slimsched.domain.request import Request
 from slimsched.domain.timer import Wake, WakeAt
+from slimsched.domain.width import SEGMENTS
 from slimsched.errors import SlimError
 from slimsched.routing.commands import Answer, Command, Drop, SendBlock
 from slimsched.routing.events import (
@@ -181,16 +182,19 @@ class Gateway:
         return tuple(request for request in requests if request not in gone)
 
     def _send(self, route: Route, key: Key, requests: tuple[Request, ...], source: int) -> SendBlock:
-        """Note what goes out and where."""
+        """Note what goes out and where; a width stated for all segments is sent for all of them at once."""
         self._next_block += 1
         server, count = route.server, len(requests)
+        ahead = (requests[0].width,) * (SEGMENTS - 1 - key.segment) if requests[0].width else ()
         work_s = float(self.cluster.work_s[key][server])
+        for segment, width in enumerate(ahead, start=key.segment + 1):
+            work_s += float(self.cluster.work_s[KEYS[segment, width, width]][server])
         self._sent[self._next_block] = _Sent(server, requests, work_s)
         seen = self.seen
         seen.outstanding[server] += count
         seen.backlog_s[server] += work_s * count
         seen.fifo -= count
-        block = block_of(self._next_block, key, requests)
+        block = block_of(self._next_block, key, requests, ahead)
         return SendBlock(server=server, block=block, source=source, reason=route.reason)
 
     def _admit(self, requests: tuple[Request, ...], now_s: float) -> list[Command]:
@@ -234,6 +238,8 @@ class Gateway:
         """Move requests on to their next segment, or answer them after the last."""
         commands: list[Command] = []
         for block in blocks:
+            if block.ahead:
+                continue  # the server goes on with it
             back = self._bring_back(block)
             if self._cancelled:
                 back = self._sift(back, commands)

@@ -41,12 +41,13 @@ class Whereabouts:
             self._move(request.id, server, block.key.segment, source)
 
     def finished(self, block: Block, server: int) -> None:
-        """A block has passed a segment and waits for the next; a stale report moves nothing."""
+        """A block has passed a segment and waits for the next one; a stale report moves nothing."""
         segment = block.key.segment
+        to = server if block.ahead else GATEWAY
         for request in block.requests:
             place = self._places.get(request.id)
             if place is not None and (place.at, place.segment) == (server, segment):
-                self._move(request.id, GATEWAY, min(segment + 1, SEGMENTS - 1), server)
+                self._move(request.id, to, min(segment + 1, SEGMENTS - 1), server)
 
     def input_lost(self, block: Block, server: int) -> None:
         """Its requests begin again from their images."""

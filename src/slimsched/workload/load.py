@@ -6,6 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from slimsched.domain.request import NEVER_S
+from slimsched.domain.width import check_width
 from slimsched.errors import ConfigError
 from slimsched.workload.arrivals import arrivals, check_load
 from slimsched.workload.request_trace import read_request_trace
@@ -22,10 +23,13 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shape: dict[str, float] = {}
     deadline_s: float = NEVER_S
     min_accuracy: float = 0.0
+    width: float = 0.0  # that every request asks for; 0: the router chooses
     urgent_share: float = 0.0  # share of requests with priority 1, all others have 0
 
     def check(self) -> None:
         """Refuse what means nothing before a run begins."""
+        if self.width:
+            check_width(self.width)
         check_load(self.rate_per_s, self.seconds)
         if not 0.0 <= self.warmup_s < self.seconds:
             raise ConfigError(
@@ -46,5 +50,6 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             images=image,
             deadline_s=self.deadline_s,
             min_accuracy=self.min_accuracy,
+            width=self.width,
             priorities=urgent.astype(np.int64) if self.urgent_share > 0 else None,
         )

@@ -19,6 +19,7 @@ class RequestStream:
         images: NDArray[np.int64],
         deadline_s: float = NEVER_S,
         min_accuracy: float = 0.0,
+        width: float = 0.0,
         priorities: NDArray[np.int64] | None = None,
     ) -> None:
         self._arrivals_s: list[float] = arrivals_s.tolist()
@@ -26,6 +27,7 @@ class RequestStream:
         self._priorities: list[int] | None = None if priorities is None else priorities.tolist()
         self._deadline_s = deadline_s
         self._min_accuracy = min_accuracy
+        self._width = width
         self._next = 0
 
     def __len__(self) -> int:
@@ -58,6 +60,7 @@ class RequestStream:
             arrival_s=arrival_s,
             deadline_s=arrival_s + self._deadline_s,
             min_accuracy=self._min_accuracy,
+            width=self._width,
             priority=0 if self._priorities is None else self._priorities[index],
             image=self._images[index],
         )

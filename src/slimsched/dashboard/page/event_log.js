@@ -37,9 +37,9 @@ class LogView {
       this.note("arrived", now, event.requests.length);
       for (const r of event.requests) this.places.set(r[ID], { at: -1, segment: 0, holder: -1 });
     } else if (event.type === "SegmentFinished") {
-      for (const [, [segment], requests] of event.blocks) for (const r of requests) {
+      for (const [, [segment], requests, , , ahead] of event.blocks) for (const r of requests) {
         const place = this.places.get(r[ID]);
-        if (place?.at === event.server && place.segment === segment) Object.assign(place, { at: -1, segment: Math.min(segment + 1, 3), holder: event.server });
+        if (place?.at === event.server && place.segment === segment) Object.assign(place, { at: ahead?.length ? event.server : -1, segment: Math.min(segment + 1, 3), holder: event.server });
       }
     } else if (event.type === "InputLost") {
       for (const r of event.block[2]) { const place = this.places.get(r[ID]); if (place?.at === event.server) Object.assign(place, { at: -1, segment: 0, holder: -1 }); }

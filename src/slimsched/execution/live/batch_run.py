@@ -100,7 +100,7 @@ def _sort(batch: Batch, reasons: dict[int, str]) -> tuple[list[Block], list[tupl
     for block in batch.blocks:
         good = tuple(request for request in block.requests if request.id not in reasons)
         if good:
-            done.append(block_of(block.id, block.key, good))
+            done.append(block_of(block.id, block.key, good, block.ahead))
         failed += [
             (block_of(block.id, block.key, (request,)), reasons[request.id])
             for request in block.requests

@@ -258,7 +258,7 @@ class LiveCluster:
         for request in block.requests:
             said = self._open[request.id].receipt.reasons
             del said[block.key.segment :]
-            said.append(reason)
+            said += [reason] * (1 + len(block.ahead))
         images, peer = b"", ""
         if source == GATEWAY:
             images = b"".join([self._open[request.id].image for request in block.requests])

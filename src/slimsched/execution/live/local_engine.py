@@ -42,6 +42,7 @@ class LocalEngine:
         self._ready = {spec.index: asyncio.Event() for spec in specs}
         self._failures = dict.fromkeys(self._ready, 0)
         self._supervisors: list[asyncio.Task[None]] = []
+        self._starting: set[asyncio.Task[asyncio.subprocess.Process]] = set()
         self._stopping = False
 
     async def start(self, listener: EngineListener) -> None:
@@ -86,6 +87,8 @@ class LocalEngine:
     async def stop(self, *, drain: bool = True) -> None:
         """Drain or kill every server, and remove sockets and shared memory."""
         self._stopping = True
+        if self._starting:
+            await asyncio.wait(self._starting)  # so that none is overlooked
         for index, connection in list(self._connections.items()):
             if drain:
                 self.send(index, Drain())
@@ -112,18 +115,10 @@ class LocalEngine:
     async def _supervise(self, spec: ServerSpec) -> None:
         """Keep one server alive; give up when it dies again and again before it is ready."""
         while not self._stopping:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "slimsched.execution.live.server_main",
-                stdin=asyncio.subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for the gateway, which stops its servers in order
-                env={**os.environ, **_environment(spec)},
-            )
-            self._processes[spec.index] = process
-            assert process.stdin is not None
-            process.stdin.write(msgspec.json.encode(spec))
-            process.stdin.close()
+            starting = asyncio.create_task(self._start_process(spec))
+            self._starting.add(starting)
+            starting.add_done_callback(self._starting.discard)
+            process = await asyncio.shield(starting)
             code = await process.wait()
             if self._stopping:
                 return
@@ -134,6 +129,21 @@ class LocalEngine:
             if tries >= len(RESTART_AFTER_S):
                 raise SlimError(f"{spec.name} ended {tries} times before it was ready (exit code {code})")
             await asyncio.sleep(RESTART_AFTER_S[tries])
+
+    async def _start_process(self, spec: ServerSpec) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "slimsched.execution.live.server_main",
+            stdin=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the gateway, which stops its servers in order
+            env={**os.environ, **_environment(spec)},
+        )
+        self._processes[spec.index] = process
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(spec))
+        process.stdin.close()
+        return process
 
     def _received(self, connection: FrameConnection, message: ToGateway) -> None:
         """A server says something; the first thing is that it is ready."""

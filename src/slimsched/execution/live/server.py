@@ -218,6 +218,9 @@ class LiveServer:
                     logits=run.logits,
                 )
             )
+            for block in run.done:
+                if block.ahead:
+                    self._arrive(block.going_on(batch.key.width), [r.id for r in block.requests])
         self._check_drained()
 
     def _waited_s(self, block: Block, until_s: float) -> float:
