@@ -58,7 +58,10 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim simulate --scenario paper --router random": Run("--rate 300 --seconds 0.5"),
     "slim simulate --scenario paper --router goal": Run("--rate 600"),
     "slim simulate --log": Run("--rate 300 --seconds 0.5"),
-    "slim compare": Run("--rate 600 --seconds 0.2 --seeds 1 --workers 1"),
+    "slim compare": Run("--rate 600 --seconds 0.2 --warmup 0 --seeds 1 --workers 1"),
+    "slim compare --scenario edge-12 --accuracy paper --rate 3000": Not(
+        "needs the policy of the line before", where="tests/learning/test_router_commands.py"
+    ),
     "slim compare --engine ray": Not("needs a Ray", where="tests/ray_engine"),
     "slim servers": Not("needs a Ray", where="tests/ray_engine"),
     "slim bound": Run(),
@@ -154,7 +157,9 @@ def test_every_command_is_run_or_has_a_reason_not_to_be(command: Command) -> Non
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """What `make serve` starts, on free ports and two small servers."""
-    done = subprocess.run(["make", "-n", "serve"], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["make", "-n", "--no-print-directory", "serve"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     command = Command("Makefile", done.stdout.splitlines()[-1], typed=True)
     assert command.words[:2] == ["slim", "serve"]
     running = serve(tmp_path_factory.mktemp("served"), *command.words[2:])
