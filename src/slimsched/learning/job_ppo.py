@@ -23,7 +23,7 @@ from slimsched.errors import ConfigError
 from slimsched.execution.simulated.jobs_comparison import JobSetting, build, prepare
 from slimsched.learning.job_episode import Episode, run_episode
 from slimsched.learning.job_order import SHIFTS, Features, LearnedOrder
-from slimsched.learning.ppo import Losses, PpoOptions, advantages, losses
+from slimsched.learning.ppo import Losses, PpoOptions, advantages, descend, losses
 from slimsched.telemetry.job_runs import histories
 from slimsched.workload.job_generator import generate_jobs
 
@@ -237,8 +237,5 @@ class JobTrainer:
                     returns[some],
                     options,
                 )
-                self.optimiser.zero_grad()
-                found.total.backward()  # type: ignore[no-untyped-call]
-                nn.utils.clip_grad_norm_(network.parameters(), options.gradient_norm)
-                self.optimiser.step()
+                descend(self.optimiser, network, found, options)
         return found

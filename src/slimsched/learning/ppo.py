@@ -128,6 +128,14 @@ def losses(
 # ---------------------------------------------------------------------- collect, update, report
 
 
+def descend(optimiser: torch.optim.Optimizer, network: nn.Module, found: Losses, options: PpoOptions) -> None:
+    """One step down the total loss, the gradient clipped."""
+    optimiser.zero_grad()
+    found.total.backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(network.parameters(), options.gradient_norm)
+    optimiser.step()
+
+
 class Progress(Struct, frozen=True, kw_only=True):
     """What one update saw: the curve of a training run."""
 
@@ -251,10 +259,7 @@ class PpoTrainer:
                     returns[some],
                     options,
                 )
-                self.optimiser.zero_grad()
-                found.total.backward()  # type: ignore[no-untyped-call]
-                nn.utils.clip_grad_norm_(network.parameters(), options.gradient_norm)
-                self.optimiser.step()
+                descend(self.optimiser, network, found, options)
         return found
 
     def _normalise(self, states: Values) -> None:
