@@ -119,10 +119,10 @@ async def server(width: float, batch: int, core: int) -> float:
     rng = np.random.default_rng(0)
     images = [image.tobytes() for image in rng.integers(0, 256, (batch, 3, 32, 32), dtype=np.uint8)]
     terms = Terms(width=width)
-    await asyncio.gather(*live.submit_many(images, terms))
+    await asyncio.gather(*live.submit_each(images, terms))
     began_s, waiters = perf_counter(), []
     for _ in range(SERVED_ROUNDS):
-        waiters += live.submit_many(images, terms)
+        waiters += live.submit_each(images, terms)
     await asyncio.gather(*waiters)
     rate = SERVED_ROUNDS * batch / (perf_counter() - began_s)
     await live.stop()

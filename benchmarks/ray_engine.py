@@ -242,8 +242,8 @@ async def membership(cluster: Cluster) -> list[tuple[str, float]]:
 
     async def load() -> None:
         while True:
-            found = await asyncio.gather(*live.submit_many([IMAGE] * 16))
-            if any(name in one.receipt.servers for one in found):
+            found = await asyncio.gather(*live.submit_each([IMAGE] * 16))
+            if any(name in one.receipts[0].servers for one in found):
                 seen.set()
 
     task = asyncio.create_task(load())

@@ -229,10 +229,10 @@ async def live(servers: int, spec: str, images: int) -> tuple[float, float]:
     engine = Instant(servers, scenario.cluster.network.classes)
     cluster = LiveCluster(gateway, engine, clock_zero_s=monotonic())
     await cluster.start()
-    await asyncio.gather(*cluster.submit_many([IMAGE] * 256))
+    await asyncio.gather(*cluster.submit_each([IMAGE] * 256))
     began_s, engine.server_s = perf_counter(), 0.0
     for _ in range(images // 2048):
-        await asyncio.gather(*cluster.submit_many([IMAGE] * 2048))
+        await asyncio.gather(*cluster.submit_each([IMAGE] * 2048))
     rate = images / (perf_counter() - began_s - engine.server_s)
     snapshot = ServerSnapshot(
         taken_s=0.0, utilization=0.5, power_w=50.0, vram_bytes=1, queued=(1, 2, 3, 4), instances=8

@@ -4,7 +4,7 @@ from slimsched.config import load_accuracy
 from slimsched.domain.block import Block, block_of
 from slimsched.domain.cluster import Cluster
 from slimsched.domain.device import Device
-from slimsched.domain.key import KEYS
+from slimsched.domain.key import KEYS, onward
 from slimsched.domain.link import Link
 from slimsched.domain.network import SLIM_RESNET
 from slimsched.domain.profile import Profile
@@ -76,9 +76,10 @@ def block(
     segment: int = 0,
     width: float = 0.5,
     previous: float | None = None,
+    ahead: tuple[float, ...] = (),
     **asked: float,
 ) -> Block:
     """A block of `count` requests whose ids begin at 100 × its number."""
     widths = () if previous is None else (previous,) * segment
     members = requests(count, first=100 * number, widths=widths, **asked)
-    return block_of(number, KEYS[segment, width, previous], members)
+    return block_of(number, onward(KEYS[segment, width, previous], ahead), members)

@@ -253,3 +253,7 @@ def _check_scheduler(options: SchedulerOptions, profile: Profile, where: str) ->
         )
     if options.batch_limit < 1 or options.scale_cap < 1:
         raise ConfigError(f"{where}: batch_limit and scale_cap must be at least 1")
+    if options.batch_limit_s < 0:
+        raise ConfigError(
+            f"{where}: batch_limit_s is {options.batch_limit_s:g}; give seconds, or 0 for no limit"
+        )

@@ -2,12 +2,12 @@
 
 from cluster import requests
 from slimsched.domain.block import block_of
-from slimsched.domain.key import KEYS
+from slimsched.domain.key import KEYS, onward
 from slimsched.execution.live.messages import BatchDone
 from slimsched.execution.ray.batch_split import split_by_gateway
 from slimsched.execution.ray.greeting import GATEWAY_BITS
 
-KEY = KEYS[3, 0.5, 0.5]
+KEY = onward(KEYS[2, 0.5, 0.5], (0.5,))
 FIRST, SECOND = 1 << GATEWAY_BITS, 2 << GATEWAY_BITS
 
 
@@ -24,6 +24,8 @@ def test_blocks_logits_and_energy_go_to_the_gateway_they_belong_to() -> None:
         busy_s=1.0,
         energy_j=8.0,
         logits=b"aabbccdd",
+        ahead=(0.5,),
+        legs_s=(0.6, 0.4),
     )
     (one, mine), (two, theirs) = split_by_gateway(done)
     assert (one, two) == (1, 2)
@@ -35,6 +37,7 @@ def test_blocks_logits_and_energy_go_to_the_gateway_they_belong_to() -> None:
     )
     assert (theirs.blocks, theirs.queue_s, theirs.logits, theirs.energy_j) == ([blocks[1]], [0.2], b"cc", 2.0)
     assert mine.busy_s == theirs.busy_s == 1.0
+    assert (mine.ahead, mine.legs_s) == (theirs.ahead, theirs.legs_s) == ((0.5,), (0.6, 0.4))
 
 
 def test_a_batch_of_one_gateway_stays_as_it_is() -> None:

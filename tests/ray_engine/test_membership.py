@@ -16,7 +16,8 @@ pytest.importorskip("ray")
 import ray
 
 from raylets import LATE, Raylets, start
-from slimsched.execution.live.cluster import Classified, LiveCluster
+from slimsched.execution.live.cluster import LiveCluster
+from slimsched.execution.live.parcel import Classified
 from slimsched.execution.ray.engine import RayEngine
 from slimsched.execution.ray.greeting import GATEWAY_BITS
 from slimsched.routing.commands import Answer, Drop
@@ -49,7 +50,7 @@ class Flow:
 
     async def _run(self) -> None:
         while True:
-            self.waiters += self._live.submit_many([IMAGE] * self._each)
+            self.waiters += [one.waiter for one in self._live.submit_each([IMAGE] * self._each)]
             while self._live.in_system > 64:
                 await asyncio.sleep(0.005)
             await asyncio.sleep(0.01)
@@ -95,12 +96,12 @@ def test_killing_a_raylet_under_load_loses_no_request_and_answers_none_twice(
 
     async def test(live: LiveCluster, engine: RayEngine, answers: Answers) -> None:
         flow = Flow(live)
-        await until(lambda: any("late" in one.receipt.servers for one in flow.latest()), 30)
+        await until(lambda: any("late" in one.receipts[0].servers for one in flow.latest()), 30)
         await asyncio.to_thread(raylets.kill, doomed)
         await until(lambda: not live.is_alive(2), 10)
-        await until(lambda: all("late" not in one.receipt.servers for one in flow.latest()), 10)
+        await until(lambda: all("late" not in one.receipts[0].servers for one in flow.latest()), 10)
         node = raylets.add(spare=1.0)  # Ray starts the server again there
-        await until(lambda: any("late" in one.receipt.servers for one in flow.latest()), 60)
+        await until(lambda: any("late" in one.receipts[0].servers for one in flow.latest()), 60)
         found = await flow.stop()
         raylets.cluster.remove_node(node)
         assert len(found) == len(answers.times) == len(flow.waiters)
@@ -116,7 +117,7 @@ def test_a_server_added_under_load_receives_work_within_seconds(raylets: Raylets
         flow = Flow(live)
         await until(lambda: len(answers.times) > 50, 30)
         node = raylets.add(spare=1.0)
-        await until(lambda: any("late" in one.receipt.servers for one in flow.latest()), 30)
+        await until(lambda: any("late" in one.receipts[0].servers for one in flow.latest()), 30)
         await flow.stop()
         assert set(answers.times.values()) == {1}
         raylets.cluster.remove_node(node)
@@ -132,7 +133,7 @@ def test_a_server_that_leaves_finishes_first_and_can_come_back(raylets: Raylets,
         await roster.drain_server.remote("two")
         await until(lambda: not live.is_alive(1), 10)
         assert await roster.servers.remote() == {"one": True}
-        await until(lambda: all("two" not in one.receipt.servers for one in flow.latest()), 20)
+        await until(lambda: all("two" not in one.receipts[0].servers for one in flow.latest()), 20)
         await roster.start_server.remote("two")
         await until(lambda: live.is_alive(1), 30)
         await flow.stop()

@@ -1,5 +1,7 @@
 """The gateway: events in, commands out, with a router that does as it is told."""
 
+import pytest
+
 from cluster import requests, small_cluster
 from slimsched.domain.block import Block
 from slimsched.domain.timer import Wake, WakeAt
@@ -22,13 +24,15 @@ from slimsched.routing.router import Route
 class Obedient:
     """Sends everything to the server it was told, or waits when told none."""
 
-    def __init__(self, server: int | None = 0, width: float = 0.5, group: int = 4) -> None:
-        self.server, self.width, self.group = server, width, group
+    def __init__(
+        self, server: int | None = 0, width: float = 0.5, group: int = 4, ahead: tuple[float, ...] = ()
+    ) -> None:
+        self.server, self.width, self.group, self.ahead = server, width, group, ahead
 
     def route(self, seen: Observation) -> Route | None:
         if self.server is None or not seen.alive[self.server]:
             return None
-        return Route(self.server, self.width, self.group, "told so")
+        return Route(self.server, self.width, self.group, "told so", self.ahead)
 
 
 class Front:
@@ -46,8 +50,10 @@ class Front:
     def arrive(self, count: int, first: int = 0, now_s: float = 0.0, **asked: float) -> list[Command]:
         return self.tell(RequestsArrived(requests=requests(count, first=first, **asked)), now_s)
 
-    def finish(self, *blocks: Block, server: int = 0, width: float = 0.5) -> list[Command]:
-        return self.tell(SegmentFinished(server=server, width=width, blocks=blocks))
+    def finish(
+        self, *blocks: Block, server: int = 0, width: float = 0.5, ahead: tuple[float, ...] = ()
+    ) -> list[Command]:
+        return self.tell(SegmentFinished(server=server, width=width, ahead=ahead, blocks=blocks))
 
 
 def sent(commands: list[Command]) -> list[SendBlock]:
@@ -209,14 +215,12 @@ def test_a_width_that_was_asked_for_is_served_whatever_the_router_says() -> None
 def test_a_block_of_one_stated_width_goes_through_all_segments_without_asking_again() -> None:
     front = Front(Obedient(width=0.5))
     (out,) = sent(front.tell(RequestsArrived(requests=requests(2, width=1.0))))
-    block = out.block
-    assert block.ahead == (1.0, 1.0, 1.0)
+    assert (out.block.key.segment, out.block.key.widths) == (0, (1.0,) * 4)
     backlog_s = front.gateway.seen.backlog_s[0]
-    for _ in range(3):
-        assert not sent(front.finish(block, width=1.0)), "the server goes on by itself"
-        assert front.gateway.seen.outstanding[0] == 2
-        block = block.going_on(1.0)
-    (answer,) = front.finish(block, width=1.0)
+    assert backlog_s == pytest.approx(
+        2 * sum(front.gateway.cluster.work_s[leg][0] for leg in out.block.key.legs)
+    )
+    (answer,) = front.finish(out.block, width=1.0, ahead=(1.0,) * 3)
     assert isinstance(answer, Answer)
     assert [request.widths for request in answer.requests] == [(1.0,) * 4] * 2
     assert front.gateway.seen.backlog_s[0] == 0.0 < backlog_s
@@ -224,11 +228,27 @@ def test_a_block_of_one_stated_width_goes_through_all_segments_without_asking_ag
 
 def test_a_server_that_dies_half_way_through_costs_no_request() -> None:
     front = Front(Obedient(width=0.5))
-    (out,) = sent(front.tell(RequestsArrived(requests=requests(1, width=1.0))))
-    front.finish(out.block, width=1.0)
+    front.tell(RequestsArrived(requests=requests(1, width=1.0)))
     front.router.server = 1
     (again,) = sent(front.tell(ServerDown(server=0)))
-    assert (again.server, again.block.key.segment, len(again.block.ahead)) == (1, 0, 3)
+    assert (again.server, again.block.key.segment, len(again.block.key.ahead)) == (1, 0, 3)
+
+
+def test_a_router_may_plan_some_segments_ahead_and_is_asked_again_after_them() -> None:
+    front = Front(Obedient(width=0.5, ahead=(0.25,)))
+    (out,) = sent(front.arrive(2))
+    assert out.block.key.widths == (0.5, 0.25)
+    front.router.ahead = ()
+    (on,) = sent(front.finish(out.block, width=0.5, ahead=(0.25,)))
+    assert (on.block.key.segment, on.block.key.previous) == (2, 0.25)
+    assert [request.widths for request in on.block.requests] == [(0.5, 0.25)] * 2
+
+
+def test_what_a_server_left_of_a_plan_is_sent_out_again() -> None:
+    front = Front(Obedient(width=0.5))
+    (out,) = sent(front.tell(RequestsArrived(requests=requests(2, width=1.0))))
+    (rest,) = sent(front.finish(out.block, width=1.0, ahead=(1.0,)))
+    assert (rest.block.key.segment, rest.block.key.widths) == (2, (1.0, 1.0))
 
 
 def test_an_accuracy_floor_lifts_the_width_where_it_could_not_be_reached_any_more() -> None:

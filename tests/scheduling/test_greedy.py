@@ -248,3 +248,44 @@ def test_resident_widths_are_loaded_at_the_start_and_stay() -> None:
     server.finish(run.batch.instance)
     assert server.tell(Wake(), now_s=100.0) == []
     assert len(server.scheduler.fleet) == 4
+
+
+def test_a_key_that_goes_on_holds_an_instance_of_every_segment_until_the_batch_is_done() -> None:
+    server = Server(resident=(0.5,))
+    for load in server.tell(Started()):
+        assert isinstance(load, LoadInstance)
+        server.tell(InstanceLoaded(instance=load.instance.id))
+    (run,) = ran(server.arrive(1, 3, ahead=(0.5, 0.25, 0.5)))
+    assert run.batch.key.widths == (0.5, 0.5, 0.25, 0.5)
+    assert len({run.batch.instance, *run.batch.also}) == 4
+    assert not ran(server.arrive(2, 1, segment=3, previous=0.5)), "the last segment's instance is taken too"
+    (after,) = ran(server.finish(run.batch.instance))
+    assert after.batch.instance == run.batch.also[-1]
+
+
+def test_a_key_that_goes_on_runs_as_far_as_instances_are_free() -> None:
+    server = Server()
+    first, second = server.load(0.5), server.load(0.5, segment=1, number=91)
+    (run,) = ran(server.arrive(1, 2, ahead=(0.5, 0.5, 0.5)))
+    assert run.batch.key.widths == (0.5, 0.5)
+    assert (run.batch.instance, run.batch.also) == (first, (second,))
+
+
+def test_requests_that_go_on_differently_share_no_batch() -> None:
+    server = Server()
+    instance = server.load(0.5)
+    server.arrive(1, 1)
+    server.arrive(2, 1, ahead=(0.5, 0.5, 0.5))
+    server.arrive(3, 1)
+    (run,) = ran(server.finish(instance))
+    assert [one.id for one in run.batch.blocks] == [2]
+
+
+def test_a_batch_takes_in_no_more_than_it_can_run_in_its_time() -> None:
+    longest_s = flat_profile().latency_s(KEYS[0, 0.5, None], 20)
+    server = Server(batch_limit=64, batch_limit_s=longest_s)
+    instance = server.load(0.5)
+    (run,) = ran(server.arrive(1, 32))
+    assert run.batch.size == 20
+    (rest,) = ran(server.finish(instance))
+    assert rest.batch.size == 12

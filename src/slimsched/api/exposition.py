@@ -18,10 +18,10 @@ class Histogram:
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
-    def observe(self, value: float) -> None:
-        """Take one value in."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """Take one value in, once or several times."""
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += times * value
 
     def lines(self, name: str, labels: Labels) -> list[str]:
         """Cumulative buckets, sum and count."""

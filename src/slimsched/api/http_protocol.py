@@ -81,7 +81,8 @@ class HttpProtocol(asyncio.Protocol):
         """A client has connected."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not its children
         self._open.add(self)
-        self._idle = self._loop.call_later(IDLE_LIMIT_S, self._timed_out)
+        self._heard_s = self._loop.time()
+        self._idle = self._loop.call_later(IDLE_LIMIT_S, self._look)
         if len(self._open) > self._open_limit:
             self._break(503, f"{self._open_limit} connections are open, which is the limit; try again")
 
@@ -96,8 +97,7 @@ class HttpProtocol(asyncio.Protocol):
         """Bytes have come."""
         if self._broken is not None:
             return
-        self._idle.cancel()
-        self._idle = self._loop.call_later(IDLE_LIMIT_S, self._timed_out)
+        self._heard_s = self._loop.time()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -227,10 +227,11 @@ class HttpProtocol(asyncio.Protocol):
         self._write(self._refuse(*self._broken), keep_alive=False)
         self._transport.close()
 
-    def _timed_out(self) -> None:
-        """Nothing came for long: close, unless we are the ones who are slow."""
-        if self._task is not None:
-            self._idle = self._loop.call_later(IDLE_LIMIT_S, self._timed_out)
+    def _look(self) -> None:
+        """If nothing came for long, close, unless we are the ones who are slow; else look again then."""
+        left_s = self._heard_s + IDLE_LIMIT_S - self._loop.time()
+        if self._task is not None or left_s > 0.0:
+            self._idle = self._loop.call_later(left_s if left_s > 0.0 else IDLE_LIMIT_S, self._look)
         elif self._headers or self._url:
             self._break(408, "the request did not arrive whole in time")
         else:

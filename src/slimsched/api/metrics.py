@@ -14,6 +14,7 @@ from slimsched.api.exposition import CONTENT_TYPE, Histogram, Labels, family, hi
 from slimsched.api.http_protocol import HttpResponse
 from slimsched.api.tally import SECONDS, Tally
 from slimsched.domain.cluster import Cluster
+from slimsched.domain.request import alike
 from slimsched.routing.commands import Answer, Drop, SendBlock
 from slimsched.routing.events import RequestsArrived
 from slimsched.routing.fluid import fluid_optimum
@@ -88,7 +89,8 @@ class Metrics:
             if isinstance(command, RunBatch):
                 key, size = command.batch.key, command.batch.size
                 self._batch.observe(size)
-                self._segments[machine, key.segment, key.width] += size
+                for leg in key.legs:
+                    self._segments[machine, leg.segment, leg.width] += size
 
     def page(self) -> HttpResponse:
         """The metrics as Prometheus reads them."""
@@ -97,10 +99,10 @@ class Metrics:
 
     def _answer(self, command: Answer, now_s: float) -> None:
         accuracy = self._gateway.cluster.accuracy
-        for request in command.requests:
-            self._latency_s.observe(now_s - request.arrival_s)
-            self._in_time += now_s <= request.deadline_s
-            self._worth += accuracy.accuracy(request.widths)
+        for request, count in alike(command.requests):
+            self._latency_s.observe(now_s - request.arrival_s, count)
+            self._in_time += count * (now_s <= request.deadline_s)
+            self._worth += count * accuracy.accuracy(request.widths)
         self._answered += len(command.requests)
 
     def _remember(self, now_s: float) -> None:

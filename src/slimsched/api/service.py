@@ -1,6 +1,5 @@
 """The inference service: what both protocols call. Admission, limits, the cluster, and the receipt."""
 
-import asyncio
 from enum import StrEnum
 
 import numpy as np
@@ -19,7 +18,8 @@ from slimsched.api.refusal import (
 )
 from slimsched.api.tally import Tally
 from slimsched.domain.width import format_widths
-from slimsched.execution.live.cluster import Classified, DroppedError, LiveCluster
+from slimsched.execution.live.cluster import DroppedError, LiveCluster
+from slimsched.execution.live.parcel import Classified
 from slimsched.slimmable.weights import ModelCard
 
 
@@ -82,16 +82,14 @@ class InferenceService:
     async def infer(self, call: Call) -> Answered:
         """Classify the images of a call; a refusal says why not."""
         self._admit(call)
-        waiters = self._cluster.submit_many([image.tobytes() for image in call.images], call.terms)
+        parcel = self._cluster.submit(call.images.data.cast("B"), call.terms, count=len(call.images))
         try:
-            answers = await asyncio.gather(*waiters)
+            found = await parcel
         except DroppedError as dropped:
             raise _refusal(str(dropped)) from None
         finally:
-            self._cluster.cancel(waiters)
-        return Answered(
-            logits=np.stack([answer.logits for answer in answers]), parameters=self._receipt(answers)
-        )
+            self._cluster.cancel(parcel)
+        return Answered(logits=found.logits, parameters=self._receipt(found))
 
     def labels(self, classes: NDArray[np.int64]) -> list[str]:
         """Names of classes."""
@@ -134,23 +132,24 @@ class InferenceService:
                 f"{under_way} images are under way, {most} are the limit; try again", retry_after_s=1.0
             )
 
-    def _receipt(self, answers: list[Classified]) -> dict[str, Parameter]:
+    def _receipt(self, found: Classified) -> dict[str, Parameter]:
         """What each image was given, several separated by semicolons, and the means over the call."""
-        receipts = [answer.receipt for answer in answers]
+        receipts, images = found.receipts, len(found.logits)
         count = len(receipts)
+        each = images // count  # images a receipt holds for
         accuracy = sum(self._cluster.accuracy.accuracy(one.widths) for one in receipts) / count
         queue_s = sum(one.queue_s for one in receipts) / count
         compute_s = sum(one.compute_s for one in receipts) / count
         latency_s = sum(one.latency_s for one in receipts) / count
-        self.tally.answered(receipts)
+        self.tally.answered(receipts, each)
         return {
-            "widths": ";".join(format_widths(one.widths) for one in receipts),
-            "servers": ";".join(",".join(one.servers) for one in receipts),
+            "widths": ";".join([format_widths(one.widths) for one in receipts] * each),
+            "servers": ";".join([",".join(one.servers) for one in receipts] * each),
             "predicted_accuracy": accuracy,
             "queue_ms": 1e3 * queue_s,
             "compute_ms": 1e3 * compute_s,
             "network_ms": 1e3 * max(0.0, latency_s - queue_s - compute_s),
-            "energy_mj": 1e3 * sum(one.energy_j for one in receipts),
+            "energy_mj": 1e3 * each * sum(one.energy_j for one in receipts),
             "energy_source": receipts[0].energy_source,
             "reason": receipts[0].reasons[-1],
         }

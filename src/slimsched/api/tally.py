@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from slimsched.api.exposition import Histogram, family, histogram
-from slimsched.execution.live.cluster import Receipt
+from slimsched.execution.live.parcel import Receipt
 
 log = logging.getLogger("slim.access")
 
@@ -32,12 +32,12 @@ class Tally:
         if kind == "infer":
             self._took_s[protocol].observe(seconds)
 
-    def answered(self, receipts: Sequence[Receipt]) -> None:
-        """Images were answered."""
+    def answered(self, receipts: Sequence[Receipt], each: int) -> None:
+        """Images were answered, so many with each receipt."""
         for one in receipts:
-            self._queue_s.observe(one.queue_s)
-            self._compute_s.observe(one.compute_s)
-            self._network_s.observe(max(0.0, one.latency_s - one.queue_s - one.compute_s))
+            self._queue_s.observe(one.queue_s, each)
+            self._compute_s.observe(one.compute_s, each)
+            self._network_s.observe(max(0.0, one.latency_s - one.queue_s - one.compute_s), each)
 
     def lines(self) -> list[str]:
         """Exposition text."""

@@ -43,7 +43,7 @@ class SegmentSpans:
         elif isinstance(event, SegmentFinished):
             for block in event.blocks:
                 for request in block.requests:
-                    self._segment(request, event, now_ns)
+                    self._segments(request, event, now_ns)
         for command in commands:
             if isinstance(command, SendBlock):
                 for request in command.block.requests:
@@ -63,20 +63,25 @@ class SegmentSpans:
         if span.is_recording():
             self._open[request.id] = _Image(span, set_span_in_context(span))
 
-    def _segment(self, request: Request, event: SegmentFinished, now_ns: int) -> None:
-        """From leaving the gateway to being back: moving, waiting and running."""
+    def _segments(self, request: Request, event: SegmentFinished, now_ns: int) -> None:
+        """From leaving the gateway to being back: moving, waiting and running; of several segments that ran
+        in a row the first has the moving and waiting."""
         image = self._open.get(request.id)
         if image is None or not image.sent_ns:
             return
-        given = {
-            "slim.segment": request.segment,
-            "slim.width": event.width,
-            "slim.server": self._names[event.server],
-            "slim.reason": image.reason,
-        }
-        name = f"segment {request.segment}"
-        span = self._tracer.start_span(name, image.context, start_time=image.sent_ns, attributes=given)
-        span.end(now_ns)
+        start_ns, widths, ran_s = image.sent_ns, (event.width, *event.ahead), event.legs_s
+        for number, width in enumerate(widths):
+            end_ns = now_ns - int(1e9 * sum(ran_s[number + 1 :]))
+            given = {
+                "slim.segment": request.segment + number,
+                "slim.width": width,
+                "slim.server": self._names[event.server],
+                "slim.reason": image.reason,
+            }
+            name = f"segment {request.segment + number}"
+            span = self._tracer.start_span(name, image.context, start_time=start_ns, attributes=given)
+            span.end(end_ns)
+            start_ns = end_ns
 
     def _end(self, request: Request, now_ns: int, outcome: str) -> None:
         image = self._open.pop(request.id, None)

@@ -1,6 +1,7 @@
 """`slim serve`: the cluster behind the Open Inference Protocol."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -169,6 +170,8 @@ async def _serve(
         looking.cancel()
         await asyncio.gather(http.stop(), grpc.stop())
         return
+    gc.collect()
+    gc.freeze()  # what is here now stays: no collection needs to look at it again
     address = f"http{'s' if tls else ''}://{host}:{http_port}"
     _say(console, f"ready: {address}/v2/models/slimresnet, gRPC at {host}:{grpc_port}, router {router}")
     _say(console, f"dashboard: {address}/")

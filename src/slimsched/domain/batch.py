@@ -9,7 +9,8 @@ from slimsched.domain.key import Key
 class Batch(Struct, frozen=True, kw_only=True):
     """Blocks (or parts of them) that run together on an instance, at the width of `key`.
 
-    With upward merge a block's own key may ask for a narrower width than the batch runs at.
+    With upward merge a block's own key may ask for a narrower width than the batch runs at. A batch whose
+    key goes on holds an instance of each segment, `instance` and then `also`; its blocks may ask for more.
     """
 
     id: int
@@ -17,3 +18,4 @@ class Batch(Struct, frozen=True, kw_only=True):
     instance: int
     blocks: tuple[Block, ...]
     size: int
+    also: tuple[int, ...] = ()

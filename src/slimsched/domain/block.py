@@ -1,17 +1,15 @@
 """A block: requests the router sends to one server together."""
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from slimsched.domain.key import KEYS, Key
+from slimsched.domain.key import Key
 from slimsched.domain.request import Request
 
 
 class Block(Struct, frozen=True, kw_only=True, array_like=True):
     """A micro-batch group of one key; a server may split it over batches, the parts keep its id.
 
-    `priority` and `deadline_s` are the most urgent of its requests. With widths `ahead` the server goes on by
-    itself through as many further segments, without asking the gateway again.
+    `priority` and `deadline_s` are the most urgent of its requests.
     """
 
     id: int
@@ -19,17 +17,10 @@ class Block(Struct, frozen=True, kw_only=True, array_like=True):
     requests: tuple[Request, ...]
     deadline_s: float
     priority: int = 0
-    ahead: tuple[float, ...] = ()
 
     def split(self, size: int) -> "tuple[Block, Block]":
         """Cut after `size` requests."""
         return self._with(self.requests[:size]), self._with(self.requests[size:])
-
-    def going_on(self, width: float) -> "Block":
-        """What comes of it once its segment has run at `width`: the same block before the next segment."""
-        key = KEYS[self.key.segment + 1, self.ahead[0], width]
-        requests = tuple(request.after(width) for request in self.requests)
-        return replace(self, key=key, requests=requests, ahead=self.ahead[1:])
 
     def _with(self, requests: tuple[Request, ...]) -> "Block":
         return Block(
@@ -38,17 +29,14 @@ class Block(Struct, frozen=True, kw_only=True, array_like=True):
             requests=requests,
             deadline_s=self.deadline_s,
             priority=self.priority,
-            ahead=self.ahead,
         )
 
 
-def block_of(block_id: int, key: Key, requests: tuple[Request, ...], ahead: tuple[float, ...] = ()) -> Block:
+def block_of(block_id: int, key: Key, requests: tuple[Request, ...]) -> Block:
     """Gather requests into a block as urgent as the most urgent of them."""
     if len(requests) == 1:
         deadline_s, priority = requests[0].deadline_s, requests[0].priority
     else:
         deadline_s = min([request.deadline_s for request in requests])
         priority = max([request.priority for request in requests])
-    return Block(
-        id=block_id, key=key, requests=requests, deadline_s=deadline_s, priority=priority, ahead=ahead
-    )
+    return Block(id=block_id, key=key, requests=requests, deadline_s=deadline_s, priority=priority)

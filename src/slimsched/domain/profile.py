@@ -78,14 +78,14 @@ class Profile:
 
     def latencies_s(self, key: Key, batch: int) -> list[float]:
         """Time of a batch while 1, 2, …, `top_concurrency` batches share the device."""
-        rows = self._latency[key]
+        rows = self._latency.get(key) or self._course_latency(key)
         if batch <= self.top_batch:
             return rows[batch - 1]
         return [latency_s * batch / self.top_batch for latency_s in rows[-1]]
 
     def energy_j(self, key: Key, batch: int) -> float:
         """Energy of a batch above idle."""
-        row = self._energy[key]
+        row = self._energy.get(key) or self._course_energy(key)
         return row[batch - 1] if batch <= self.top_batch else row[-1] * batch / self.top_batch
 
     def work_s(self, key: Key, batch_limit: int) -> float:
@@ -95,6 +95,19 @@ class Profile:
             for size, row in enumerate(self._latency[key][:batch_limit], start=1)
             for count, latency_s in enumerate(row, start=1)
         )
+
+    def _course_latency(self, key: Key) -> list[list[float]]:
+        """Of a key that goes on through further segments: the sum of its legs, kept for the next time."""
+        legs = [self._latency[leg] for leg in key.legs]
+        rows = [[sum(at) for at in zip(*row, strict=True)] for row in zip(*legs, strict=True)]
+        self._latency[key] = rows
+        return rows
+
+    def _course_energy(self, key: Key) -> list[float]:
+        row = self._energy[key] = [
+            sum(at) for at in zip(*[self._energy[leg] for leg in key.legs], strict=True)
+        ]
+        return row
 
     def _check(self) -> None:
         where = f"profile '{self.name}'"

@@ -1,5 +1,7 @@
 """A request: one image on its way through the four segments."""
 
+from collections.abc import Iterator, Sequence
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -42,8 +44,8 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
         """Whether its sender limits what the router may choose."""
         return bool(self.min_accuracy or self.width or self.max_energy_j)
 
-    def after(self, width: float) -> "Request":
-        """The same request once its next segment has run at this width."""
+    def after(self, *widths: float) -> "Request":
+        """The same request once its next segments have run at these widths."""
         return Request(  # written out: this runs for every request and segment
             id=self.id,
             arrival_s=self.arrival_s,
@@ -51,7 +53,7 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
             min_accuracy=self.min_accuracy,
             priority=self.priority,
             image=self.image,
-            widths=(*self.widths, width),
+            widths=self.widths + widths,
             width=self.width,
             max_energy_j=self.max_energy_j,
         )
@@ -59,3 +61,19 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     def restarted(self) -> "Request":
         """The same request from its image again, its activation being lost."""
         return replace(self, widths=())
+
+
+def alike(requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:
+    """Neighbours that came together, are due together and passed the same widths: the first, and how many."""
+    first, count = requests[0], 0
+    for request in requests:
+        if (
+            request.arrival_s == first.arrival_s
+            and request.deadline_s == first.deadline_s
+            and request.widths == first.widths
+        ):
+            count += 1
+        else:
+            yield first, count
+            first, count = request, 1
+    yield first, count

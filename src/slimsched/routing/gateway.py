@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from slimsched.domain.block import Block, block_of
 from slimsched.domain.cluster import GATEWAY, Cluster
-from slimsched.domain.key import KEYS, Key
+from slimsched.domain.key import KEYS, Key, onward
 from slimsched.domain.request import Request
 from slimsched.domain.timer import Wake, WakeAt
 from slimsched.domain.width import SEGMENTS
@@ -86,8 +86,8 @@ class Gateway:
                 commands += self._admit(requests, now_s)
             case RequestsCancelled(requests=numbers):
                 self._cancelled.update(numbers)
-            case SegmentFinished(server=server, width=width, blocks=blocks):
-                commands += self._advance(server, width, blocks)
+            case SegmentFinished(server=server, width=width, ahead=ahead, blocks=blocks):
+                commands += self._advance(server, (width, *ahead), blocks)
             case BlockDropped(block=block, reason=reason):
                 if gone := self._bring_back(block):
                     commands += self._drop(gone, reason)
@@ -141,7 +141,7 @@ class Gateway:
             if early_drop and first.deadline_s <= now_s:
                 commands += self._drop(lane.take(place, 1), "deadline passed")
                 continue
-            seen.segment, seen.previous, seen.source, _ = place
+            seen.segment, seen.previous, seen.source, seen.asked = place
             seen.count, seen.widths = count, first.widths
             seen.arrival_s, seen.deadline_s, seen.min_accuracy = (
                 first.arrival_s,
@@ -170,7 +170,8 @@ class Gateway:
                 f"router {type(self.router).__name__} answered {route}: the server must be alive "
                 f"(alive: {self.seen.alive_ids}), the width one of the network's, the group at least 1"
             )
-        return key
+        ahead = (asked,) * (SEGMENTS - 1 - segment) if asked else route.ahead
+        return onward(key, ahead) if ahead else key
 
     def _sift(self, requests: tuple[Request, ...], commands: list[Command]) -> tuple[Request, ...]:
         """Drop those that nobody waits for any more; return the others."""
@@ -182,19 +183,16 @@ class Gateway:
         return tuple(request for request in requests if request not in gone)
 
     def _send(self, route: Route, key: Key, requests: tuple[Request, ...], source: int) -> SendBlock:
-        """Note what goes out and where; a width stated for all segments is sent for all of them at once."""
+        """Note what goes out and where."""
         self._next_block += 1
         server, count = route.server, len(requests)
-        ahead = (requests[0].width,) * (SEGMENTS - 1 - key.segment) if requests[0].width else ()
-        work_s = float(self.cluster.work_s[key][server])
-        for segment, width in enumerate(ahead, start=key.segment + 1):
-            work_s += float(self.cluster.work_s[KEYS[segment, width, width]][server])
+        work_s = sum([float(self.cluster.work_s[leg][server]) for leg in key.legs])
         self._sent[self._next_block] = _Sent(server, requests, work_s)
         seen = self.seen
         seen.outstanding[server] += count
         seen.backlog_s[server] += work_s * count
         seen.fifo -= count
-        block = block_of(self._next_block, key, requests, ahead)
+        block = block_of(self._next_block, key, requests)
         return SendBlock(server=server, block=block, source=source, reason=route.reason)
 
     def _admit(self, requests: tuple[Request, ...], now_s: float) -> list[Command]:
@@ -234,24 +232,22 @@ class Gateway:
                 lane.push(place, members)
         self.seen.fifo += len(requests)
 
-    def _advance(self, server: int, width: float, blocks: tuple[Block, ...]) -> list[Command]:
-        """Move requests on to their next segment, or answer them after the last."""
+    def _advance(self, server: int, widths: tuple[float, ...], blocks: tuple[Block, ...]) -> list[Command]:
+        """Move requests on past the segments that have run, or answer them after the last."""
         commands: list[Command] = []
         for block in blocks:
-            if block.ahead:
-                continue  # the server goes on with it
             back = self._bring_back(block)
             if self._cancelled:
                 back = self._sift(back, commands)
             if not back:
                 continue
-            moved = [request.after(width) for request in back]
+            moved = [request.after(*widths) for request in back]
             if moved[0].is_done:
                 self._in_system -= len(moved)
                 self.seen.done += len(moved)
                 commands.append(Answer(requests=tuple(moved)))
             else:
-                self._wait(moved, block.key.segment + 1, width, server)
+                self._wait(moved, moved[0].segment, moved[0].previous, server)
         return commands
 
     def _bring_back(self, block: Block) -> tuple[Request, ...]:

@@ -26,6 +26,7 @@ class Observation:
         self.arrival_s = 0.0
         self.deadline_s = NEVER_S
         self.min_accuracy = 0.0
+        self.asked = 0.0  # the width their senders stated for all segments; 0: the router chooses
         # the whole
         self.fifo = 0
         self.done = 0

@@ -8,12 +8,13 @@ from slimsched.routing.observation import Observation
 
 
 class Route(Struct, frozen=True):
-    """Send up to `group` requests of the head to `server`, to run at `width`."""
+    """Send up to `group` requests of the head to `server`, to run at `width` and go on there at `ahead`."""
 
     server: int
     width: float
     group: int
     reason: str = ""
+    ahead: tuple[float, ...] = ()
 
 
 class Router(Protocol):

@@ -15,7 +15,7 @@ from typing import assert_never
 from slimsched.domain.batch import Batch
 from slimsched.domain.block import Block
 from slimsched.domain.instance import Instance
-from slimsched.domain.key import KEYS, Key
+from slimsched.domain.key import KEYS, Key, onward
 from slimsched.domain.profile import Profile
 from slimsched.domain.timer import Wake, WakeAt
 from slimsched.domain.width import SEGMENTS
@@ -48,6 +48,7 @@ class GreedyScheduler:
         self._next_batch = 0
         self._wake_s: float | None = None
         self._resident: set[int] = set()
+        self._limits: dict[Key, int] = {}
 
     def handle(self, event: Event, *, now_s: float) -> list[Command]:
         """Take one event into account and return what must now be done."""
@@ -57,8 +58,8 @@ class GreedyScheduler:
             case BlockArrived(block=block):
                 self.queue.push(block)
             case BatchFinished(instance=instance):
-                self.fleet.step(instance, "finished", now_s)
-                del self._running[instance]
+                for one in (instance, *self._running.pop(instance).also):
+                    self.fleet.step(one, "finished", now_s)
             case InstanceLoaded(instance=instance):
                 self.fleet.step(instance, "loaded", now_s)
             case InstanceUnloaded(instance=instance):
@@ -116,18 +117,47 @@ class GreedyScheduler:
 
     def _run(self, key: Key, instance: Instance, now_s: float) -> RunBatch:
         """Lines 4 and 10: one key, at most B_max requests, on the instance found."""
-        limit = self.options.batch_limit
+        limit = self._limits.get(key) or self._limit(key)
         blocks = self.queue.pop(key, limit)
         size = sum([len(block.requests) for block in blocks])
-        if self.options.merge_upward and size < limit:
+        also: list[int] = []
+        if key.ahead:
+            key, also = self._go_on(key, now_s)
+        elif self.options.merge_upward and size < limit:
             size += self._merge(key, blocks, limit - size)
-        if self.options.wider_instance == "full" and instance.width != key.width:
+        if not also and self.options.wider_instance == "full" and instance.width != key.width:
             key = KEYS[key.segment, instance.width, key.previous]
         self._next_batch += 1
-        batch = Batch(id=self._next_batch, key=key, instance=instance.id, blocks=tuple(blocks), size=size)
+        batch = Batch(
+            id=self._next_batch,
+            key=key,
+            instance=instance.id,
+            blocks=tuple(blocks),
+            size=size,
+            also=tuple(also),
+        )
         self.fleet.step(instance.id, "run", now_s)
         self._running[instance.id] = batch
         return RunBatch(batch=batch, why="full" if size == limit else "all that waited")
+
+    def _limit(self, key: Key) -> int:
+        """B_max, or the largest batch that runs within the time a batch may take; at least one request."""
+        limit, longest_s = self.options.batch_limit, self.options.batch_limit_s
+        while limit > 1 and 0.0 < longest_s < self._profile.latency_s(key, limit):
+            limit -= 1
+        self._limits[key] = limit
+        return limit
+
+    def _go_on(self, key: Key, now_s: float) -> tuple[Key, list[int]]:
+        """How far a key that goes on can go now: until the first segment without a free instance."""
+        first, *further = key.legs
+        also: list[int] = []
+        for leg in further:
+            instance = self.fleet.free_best_fit(leg.segment, leg.width)
+            if instance is None:
+                break
+            also.append(self.fleet.step(instance.id, "run", now_s).id)
+        return onward(first, key.ahead[: len(also)]), also
 
     def _merge(self, key: Key, blocks: list[Block], room: int) -> int:
         """Let narrower requests of the same segment and previous width ride in the room that is left."""

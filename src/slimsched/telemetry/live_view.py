@@ -115,7 +115,7 @@ class LiveView:
             whereabouts.arrived(event.requests)
         elif isinstance(event, SegmentFinished):
             for block in event.blocks:
-                whereabouts.finished(block, event.server)
+                whereabouts.finished(block, event.server, 1 + len(event.ahead))
         elif isinstance(event, TelemetryReceived):
             self._snapshots[event.server].append(event.snapshot)
         elif isinstance(event, InputLost):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from slimsched.domain.accuracy import AccuracyTable
 from slimsched.domain.batch import Batch
-from slimsched.domain.request import Request
+from slimsched.domain.request import Request, alike
 from slimsched.domain.width import SEGMENTS, WIDTHS
 
 _PLACE = {width: place for place, width in enumerate(WIDTHS)}
@@ -88,10 +88,11 @@ class Recent:
     def answered(self, now_s: float, requests: tuple[Request, ...]) -> None:
         """Requests were answered."""
         accuracy = self._accuracy.accuracy
-        self._answers.add(now_s, len(requests))
-        self._on_time.add(now_s, sum([now_s <= request.deadline_s for request in requests]))
-        self._worth.add(now_s, sum([accuracy(request.widths) for request in requests]))
-        self._latency_s.add(now_s, [now_s - request.arrival_s for request in requests])
+        for request, count in alike(requests):
+            self._answers.add(now_s, count)
+            self._on_time.add(now_s, count * (now_s <= request.deadline_s))
+            self._worth.add(now_s, count * accuracy(request.widths))
+            self._latency_s.add(now_s, [now_s - request.arrival_s] * count)
 
     def dropped(self, now_s: float, count: int) -> None:
         """Requests were given up."""
@@ -103,9 +104,10 @@ class Recent:
 
     def ran(self, now_s: float, server: int, batch: Batch) -> None:
         """A server was given a batch to run."""
-        segment, width = batch.key.segment, _PLACE[batch.key.width]
-        self._ran.append((now_s, server, segment, width, batch.size))
-        self.images[server, segment, width] += batch.size
+        for leg in batch.key.legs:
+            segment, width = leg.segment, _PLACE[leg.width]
+            self._ran.append((now_s, server, segment, width, batch.size))
+            self.images[server, segment, width] += batch.size
 
     def span_s(self, now_s: float) -> float:
         """How long the figures reach back: less than the window at the start of a run."""

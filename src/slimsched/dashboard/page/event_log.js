@@ -37,9 +37,9 @@ class LogView {
       this.note("arrived", now, event.requests.length);
       for (const r of event.requests) this.places.set(r[ID], { at: -1, segment: 0, holder: -1 });
     } else if (event.type === "SegmentFinished") {
-      for (const [, [segment], requests, , , ahead] of event.blocks) for (const r of requests) {
+      for (const [, [segment], requests] of event.blocks) for (const r of requests) {
         const place = this.places.get(r[ID]);
-        if (place?.at === event.server && place.segment === segment) Object.assign(place, { at: ahead?.length ? event.server : -1, segment: Math.min(segment + 1, 3), holder: event.server });
+        if (place?.at === event.server && place.segment === segment) Object.assign(place, { at: -1, segment: Math.min(segment + 1 + (event.ahead?.length ?? 0), 3), holder: event.server });
       }
     } else if (event.type === "InputLost") {
       for (const r of event.block[2]) { const place = this.places.get(r[ID]); if (place?.at === event.server) Object.assign(place, { at: -1, segment: 0, holder: -1 }); }
@@ -92,7 +92,7 @@ class LogView {
     const at = [...this.names, ""].map(() => [0, 0, 0, 0]); // the gateway is last
     for (const place of this.places.values()) at.at(place.at)[place.segment] += 1;
     const widths = this.names.map(() => [0, 0, 0, 0]), mix = LOG_WIDTHS.map(() => [0, 0, 0, 0]);
-    for (const [, server, [segment, width], size] of ran) { widths[server][LOG_WIDTHS.indexOf(width)] += size; mix[segment][LOG_WIDTHS.indexOf(width)] += size; }
+    for (const [, server, [segment, width, , ahead], size] of ran) [width, ...(ahead ?? [])].forEach((w, n) => { widths[server][LOG_WIDTHS.indexOf(w)] += size; mix[segment + n][LOG_WIDTHS.indexOf(w)] += size; });
     const inTime = answered.filter((a) => a[2]).length, left = answered.length + sum(dropped);
     const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : 0);
     return {

@@ -62,6 +62,20 @@ class ActivationStore:
         pieces = _pieces(found, requests)
         return pieces[0] if len(pieces) == 1 else _joined(pieces)
 
+    def take_all(self, parts: Sequence[Sequence[int]]) -> Tensor:
+        """Gather the rows of several blocks' requests, one block behind the other."""
+        pieces = [self.take(requests) for requests in parts]
+        return pieces[0] if len(pieces) == 1 else _joined(pieces)
+
+    def has(self, requests: Sequence[int]) -> bool:
+        """Whether the rows of all of them are here."""
+        with self._lock:
+            whole = self._whole.get(requests[0])
+            if whole is not None and whole.requests == requests:
+                return True
+        opened = self._opened()
+        return all(request in opened for request in requests)
+
     def forget(self, requests: Sequence[int]) -> None:
         """Drop what nobody will ask for."""
         opened = self._opened()

@@ -1,22 +1,21 @@
 """The live cluster: the same gateway as simulated, its commands carried out by an engine's servers."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import monotonic
 from typing import assert_never
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from slimsched.domain.accuracy import AccuracyTable
 from slimsched.domain.batch import Batch
 from slimsched.domain.block import Block
 from slimsched.domain.cluster import GATEWAY
+from slimsched.domain.key import KEYS, onward
 from slimsched.domain.request import NEVER_S, Request
 from slimsched.domain.terms import ANY_TERMS, Terms
 from slimsched.domain.timer import Wake, WakeAt
-from slimsched.domain.width import SEGMENTS
 from slimsched.errors import SlimError
 from slimsched.execution.live.engine import Engine
 from slimsched.execution.live.messages import (
@@ -29,6 +28,7 @@ from slimsched.execution.live.messages import (
     TakeBlock,
     ToGateway,
 )
+from slimsched.execution.live.parcel import Classified, Parcel
 from slimsched.routing.commands import Answer, Command, Drop, SendBlock
 from slimsched.routing.events import (
     BlockDropped,
@@ -52,36 +52,6 @@ class DroppedError(SlimError):
     """A request was given up; the message says why."""
 
 
-class Receipt(Struct, kw_only=True):
-    """What a request was given: widths and servers by segment, and where its time and energy went."""
-
-    widths: tuple[float, ...] = ()
-    servers: list[str] = []
-    reasons: list[str] = []
-    queue_s: float = 0.0
-    compute_s: float = 0.0
-    energy_j: float = 0.0
-    energy_source: str = ""
-    latency_s: float = 0.0
-
-
-class Classified(Struct, frozen=True, kw_only=True):
-    """A request's logits and its receipt."""
-
-    logits: NDArray[np.float32]
-    receipt: Receipt
-
-
-class _Open(Struct):
-    """A request under way: its image, who waits for it, its receipt so far."""
-
-    image: bytes
-    waiter: "asyncio.Future[Classified]"
-    receipt: Receipt
-    arrival_s: float
-    logits: NDArray[np.float32] | None = None
-
-
 class LiveCluster:
     """Carries out the commands of a gateway in real time."""
 
@@ -96,10 +66,13 @@ class LiveCluster:
     ) -> None:
         self._gateway, self._engine, self._observers = gateway, engine, observers
         self._names = gateway.cluster.names
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, Parcel] = {}  # by request
+        self._arrived: list[Request] = []  # that the gateway has not been told of yet
         self._next_id = first_id
         self._zero_s = monotonic() if clock_zero_s is None else clock_zero_s
         self._power_source = [""] * len(self._names)
+        self.power_sources = ""
+        """Where the servers' power figures come from."""
         self.why_waiting: dict[str, dict[str, str]] = {}
         """What each server last said of batches that could not form."""
 
@@ -127,11 +100,6 @@ class LiveCluster:
         """Whether a server takes work now."""
         return bool(self._gateway.seen.alive[server])
 
-    @property
-    def power_sources(self) -> str:
-        """Where the servers' power figures come from."""
-        return "; ".join(sorted({source for source in self._power_source if source}))
-
     def power_source(self, server: int) -> str:
         """Where one server's power figure comes from; empty before its first sample."""
         return self._power_source[server]
@@ -143,52 +111,52 @@ class LiveCluster:
             self._tell(ServerDown(server=server))
         await self._engine.start(self)
 
-    def submit(
-        self, image: bytes, terms: Terms = ANY_TERMS, *, number: int = -1
-    ) -> "asyncio.Future[Classified]":
-        """Take one raw uint8 image in; `number` is its place in a known set."""
-        return self.submit_many([image], terms, numbers=[number])[0]
+    def submit(self, images: bytes | memoryview, terms: Terms = ANY_TERMS, *, count: int = 1) -> Parcel:
+        """Take a call in: so many raw uint8 images, one behind the other; the answer is to be awaited."""
+        now_s = self.now_s
+        parcel = self._parcel(images, count, now_s)
+        self._arrive([_request(number, -1, terms, now_s) for number in parcel.requests])
+        return parcel
 
-    def submit_many(
+    def submit_each(
         self, images: Sequence[bytes], terms: Terms = ANY_TERMS, *, numbers: Sequence[int] | None = None
-    ) -> "list[asyncio.Future[Classified]]":
-        """Take several images in at once, all on the same terms."""
-        now_s, first = self.now_s, self._next_id
-        self._next_id += len(images)
-        requests = tuple(
-            Request(
-                id=first + n,
-                arrival_s=now_s,
-                deadline_s=min(NEVER_S, now_s + terms.deadline_s),
-                min_accuracy=terms.min_accuracy,
-                priority=terms.priority,
-                image=-1 if numbers is None else numbers[n],
-                width=terms.width,
-                max_energy_j=terms.max_energy_j,
-            )
-            for n in range(len(images))
-        )
-        waiters = []
-        for request, image in zip(requests, images, strict=True):
-            waiter: asyncio.Future[Classified] = self._loop.create_future()
-            waiters.append(waiter)
-            self._open[request.id] = _Open(image, waiter, Receipt(servers=[], reasons=[]), now_s)
-        self._tell(RequestsArrived(requests=requests))
-        return waiters
+    ) -> list[Parcel]:
+        """Take several calls of one image in at once; `numbers` are the images' places in a known set."""
+        now_s = self.now_s
+        parcels = [self._parcel(image, 1, now_s) for image in images]
+        requests = [
+            _request(parcel.first, number, terms, now_s)
+            for parcel, number in zip(parcels, numbers or [-1] * len(parcels), strict=True)
+        ]
+        self._arrive(requests)
+        return parcels
 
-    def cancel(self, waiters: "Sequence[asyncio.Future[Classified]]") -> None:
-        """Give up those that are not answered yet."""
-        if all(waiter.done() for waiter in waiters):
-            return
-        gone = {id(waiter) for waiter in waiters if not waiter.done()}
-        numbers = tuple(number for number, one in self._open.items() if id(one.waiter) in gone)
-        for number in numbers:
-            self._open[number].waiter.cancel()
-        self._tell(RequestsCancelled(requests=numbers))
+    def _arrive(self, requests: list[Request]) -> None:
+        """Tell the gateway in the event loop's next round: calls that come in one round are told together."""
+        if not self._arrived:
+            self._loop.call_soon(self._tell_arrived)
+        self._arrived += requests
+
+    def _tell_arrived(self) -> None:
+        arrived, self._arrived = tuple(self._arrived), []
+        self._tell(RequestsArrived(requests=arrived))
+
+    def _parcel(self, images: bytes | memoryview, count: int, now_s: float) -> Parcel:
+        waiter: asyncio.Future[Classified] = self._loop.create_future()
+        parcel = Parcel(self._next_id, memoryview(images), count, now_s, waiter)
+        self._next_id += count
+        self._open.update(dict.fromkeys(parcel.requests, parcel))
+        return parcel
+
+    def cancel(self, parcel: Parcel) -> None:
+        """Give up what is not answered yet; nobody waits for it."""
+        parcel.waiter.cancel()
+        if open_ := tuple(number for number in parcel.requests if number in self._open):
+            self._tell(RequestsCancelled(requests=open_))
 
     async def drain(self) -> None:
         """Wait until everything taken in is answered or dropped."""
-        while waiting := [one.waiter for one in self._open.values() if not one.waiter.done()]:
+        while waiting := {one.waiter for one in self._open.values() if not one.waiter.done()}:
             await asyncio.wait(waiting)
 
     async def stop(self) -> None:
@@ -218,7 +186,9 @@ class LiveCluster:
             case InputMissing(block=block):
                 self._tell(InputLost(server=server, block=block))
             case Sampled(snapshot=snapshot, power_source=source, waiting=waiting):
-                self._power_source[server] = source
+                if source != self._power_source[server]:
+                    self._power_source[server] = source
+                    self.power_sources = "; ".join(sorted({one for one in self._power_source if one}))
                 self.why_waiting[self._names[server]] = waiting
                 sample = TelemetrySampled(
                     utilization=snapshot.utilization, power_w=snapshot.power_w, vram_bytes=snapshot.vram_bytes
@@ -244,8 +214,7 @@ class LiveCluster:
             case SendBlock(server=server, block=block, source=source, reason=reason):
                 self._send(server, block, source, reason)
             case Answer(requests=requests):
-                for request in requests:
-                    self._answer(request, now_s)
+                self._answer(requests, now_s)
             case Drop(requests=requests, reason=reason):
                 for request in requests:
                     self._drop(request, reason)
@@ -255,48 +224,70 @@ class LiveCluster:
                 assert_never(command)
 
     def _send(self, server: int, block: Block, source: int, reason: str) -> None:
-        for request in block.requests:
-            said = self._open[request.id].receipt.reasons
-            del said[block.key.segment :]
-            said += [reason] * (1 + len(block.ahead))
-        images, peer = b"", ""
-        if source == GATEWAY:
-            images = b"".join([self._open[request.id].image for request in block.requests])
-        elif source != server:
+        images: list[memoryview] = []
+        segment, peer = block.key.segment, ""
+        for _, parcel, start, end in self._stretches(block.requests):
+            for receipt in parcel.receipts(start, end):
+                receipt.reasons = (*receipt.reasons[:segment], *[reason] * len(block.key.legs))
+            if source == GATEWAY:
+                images.append(parcel.images(start, end))
+        if source != server and source != GATEWAY:
             peer = self._engine.peer_address(source)
-        self._engine.send(server, TakeBlock(block=block, images=images, peer=peer))
+        self._engine.send(server, TakeBlock(block=block, images=b"".join(images), peer=peer))
 
     def _batch_done(self, server: int, message: BatchDone) -> None:
         """Note what the batch gave each request, then let the gateway move them on."""
-        size = sum(len(block.requests) for block in message.blocks)
-        last = message.blocks[0].key.segment == SEGMENTS - 1
-        logits = np.frombuffer(message.logits, np.float32).reshape(size, -1) if last else None
-        row = 0
+        segment, widths = message.blocks[0].key.segment, (message.width, *message.ahead)
+        size = sum([len(block.requests) for block in message.blocks])
+        logits = np.frombuffer(message.logits, np.float32).reshape(size, -1) if message.logits else None
+        servers, energy_j, before = (self._names[server],) * len(widths), message.energy_j / size, 0
         for block, queue_s in zip(message.blocks, message.queue_s, strict=True):
-            for request in block.requests:
-                one = self._open.get(request.id)
-                if one is not None:
-                    receipt = one.receipt
-                    del receipt.servers[request.segment :]
-                    receipt.servers.append(self._names[server])
+            for row, parcel, start, end in self._stretches(block.requests):
+                for receipt in parcel.receipts(start, end):
+                    receipt.servers = (*receipt.servers[:segment], *servers)
                     receipt.queue_s += queue_s
                     receipt.compute_s += message.busy_s
-                    receipt.energy_j += message.energy_j / size
-                    if logits is not None:
-                        one.logits = logits[row]
-                row += 1
+                    receipt.energy_j += energy_j
+                if logits is not None:
+                    parcel.put_logits(start, logits[before + row : before + row + end - start])
+            before += len(block.requests)
         self._observe_batch(server, message, size)
-        self._tell(SegmentFinished(server=server, width=message.width, blocks=tuple(message.blocks)))
+        self._tell(
+            SegmentFinished(
+                server=server,
+                width=message.width,
+                ahead=message.ahead,
+                blocks=tuple(message.blocks),
+                legs_s=message.legs_s,
+            )
+        )
 
-    def _answer(self, request: Request, now_s: float) -> None:
-        one = self._open.pop(request.id)
-        receipt = one.receipt
-        receipt.widths = request.widths
-        receipt.latency_s = now_s - one.arrival_s
-        receipt.energy_source = self.power_sources
-        assert one.logits is not None
-        if not one.waiter.done():
-            one.waiter.set_result(Classified(logits=one.logits, receipt=receipt))
+    def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
+        for row, parcel, start, end in self._stretches(requests):
+            for receipt in parcel.receipts(start, end):
+                receipt.widths = requests[row].widths
+                receipt.latency_s = now_s - parcel.arrival_s
+                receipt.energy_source = self.power_sources
+            for request in requests[row : row + end - start]:
+                del self._open[request.id]
+            parcel.answered(end - start)
+
+    def _stretches(self, requests: Sequence[Request]) -> Iterator[tuple[int, Parcel, int, int]]:
+        """Neighbours of one parcel: where they begin among these requests, the parcel, from and to there."""
+        row, count = 0, len(requests)
+        while row < count:
+            first = requests[row].id
+            parcel = self._open.get(first)
+            if parcel is None:  # answered or dropped before: a stale report
+                row += 1
+                continue
+            start = first - parcel.first
+            most = min(count - row, parcel.count - start)
+            length = 1
+            while length < most and requests[row + length].id == first + length:
+                length += 1
+            yield row, parcel, start, start + length
+            row += length
 
     def _drop(self, request: Request, reason: str) -> None:
         one = self._open.pop(request.id)
@@ -309,7 +300,8 @@ class LiveCluster:
         """Let observers see a server's batch as they would in its own log."""
         if not self._observers:
             return
-        key, blocks = message.blocks[0].key, tuple(message.blocks)
+        asked, blocks = message.blocks[0].key, tuple(message.blocks)
+        key = onward(KEYS[asked.segment, message.width, asked.previous], message.ahead)
         batch = Batch(id=0, key=key, instance=0, blocks=blocks, size=size)
         done = BatchFinished(instance=0, busy_s=message.busy_s, energy_j=message.energy_j)
         self._observe(self._names[server], done, [RunBatch(batch=batch, why="")])
@@ -317,3 +309,16 @@ class LiveCluster:
     def _observe(self, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         for observer in self._observers:
             observer.observe(self.now_s, machine, event, commands)
+
+
+def _request(number: int, image: int, terms: Terms, now_s: float) -> Request:
+    return Request(
+        id=number,
+        arrival_s=now_s,
+        deadline_s=min(NEVER_S, now_s + terms.deadline_s),
+        min_accuracy=terms.min_accuracy,
+        priority=terms.priority,
+        image=image,
+        width=terms.width,
+        max_energy_j=terms.max_energy_j,
+    )

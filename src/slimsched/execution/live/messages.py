@@ -32,7 +32,10 @@ class Ready(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class BatchDone(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to gateway: these blocks have run, each after waiting so long; logits after the last segment."""
+    """Server to gateway: these blocks have run, each after waiting so long; logits after the last segment.
+
+    They ran on through further segments at the widths `ahead`; `legs_s` is then how long each one took.
+    """
 
     width: float
     blocks: list[Block]
@@ -40,6 +43,8 @@ class BatchDone(Struct, frozen=True, kw_only=True, tag=True):
     busy_s: float
     energy_j: float
     logits: bytes = b""
+    ahead: tuple[float, ...] = ()
+    legs_s: tuple[float, ...] = ()
 
 
 class BlockGone(Struct, frozen=True, kw_only=True, tag=True):

@@ -13,9 +13,10 @@ from slimsched.domain.profile_record import record_of
 from slimsched.domain.terms import Terms
 from slimsched.domain.width import SEGMENTS
 from slimsched.errors import ConfigError
-from slimsched.execution.live.cluster import Classified, DroppedError, LiveCluster
+from slimsched.execution.live.cluster import DroppedError, LiveCluster
 from slimsched.execution.live.engine import Engine
 from slimsched.execution.live.local_engine import LocalEngine
+from slimsched.execution.live.parcel import Classified
 from slimsched.execution.live.server_spec import ServerSpec
 from slimsched.execution.scenario import Scenario
 from slimsched.execution.simulated.collector import collector_paused
@@ -111,7 +112,8 @@ async def run_live(
                 late_s += [passed_s - arrival_s for arrival_s in arrivals_s[sent:due]]
                 numbers = [request.image for request in requests[sent:due]]
                 raw = [images[number].tobytes() for number in numbers]
-                waiters += live.submit_many(raw, Terms(deadline_s=load.deadline_s), numbers=numbers)
+                parcels = live.submit_each(raw, Terms(deadline_s=load.deadline_s), numbers=numbers)
+                waiters += [parcel.waiter for parcel in parcels]
             answers = await asyncio.gather(*waiters, return_exceptions=True)
         seconds = live.now_s - began_s
     finally:
@@ -141,7 +143,7 @@ async def run_live(
 
 def _message_s(answers: Sequence[object]) -> float:
     """What is neither queue nor compute, over the two messages of each segment."""
-    receipts = [answer.receipt for answer in answers if isinstance(answer, Classified)]
+    receipts = [answer.receipts[0] for answer in answers if isinstance(answer, Classified)]
     other_s = [one.latency_s - one.queue_s - one.compute_s for one in receipts]
     return float(np.mean(other_s)) / (2 * SEGMENTS) if other_s else 0.0
 

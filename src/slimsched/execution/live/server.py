@@ -105,7 +105,7 @@ class LiveServer:
 
     def surrender(self, requests: Sequence[int]) -> Tensor | None:
         """Give another server the activations it asks for; None unless all of them are here."""
-        return self._store.take(requests) if all(request in self._store for request in requests) else None
+        return self._store.take(requests) if self._store.has(requests) else None
 
     def kept(self) -> list[int]:
         """Requests whose activations lie here until somebody asks for them."""
@@ -185,7 +185,7 @@ class LiveServer:
         self._arrive(block, ids)
 
     def _arrive(self, block: Block, ids: list[int]) -> None:
-        if not all(request in self._store for request in ids):
+        if not self._store.has(ids):
             self._tell(InputMissing(block=block))
             return
         self._arrived_s.update(dict.fromkeys(ids, monotonic()))
@@ -216,11 +216,10 @@ class LiveServer:
                     busy_s=run.busy_s,
                     energy_j=energy_j,
                     logits=run.logits,
+                    ahead=batch.key.ahead,
+                    legs_s=run.legs_s,
                 )
             )
-            for block in run.done:
-                if block.ahead:
-                    self._arrive(block.going_on(batch.key.width), [r.id for r in block.requests])
         self._check_drained()
 
     def _waited_s(self, block: Block, until_s: float) -> float:

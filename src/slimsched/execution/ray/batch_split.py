@@ -31,6 +31,8 @@ def split_by_gateway(done: BatchDone) -> list[tuple[int, BatchDone]]:
                 busy_s=done.busy_s,
                 energy_j=done.energy_j * part.size / size,
                 logits=b"".join(part.logits),
+                ahead=done.ahead,
+                legs_s=done.legs_s,
             ),
         )
         for gateway, part in parts.items()

@@ -102,12 +102,13 @@ class SimulatedCluster:
 
     def segment_finished(self, server: int, batch: Batch) -> None:
         """A server reports a batch: the metadata travels, and after the last segment the logits."""
-        if batch.key.segment == SEGMENTS - 1:
+        if batch.key.last_segment == SEGMENTS - 1:
             size = batch.size * self._cluster.network.classes * 4
             at_s = self._network.send(server, GATEWAY, size, self.timeline.now_s)
         else:
             at_s = self._network.notify(server, GATEWAY, self.timeline.now_s)
-        event = SegmentFinished(server=server, width=batch.key.width, blocks=batch.blocks)
+        key = batch.key
+        event = SegmentFinished(server=server, width=key.width, ahead=key.ahead, blocks=batch.blocks)
         self.timeline.at(at_s, self._tell, event)
 
     def block_dropped(self, server: int, block: Block, reason: str) -> None:

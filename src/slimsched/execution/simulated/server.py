@@ -164,9 +164,6 @@ class SimulatedServer:
         self._upstream.segment_finished(self.index, batch)
         before = self.device.version
         self._handle(BatchFinished(instance=batch.instance, busy_s=busy_s, energy_j=energy_j))
-        for block in batch.blocks:
-            if block.ahead:
-                self._handle(BlockArrived(block=block.going_on(batch.key.width)))
         if self.device.version == before:
             self._expect_finish()
             if not self.device.is_busy:

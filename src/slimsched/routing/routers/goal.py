@@ -13,13 +13,14 @@ server would have to load first is not asked for (`warmth.py`). π follows the l
 the limit on the 99th percentile, which is about a fixed time plus one backlog a segment.
 """
 
+from functools import lru_cache
 from math import exp
 
 import numpy as np
 from msgspec import Struct
 
 from slimsched.domain.cluster import Cluster
-from slimsched.domain.key import KEYS, Key
+from slimsched.domain.key import KEYS, Key, onward
 from slimsched.domain.width import SEGMENTS, WIDTHS
 from slimsched.routing.cost_to_go import ROW, CostToGo
 from slimsched.routing.estimate import Estimate
@@ -46,6 +47,9 @@ AIM = 0.97
 
 START = 0.18
 """Share of what the limit leaves beside the latency of an empty cluster that the first target takes."""
+
+STATED_LEAST = 16
+"""Requests of a stated width go out in equal shares to all servers, but not in smaller groups than this."""
 
 FLOOR_SCALE = 0.005
 """Distance from the accuracy floor at which they move at full pace."""
@@ -104,11 +108,14 @@ class GoalRouter:
         self._work = _by_head(work, self._kind_of)
         self._objective = _by_head(objective, self._kind_of)
         self._warmth = Warmth(len(cluster))
+        self._stated_s = lru_cache(maxsize=None)(self._stated)
         self._rate = Rate()
         self._now_s = -1.0
 
     def route(self, seen: Observation) -> Route:
-        """Score every (width, server) and take the cheapest."""
+        """Score every (width, server) and take the cheapest; a stated width goes where it is done soonest."""
+        if seen.asked:
+            return self._soonest(seen)
         if seen.now_s != self._now_s:
             self._tick(seen)
         learned, head = self.learned, (seen.segment, seen.previous)
@@ -140,6 +147,19 @@ class GoalRouter:
             youngest_s = seen.arrival_s + count / max(seen.arrival_rate_per_s, 1.0)
             self.meter.note(seen.segment, max(0.0, seen.now_s - youngest_s), count, accuracy)
         return Route(server, WIDTHS[width], self._estimate.group, "least price")
+
+    def _soonest(self, seen: Observation) -> Route:
+        """The server where the head would be done first at the width its sender stated."""
+        share = max(STATED_LEAST, -(-seen.count // len(seen.alive_ids)))
+        group = min(share, self._estimate.group)
+        done_s = self._estimate.wait_s(seen) + group * self._stated_s(seen.segment, seen.previous, seen.asked)
+        return Route(int(done_s.argmin()), seen.asked, group, "stated width, done first")
+
+    def _stated(self, segment: int, previous: float | None, width: float) -> np.ndarray:
+        """Device time of this and all later segments at one width, by server."""
+        key = onward(KEYS[segment, width, previous], (width,) * (SEGMENTS - 1 - segment))
+        total: np.ndarray = np.sum([self._cluster.work_s[leg] for leg in key.legs], axis=0)
+        return total
 
     def _tick(self, seen: Observation) -> None:
         """Once a scheduling step: move the prices."""
