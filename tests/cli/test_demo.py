@@ -11,6 +11,7 @@ from slimsched.cli.app import app
 from slimsched.cli.demo import random_holds_per_s
 from slimsched.config import load_scenario
 from slimsched.execution.simulated.simulation import simulate
+from slimsched.learning.registry import SERVING
 from slimsched.telemetry.log import read_log
 from slimsched.telemetry.run_folder import read_run
 
@@ -27,7 +28,7 @@ def test_the_demo_compares_reports_and_cleans_up(tmp_path: Path, monkeypatch: py
     found = CliRunner().invoke(app, ["demo", *options])
     assert found.exit_code == 0, found.output
     printed = json.loads(found.stdout)
-    assert [row["router"] for row in printed["runs"]] == ["random", "goal"]
+    assert [row["router"] for row in printed["runs"]] == ["random", SERVING]
     assert printed["images"] == "generated images"
     assert "measured table" in printed["runs"][0]["accuracy_source"]
     assert len({row["arrived"] for row in printed["runs"]}) == 1
@@ -35,7 +36,7 @@ def test_the_demo_compares_reports_and_cleans_up(tmp_path: Path, monkeypatch: py
     kept = read_run(out)
     assert kept.about.config["gateway"]["early_drop"]
     header, entries = read_log(out / "events-goal.jsonl.gz")
-    assert header.router == "goal"
+    assert header.router == SERVING
     assert sum(1 for _ in entries) > 10
     assert (out / "plot.png").stat().st_size > 10_000
     assert children() <= before

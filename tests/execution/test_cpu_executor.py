@@ -7,7 +7,7 @@ from torch import Tensor
 from cluster import block
 from slimsched.domain.batch import Batch
 from slimsched.domain.instance import Instance
-from slimsched.domain.key import KEYS, Key
+from slimsched.domain.key import KEYS, Key, onward
 from slimsched.domain.width import parse_widths
 from slimsched.execution.live.activation_store import ActivationStore
 from slimsched.execution.live.batch_run import run_batch
@@ -105,3 +105,45 @@ def test_activations_are_handed_over_in_the_order_asked_for() -> None:
     assert 4 in store
     store.forget([4, 99])
     assert len(store) == 0
+
+
+def test_a_batch_that_goes_on_gives_what_its_segments_give_one_by_one(model: TrainedModel) -> None:
+    executor, raw = CpuExecutor(model), images(6)
+    key = onward(KEYS[0, 0.5, None], (0.25, 1.0, 0.75))
+    for number, leg in enumerate(key.legs):
+        executor.load(instance(number, leg.segment, 1.0))
+    store, blocks = ActivationStore(), (block(1, 4), block(2, 2))
+    for mine, rows in zip(blocks, (raw[:4], raw[4:]), strict=True):
+        store.put([request.id for request in mine.requests], rows)
+    run = run_batch(executor, store, Batch(id=1, key=key, instance=0, blocks=blocks, size=6, also=(1, 2, 3)))
+    rows = executor.inputs(raw)
+    for leg in key.legs:
+        rows = executor.run(leg, rows)
+    assert run.logits == rows.float().numpy().tobytes()
+    assert len(run.legs_s) == 4
+    assert sum(run.legs_s) <= run.busy_s
+    assert len(store) == 0
+
+
+def test_in_a_batch_that_goes_on_a_bad_input_fails_alone(model: TrainedModel) -> None:
+    class Picky(CpuExecutor):
+        def run(self, key: Key, inputs: Tensor) -> Tensor:
+            if key.segment == 2 and inputs.isnan().any():
+                raise RuntimeError("not a number")
+            return super().run(key, inputs)
+
+        def inputs(self, images: Tensor) -> Tensor:
+            normal = super().inputs(images)
+            normal[images[:, 0, 0, 0] == 255] = torch.nan
+            return normal
+
+    executor, raw = Picky(model), images(3)
+    raw[:, 0, 0, 0] = torch.tensor([0, 255, 0], dtype=torch.uint8)
+    store, mine = ActivationStore(), block(1, 3)
+    store.put([request.id for request in mine.requests], raw)
+    key = onward(KEYS[0, 0.25, None], (0.25, 0.25, 0.25))
+    run = run_batch(executor, store, Batch(id=1, key=key, instance=0, blocks=(mine,), size=3))
+    ((failed, why),) = run.failed
+    assert [request.id for request in failed.requests] == [101]
+    assert "not a number" in why
+    assert [request.id for one in run.done for request in one.requests] == [100, 102]

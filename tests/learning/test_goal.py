@@ -160,9 +160,9 @@ def test_queues_that_run_away_hand_over_until_they_are_short_again() -> None:
     seen = Observation(3)
     seen.count, seen.arrival_rate_per_s = 16, 5000.0
     reasons = []
-    for number in range(16):
-        seen.now_s = 0.3 * number
-        seen.backlog_s[:] = 0.6 + 0.1 * number
+    for number in range(32):
+        seen.now_s = 0.15 * number
+        seen.backlog_s[:] = 0.6 + 0.05 * number
         route = made.route(seen)
         reasons.append(route.reason if route else "")
     assert reasons[0] == "least price"

@@ -30,3 +30,12 @@ def test_where_few_come_it_looks_back_for_longer() -> None:
     _, mean = follow(rate, 200.0, 0.0, 3.0)
     burst, _ = follow(rate, 600.0, mean, 0.3)
     assert burst < 400.0
+
+
+def test_after_a_silence_what_was_before_does_not_count() -> None:
+    rate = Rate()
+    _, mean = follow(rate, 200.0, 0.0, 3.0)
+    mean *= exp(-0.5)
+    rate.after(mean, 0.5)
+    burst, _ = follow(rate, 1200.0, mean, 0.25)
+    assert burst > 800.0

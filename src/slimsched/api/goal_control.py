@@ -6,10 +6,9 @@ from msgspec import Struct
 from slimsched.api.goal_state import GoalState
 from slimsched.api.refusal import BadRequest, Unavailable
 from slimsched.errors import ConfigError
-from slimsched.learning.registry import goal_spec, make_router
 from slimsched.routing.gateway import Gateway
 from slimsched.routing.goal import Goal
-from slimsched.routing.goal_text import format_goal, goal_options, parse_goal
+from slimsched.routing.goal_text import format_goal, parse_goal
 from slimsched.routing.guard import GuardedRouter
 
 
@@ -76,5 +75,6 @@ class GoalControl:
         return goal
 
     def _set(self, goal: Goal) -> None:
-        spec = goal_spec("goal", **goal_options(goal))
-        self._gateway.router = make_router(spec, self._gateway.cluster, 0)
+        router = self._gateway.router
+        assert isinstance(router, GuardedRouter)  # or there is no goal to change
+        self._gateway.router = router.with_goal(goal)

@@ -20,7 +20,7 @@ from slimsched.cli.event_loop import run
 from slimsched.domain.cluster import Cluster
 from slimsched.domain.key import KEYS
 from slimsched.execution.scenario import Scenario
-from slimsched.learning.registry import make_router
+from slimsched.learning.registry import SERVING, make_router
 from slimsched.routing.commands import Answer, Drop
 from slimsched.routing.events import RequestsArrived
 from slimsched.scheduling.events import TelemetrySampled
@@ -58,7 +58,7 @@ def command(
     config: options.ConfigFile = None,
     routers: Annotated[
         str, typer.Option("--routers", help="Comma-separated; each has its own run.")
-    ] = "random,goal",
+    ] = f"random,{SERVING}",
     load: Annotated[
         float, typer.Option("--load", help="Mean rate as a multiple of what random routing can hold.")
     ] = 1.5,

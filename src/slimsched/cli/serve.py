@@ -21,14 +21,14 @@ from slimsched.cli import scenario as options
 from slimsched.cli.event_loop import run
 from slimsched.errors import ConfigError, SlimError
 from slimsched.execution.scenario import Scenario
-from slimsched.learning.registry import goal_spec
+from slimsched.learning.registry import SERVING, goal_spec
 from slimsched.routing.goal_text import goal_options, parse_goal
 
 
 def command(
     scenario: options.ScenarioName = "laptop",
     config: options.ConfigFile = None,
-    router: Annotated[str, typer.Option("--router", help="The router; options follow a colon.")] = "goal",
+    router: Annotated[str, typer.Option("--router", help="The router; options follow a colon.")] = SERVING,
     goal: Annotated[
         str | None, typer.Option("--goal", help='As "accuracy>=75, p99<=60ms, min energy".')
     ] = None,

@@ -47,6 +47,10 @@ def router_names() -> list[str]:
     return [*classical.ROUTERS, *shipped_policies(), "goal", "sharded"]
 
 
+SERVING = "goal:in_time=0.8"
+"""What serves best where requests come with deadlines: as much accuracy as can be had in time."""
+
+
 def goal_spec(router: str, **goal: float | str | None) -> str:
     """Append stated goals to a router's spec, as in goal:min_accuracy=75:minimise=energy."""
     stated = [f"{name}={value}" for name, value in goal.items() if value is not None]

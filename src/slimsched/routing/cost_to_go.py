@@ -53,6 +53,7 @@ class CostToGo:
         self._work = np.array([_by_prefix(one) for one in work])  # (kinds, prefixes): of the last key
         self._objective = np.array([_by_prefix(one) for one in objective])
         self.at = lru_cache(maxsize=512)(self._at)
+        self.course = lru_cache(maxsize=4096)(self._course)
 
     def _at(self, price: float, objective_price: float, floor: float) -> tuple[Values, Values]:
         """J and rest, each (prefixes, kinds)."""
@@ -72,6 +73,20 @@ class CostToGo:
             value[:, here] = np.take_along_axis(worth, best, axis=2)[:, :, 0]
             rest[:, here] = np.take_along_axis(onward, best, axis=2)[:, :, 0]
         return np.ascontiguousarray(value.T), np.ascontiguousarray(rest.T)
+
+    def _course(
+        self, prefix: tuple[float, ...], kind: int, price: float, objective_price: float, floor: float
+    ) -> tuple[float, ...]:
+        """The widths that following J gives all segments still to come on a device of this kind."""
+        value, _ = self.at(price, objective_price, floor)
+        cost = price * self._work[kind] + objective_price * self._objective[kind]
+        row, widths = ROW[prefix], list[float]()
+        while len(prefix) + len(widths) < SEGMENTS:
+            longer = slice(4 * row + 1, 4 * row + 5)
+            best = int((value[longer, kind] - cost[longer]).argmax())
+            widths.append(WIDTHS[best])
+            row = 4 * row + 1 + best
+        return tuple(widths)
 
 
 def _by_prefix(cost: Mapping[Key, float]) -> Values:

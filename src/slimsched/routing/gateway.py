@@ -8,7 +8,7 @@ as stale because its blocks are no longer out.
 
 from collections.abc import Sequence
 from math import exp
-from typing import assert_never
+from typing import Literal, assert_never
 
 from msgspec import Struct
 
@@ -47,6 +47,7 @@ class GatewayOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How often the router is asked, and what is turned away."""
 
     step_s: float = 0.002  # time between scheduling steps; 0: at each event
+    plan: Literal["segment", "network"] = "segment"  # network: routers that can plan all segments at once
     queue_limit: int = 0  # requests in the system beyond which new ones are turned away; 0: no limit
     early_drop: bool = False  # give up requests whose deadline has passed
 
@@ -69,6 +70,7 @@ class Gateway:
         self.router = router
         self.options = options
         self.seen = Observation(len(cluster))
+        self.seen.plans = options.plan == "network"
         self._lanes: dict[int, Fifo] = {}  # by priority, highest first
         self._sent: dict[int, _Sent] = {}
         self._next_block = first_block  # apart from those of other gateways on the same servers
@@ -87,7 +89,7 @@ class Gateway:
             case RequestsCancelled(requests=numbers):
                 self._cancelled.update(numbers)
             case SegmentFinished(server=server, width=width, ahead=ahead, blocks=blocks):
-                commands += self._advance(server, (width, *ahead), blocks)
+                commands += self._advance(server, (width, *ahead), blocks, now_s)
             case BlockDropped(block=block, reason=reason):
                 if gone := self._bring_back(block):
                     commands += self._drop(gone, reason)
@@ -161,17 +163,18 @@ class Gateway:
     def _key(self, route: Route, place: Place, requests: tuple[Request, ...]) -> Key:
         """The key a route asks for, after checking the route and minding the requests' own terms."""
         segment, previous, _, asked = place
-        width = asked or route.width
-        if self._has_terms and not asked and any(request.has_terms for request in requests):
-            width = width_within_terms(self.cluster, route.server, width, requests)
+        width, ahead = route.width, route.ahead
+        if asked:
+            width, ahead = asked, (asked,) * (SEGMENTS - 1 - segment)
+        elif self._has_terms and any(request.has_terms for request in requests):
+            width, ahead = width_within_terms(self.cluster, route.server, width, requests), ()
         key = KEYS.get((segment, width, previous))
         if key is None or route.group < 1 or not self.seen.alive[route.server]:
             raise SlimError(
                 f"router {type(self.router).__name__} answered {route}: the server must be alive "
                 f"(alive: {self.seen.alive_ids}), the width one of the network's, the group at least 1"
             )
-        ahead = (asked,) * (SEGMENTS - 1 - segment) if asked else route.ahead
-        return onward(key, ahead) if ahead else key
+        return onward(key, ahead)
 
     def _sift(self, requests: tuple[Request, ...], commands: list[Command]) -> tuple[Request, ...]:
         """Drop those that nobody waits for any more; return the others."""
@@ -232,7 +235,9 @@ class Gateway:
                 lane.push(place, members)
         self.seen.fifo += len(requests)
 
-    def _advance(self, server: int, widths: tuple[float, ...], blocks: tuple[Block, ...]) -> list[Command]:
+    def _advance(
+        self, server: int, widths: tuple[float, ...], blocks: tuple[Block, ...], now_s: float
+    ) -> list[Command]:
         """Move requests on past the segments that have run, or answer them after the last."""
         commands: list[Command] = []
         for block in blocks:
@@ -245,6 +250,8 @@ class Gateway:
             if moved[0].is_done:
                 self._in_system -= len(moved)
                 self.seen.done += len(moved)
+                if (heed := getattr(self.router, "answered", None)) is not None:
+                    heed(moved, now_s)
                 commands.append(Answer(requests=tuple(moved)))
             else:
                 self._wait(moved, moved[0].segment, moved[0].previous, server)

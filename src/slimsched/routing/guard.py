@@ -5,8 +5,11 @@ and queues that grow without bound while the router could still narrow. Each dec
 """
 
 from collections import Counter
+from collections.abc import Sequence
 
+from slimsched.domain.request import Request
 from slimsched.domain.width import WIDTHS
+from slimsched.routing.goal import Goal
 from slimsched.routing.observation import Observation
 from slimsched.routing.router import Route, Router
 from slimsched.routing.routers.goal import GoalRouter
@@ -60,6 +63,14 @@ class GuardedRouter:
         self.counts[why] += 1
         answer = self.fallback.route(seen)
         return answer and Route(answer.server, answer.width, answer.group, f"guard: {why}")
+
+    def with_goal(self, goal: Goal) -> "GuardedRouter":
+        """The same, gains and fallback too, with another goal."""
+        return GuardedRouter(self.router.with_goal(goal), self.fallback, shadow=self.shadow)
+
+    def answered(self, requests: Sequence[Request], now_s: float) -> None:
+        """Let the goal router know."""
+        self.router.answered(requests, now_s)
 
     def _watch(self, route: Route | None, seen: Observation) -> Route | None:
         """Shadow mode: the fallback decides, the learned router's answer is only compared."""

@@ -28,6 +28,7 @@ class Observation:
         self.min_accuracy = 0.0
         self.asked = 0.0  # the width their senders stated for all segments; 0: the router chooses
         # the whole
+        self.plans = False  # whether all segments still to come shall be planned at once
         self.fifo = 0
         self.done = 0
         self.arrival_rate_per_s = 0.0

@@ -7,6 +7,10 @@ ARRIVALS = 1000.0
 
 LEAST_S, MOST_S = 0.1, 1.0
 
+IDLE_S, FRESH_S = 0.2, 0.08
+"""After so long a silence what came before says nothing of what comes now: it begins anew, as if nothing had
+come for a little while."""
+
 
 class Rate:
     """A fading mean over the time of a thousand arrivals, at least 0.1 s and at most 1 s."""
@@ -20,6 +24,8 @@ class Rate:
         """Take in the gateway's mean after some time has passed; return the rate."""
         came = max(0.0, mean_per_s - self._mean_per_s * exp(-passed_s))
         self._mean_per_s = mean_per_s
+        if passed_s > IDLE_S:
+            self._came, self._lasted_s, passed_s = 0.0, 0.0, FRESH_S
         back_s = min(MOST_S, max(LEAST_S, ARRIVALS / max(mean_per_s, 1e-9)))
         kept = exp(-passed_s / back_s)
         self._came = self._came * kept + came

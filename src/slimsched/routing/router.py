@@ -1,9 +1,11 @@
 """The seam between the gateway and whoever decides where, how wide and how grouped."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
+from slimsched.domain.request import Request
 from slimsched.routing.observation import Observation
 
 
@@ -15,6 +17,14 @@ class Route(Struct, frozen=True):
     group: int
     reason: str = ""
     ahead: tuple[float, ...] = ()
+
+
+class Listener(Protocol):
+    """A router that wants to know what became of requests."""
+
+    def answered(self, requests: Sequence[Request], now_s: float) -> None:
+        """These have been answered."""
+        ...
 
 
 class Router(Protocol):

@@ -18,6 +18,9 @@ from slimsched.execution.live.messages import Drain, Ready, ToGateway, ToServer
 from slimsched.execution.live.server_spec import ServerSpec
 
 START_LIMIT_S = 120.0
+KERNELS = 8192
+"""Convolutions kept ready to run: 52 keys, about 5 in a segment, dozens of batch sizes."""
+
 RESTART_AFTER_S = (0.1, 0.5, 2.0, 5.0, 10.0)
 
 
@@ -172,9 +175,13 @@ class LocalEngine:
 
 
 def _environment(spec: ServerSpec) -> dict[str, str]:
-    """Threads, and the share of a GPU that MPS shall allow."""
+    """Threads, room for oneDNN's kernels of every key and batch size, the share of a GPU that MPS allows."""
     threads = str(spec.host.threads)
-    found = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    found = {
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": str(KERNELS),
+    }
     if spec.host.kind == "cuda":
         found |= {
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(spec.host.mps_percentage),

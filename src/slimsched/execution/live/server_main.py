@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from slimsched import __version__
+from slimsched.domain.network import NetworkShape
 from slimsched.execution.live.event_loop import run
 from slimsched.execution.live.executor import Executor
 from slimsched.execution.live.executor_choice import make_executor, make_peers
@@ -22,7 +23,7 @@ from slimsched.execution.live.messages import Ready, ToServer
 from slimsched.execution.live.power_meter import open_meter
 from slimsched.execution.live.server import LiveServer
 from slimsched.execution.live.server_spec import ServerSpec
-from slimsched.execution.live.warm_up import warm_up
+from slimsched.execution.live.warm_up import touch, warm_up
 from slimsched.slimmable.weights import load
 from slimsched.telemetry.log import Header, LogWriter
 
@@ -43,10 +44,12 @@ def main() -> None:
         if spec.log:
             header = Header(slim=__version__, scenario=spec.log_scenario, beside="", router="", seed=0)
             observers.append(stack.enter_context(LogWriter(Path(spec.log), header)))
-        run(_serve(spec, executor, observers))
+        run(_serve(spec, executor, observers, model.card.shape))
 
 
-async def _serve(spec: ServerSpec, executor: Executor, observers: list[LogWriter]) -> None:
+async def _serve(
+    spec: ServerSpec, executor: Executor, observers: list[LogWriter], shape: NetworkShape
+) -> None:
     loop, gone = asyncio.get_running_loop(), asyncio.Event()
     meter = open_meter(spec.host.kind, spec.profile.idle_w, spec.host.gpu)
     peers = make_peers(spec)
@@ -60,6 +63,7 @@ async def _serve(spec: ServerSpec, executor: Executor, observers: list[LogWriter
     server = LiveServer(spec, spec.profile.profile(), executor, meter, peers, gateway.send, observers)
     async with await peers.listen(spec.own_socket, server.surrender):
         await server.start()
+        touch(executor, shape, spec.scheduler.resident)
         gateway.send(Ready(server=spec.index, pid=os.getpid()))
         work = [gone.wait(), server.sample_forever(), server.drained.wait()]
         tasks = [asyncio.ensure_future(one) for one in work]

@@ -1,4 +1,6 @@
-"""Warm-up: run every width once before a server says it is ready, so that no request pays for it."""
+"""Warm-up: run everything once before a server says it is ready, so that no request pays for it."""
+
+from collections.abc import Sequence
 
 import torch
 
@@ -25,3 +27,16 @@ def warm_up(executor: Executor, shape: NetworkShape, batch: int) -> None:
                 rows = executor.run(KEYS[segment, width, width if segment else None], rows)
     for slot in slots:
         executor.unload(slot.id)
+
+
+def touch(executor: Executor, shape: NetworkShape, resident: Sequence[float]) -> None:
+    """One image through every key that what is resident can run: slices are made at first use, and stay."""
+    for key in KEYS.values():
+        if key.width <= max(resident, default=0.0):
+            if key.segment == 0:
+                side = shape.image_size
+                rows = executor.inputs(torch.zeros((1, 3, side, side), dtype=torch.uint8))
+            else:
+                channels, side = shape.channels_at(key.segment - 1, key.previous), shape.side(key.segment - 1)
+                rows = executor.activation((1, channels, side, side))
+            executor.run(key, rows)

@@ -13,7 +13,7 @@ from slimsched.execution.live.messages import Drain
 from slimsched.execution.live.power_meter import open_meter
 from slimsched.execution.live.server import LiveServer
 from slimsched.execution.live.server_spec import ServerSpec
-from slimsched.execution.live.warm_up import warm_up
+from slimsched.execution.live.warm_up import touch, warm_up
 from slimsched.execution.ray.charter import decode
 from slimsched.execution.ray.door import Door
 from slimsched.execution.ray.peers import TcpPeers
@@ -38,7 +38,8 @@ class ServerActor:
             os.sched_setaffinity(0, cores)
         model = load(Path(self._spec.model) if self._spec.model else None)
         self._executor = make_executor(self._spec, model)
-        warm_up(self._executor, model.card.shape, self._spec.scheduler.batch_limit)
+        self._shape = model.card.shape
+        warm_up(self._executor, self._shape, self._spec.scheduler.batch_limit)
         self._door = Door(self._spec.index, secret)
         self._opened: asyncio.Task[str] | None = None
 
@@ -75,6 +76,7 @@ class ServerActor:
         peers = TcpPeers(self._secret, spec.host.kind)
         self._server = LiveServer(spec, spec.profile.profile(), self._executor, meter, peers, self._door.tell)
         await self._server.start()
+        touch(self._executor, self._shape, spec.scheduler.resident)
         host = ray.util.get_node_ip_address()
         port = await self._door.open(self._server, host)
         self._sampling = asyncio.create_task(self._server.sample_forever())

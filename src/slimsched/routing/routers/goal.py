@@ -10,22 +10,25 @@ device time at the planner's price π (`pricing.py`), less the objective at its 
 price for a server that has e_i seconds more work than T; s_i is how slow it is. own_i is the head's own time
 on it: the backlog, then this and all later segments; move_i that of its inputs over the network. What a busy
 server would have to load first is not asked for (`warmth.py`). π follows the load, ε the accuracy floor, T
-the limit on the 99th percentile, which is about a fixed time plus one backlog a segment.
+the limit on the 99th percentile, which is about a fixed time plus one backlog a segment. Where all segments
+are planned at once, `network_plan.py` takes the place of the score, and latency is that of the answers.
 """
 
-from functools import lru_cache
-from math import exp
+from collections.abc import Sequence
+from math import exp, inf
 
 import numpy as np
 from msgspec import Struct
 
 from slimsched.domain.cluster import Cluster
-from slimsched.domain.key import KEYS, Key, onward
+from slimsched.domain.key import KEYS, Key
+from slimsched.domain.request import Request, alike
 from slimsched.domain.width import SEGMENTS, WIDTHS
-from slimsched.routing.cost_to_go import ROW, CostToGo
+from slimsched.routing.cost_to_go import ROW, CostToGo, Values
 from slimsched.routing.estimate import Estimate
 from slimsched.routing.goal import Goal
 from slimsched.routing.goal_meter import GoalMeter
+from slimsched.routing.network_plan import DEAREST, NetworkPlan
 from slimsched.routing.observation import Observation
 from slimsched.routing.pricing import Pricing
 from slimsched.routing.rate import Rate
@@ -48,14 +51,11 @@ AIM = 0.97
 START = 0.18
 """Share of what the limit leaves beside the latency of an empty cluster that the first target takes."""
 
-STATED_LEAST = 16
-"""Requests of a stated width go out in equal shares to all servers, but not in smaller groups than this."""
-
 FLOOR_SCALE = 0.005
 """Distance from the accuracy floor at which they move at full pace."""
 
-DEAREST = 2.0
-"""Price of a crowded server beyond which nothing narrows any more; more would only make blocks wander."""
+PLANNED_ERROR = 1.0
+"""Most that a backlog above its target counts where plans are final: a burst is no lack of capacity."""
 
 STEEPER = 3.0
 """How much a backlog of twice the target is dearer than in proportion: bursts must be met at once."""
@@ -70,6 +70,7 @@ class GoalParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     target_s: float = 0.012  # T: backlog to aim for when no limit on latency is stated; set by hand
     integral_per_s: float = 3.0  # pace of η
     cold: float = 10.0  # price of what a busy server would have to load first; set by hand
+    in_time: float = 0.0  # where networks are planned: share of deadlines that is the limit if none is stated
     planner: float = 1.0  # share of the planner's price that is used; 0 leaves the queue's own price
 
 
@@ -108,19 +109,22 @@ class GoalRouter:
         self._work = _by_head(work, self._kind_of)
         self._objective = _by_head(objective, self._kind_of)
         self._warmth = Warmth(len(cluster))
-        self._stated_s = lru_cache(maxsize=None)(self._stated)
+        self._network_plan = NetworkPlan(self._estimate, self.cost_to_go, self._kind_of, self._full_s)
+        self._plans = False
         self._rate = Rate()
         self._now_s = -1.0
 
     def route(self, seen: Observation) -> Route:
         """Score every (width, server) and take the cheapest; a stated width goes where it is done soonest."""
-        if seen.asked:
-            return self._soonest(seen)
         if seen.now_s != self._now_s:
             self._tick(seen)
+        if seen.asked:
+            return self._network_plan.soonest(seen)
+        if seen.plans:
+            return self._plan(seen)
         learned, head = self.learned, (seen.segment, seen.previous)
         work, count = self._work[head], min(seen.count, self._estimate.group)
-        price = max(0.0, learned.planner * self.pricing.next() - self.objective_price)
+        price = self._price()
         floor = seen.min_accuracy
         value, rest = self.cost_to_go.at(price, self.objective_price, floor)
         row = ROW[seen.widths]
@@ -128,12 +132,10 @@ class GoalRouter:
         advantage = (value[child : child + 4] - value[row])[:, self._kind_of] - price * work
         if self.objective_price:
             advantage -= self.objective_price * self._objective[head]
-        excess = np.maximum(seen.backlog_s / self.target_s - 1.0, 0.0)
-        crowd = np.minimum(self._crowd * self.target_s * excess * (1.0 + STEEPER * excess), DEAREST)
         onward = work + rest[child : child + 4][:, self._kind_of]
         own_s = seen.backlog_s + count * self._full_s * onward
         own = (learned.wait * own_s + learned.move * self._estimate.move_s(seen)) / self.target_s
-        score = crowd * work + own - advantage
+        score = self._crowd_price(seen) * work + own - advantage
         if learned.cold and not self.pricing.free:
             score += learned.cold * self._warmth.cold(seen)
         width, server = divmod(int(score.argmin()), len(self._cluster))
@@ -148,24 +150,44 @@ class GoalRouter:
             self.meter.note(seen.segment, max(0.0, seen.now_s - youngest_s), count, accuracy)
         return Route(server, WIDTHS[width], self._estimate.group, "least price")
 
-    def _soonest(self, seen: Observation) -> Route:
-        """The server where the head would be done first at the width its sender stated."""
-        share = max(STATED_LEAST, -(-seen.count // len(seen.alive_ids)))
-        group = min(share, self._estimate.group)
-        done_s = self._estimate.wait_s(seen) + group * self._stated_s(seen.segment, seen.previous, seen.asked)
-        return Route(int(done_s.argmin()), seen.asked, group, "stated width, done first")
+    def _plan(self, seen: Observation) -> Route:
+        """Plan all segments still to come at once."""
+        plan = self._network_plan
+        crowd = plan.crowd(seen.backlog_s) if plan.limit_s else self._crowd_price(seen)
+        own_per_s = self.learned.wait / (plan.limit_s or self.target_s)
+        return plan.cheapest(seen, self._price(), self.objective_price, crowd, own_per_s)
 
-    def _stated(self, segment: int, previous: float | None, width: float) -> np.ndarray:
-        """Device time of this and all later segments at one width, by server."""
-        key = onward(KEYS[segment, width, previous], (width,) * (SEGMENTS - 1 - segment))
-        total: np.ndarray = np.sum([self._cluster.work_s[leg] for leg in key.legs], axis=0)
-        return total
+    def answered(self, requests: Sequence[Request], now_s: float) -> None:
+        """Where networks are planned as a whole nothing else tells how long requests take."""
+        if not self._plans:
+            return
+        for request, count in alike(requests):
+            accuracy, latency_s = self._cluster.accuracy.accuracy(request.widths), now_s - request.arrival_s
+            for segment in (SEGMENTS - 2, SEGMENTS - 1):
+                self.meter.note(segment, latency_s, count, accuracy)
+
+    def with_goal(self, goal: Goal) -> "GoalRouter":
+        """A router with the same gains and another goal."""
+        return GoalRouter(self._cluster, goal, self.learned)
+
+    def _price(self) -> float:
+        """What the planner asks for a network of device time, in the next decision."""
+        return max(0.0, self.learned.planner * self.pricing.next() - self.objective_price)
+
+    def _crowd_price(self, seen: Observation) -> Values:
+        """What each server's queue adds to it."""
+        excess = np.maximum(seen.backlog_s / self.target_s - 1.0, 0.0)
+        price: Values = self._crowd * self.target_s * excess * (1.0 + STEEPER * excess)
+        return np.minimum(price, DEAREST)
 
     def _tick(self, seen: Observation) -> None:
         """Once a scheduling step: move the prices."""
         passed_s = 0.0 if self._now_s < 0.0 else seen.now_s - self._now_s
-        self._now_s = seen.now_s
+        self._now_s, self._plans = seen.now_s, seen.plans
         self.meter.fade(passed_s)
+        if seen.plans and self.learned.in_time and not self.goal.p99_s:
+            limit_s = self.learned.in_time * (seen.deadline_s - seen.arrival_s)
+            self.target_s = self._network_plan.heed(limit_s, passed_s) or self.target_s
         self._chase(passed_s)
         if not seen.alive.all():
             self._warmth.forget(~seen.alive)
@@ -175,7 +197,7 @@ class GoalRouter:
         self.pricing.update(
             rate_per_s=self._rate.after(seen.arrival_rate_per_s, passed_s),
             capacity_per_s=capacity_per_s,
-            error=backlog_s / self.target_s - 1.0,
+            error=min(backlog_s / self.target_s - 1.0, PLANNED_ERROR if seen.plans else inf),
             passed_s=passed_s,
         )
 

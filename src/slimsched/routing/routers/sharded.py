@@ -53,7 +53,7 @@ class _Shard:
         """Ask this shard's router about the head."""
         seen, shards = self.seen, self._shards
         seen.now_s, seen.segment, seen.previous = whole.now_s, whole.segment, whole.previous
-        seen.count, seen.widths = whole.count, whole.widths
+        seen.count, seen.widths, seen.asked = whole.count, whole.widths, whole.asked
         seen.arrival_s, seen.deadline_s, seen.min_accuracy = (
             whole.arrival_s,
             whole.deadline_s,
