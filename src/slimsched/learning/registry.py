@@ -47,7 +47,7 @@ def router_names() -> list[str]:
     return [*classical.ROUTERS, *shipped_policies(), "goal", "sharded"]
 
 
-SERVING = "goal:in_time=0.8"
+SERVING = "goal:in_time=0.7"
 """What serves best where requests come with deadlines: as much accuracy as can be had in time."""
 
 
