@@ -1,6 +1,8 @@
 """Tables and plot of the pieces that were measured."""
 
+from math import inf
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import msgspec
@@ -29,32 +31,32 @@ def _fixed(pieces: Pieces) -> str:
         "|---|---|---|---|---|",
     ]
     for width in STYLES:
-        offline = pieces.get(f"offline-{width:g}", {}).get("images_per_s")
-        if offline is None:
+        offline = [rate for name in _names(pieces) for rate in _rounds(pieces, f"{name}-{width:g}-offline")]
+        if not offline:
             continue
-        lines.append(f"| {width:g} | offline loop | {offline:.0f} | | |")
+        lines.append(f"| {width:g} | offline loop | {mean(offline):.0f} | | |")
         for name in _names(pieces):
-            saturated, half = pieces.get(f"{name}-{width:g}-saturated"), pieces.get(f"{name}-{width:g}-half")
-            if saturated is None or half is None:
+            label = f"{name}-{width:g}"
+            beside, saturated = _rounds(pieces, f"{label}-offline"), _rounds(pieces, f"{label}-saturated")
+            half = _rounds(pieces, f"{label}-half")
+            shares = [own / loop for own, loop in zip(saturated, beside, strict=False)]
+            if not shares or not half:
                 continue
-            p50, p99 = (1e3 * (half["latency"][p] or float("nan")) for p in ("p50_s", "p99_s"))
-            lines.append(
-                f"| | {name} | {saturated:.0f} | {saturated / offline:.0%} | {p50:.1f}, {p99:.1f} ms |"
-            )
+            p50, p99 = (mean(1e3 * (one["latency"][p] or inf) for one in half) for p in ("p50_s", "p99_s"))
+            each = ", ".join(f"{share:.0%}" for share in shares)
+            share = f"{mean(shares):.0%} ({each})"
+            lines.append(f"| | {name} | {mean(saturated):.0f} | {share} | {p50:.1f}, {p99:.1f} ms |")
     return "\n".join(lines) + "\n"
 
 
 def _front(pieces: Pieces) -> str:
     """Correct answers in time by load, in brackets all answers in time."""
     loads, curves = _loads(pieces), _curves(pieces)
+    late = [one["dispatch_error"]["p99_s"] for name, one in pieces.items() if "-load-" in name]
     lines = ["| | " + " | ".join(f"{load:.0%}" for load in loads) + " |", "|---" * (1 + len(loads)) + "|"]
     for (name, width), curve in curves.items():
-        cells = [
-            f"{curve[x]['correct_in_time_per_s']:.0f} ({curve[x]['goodput_per_s']:.0f})" if x in curve else ""
-            for x in loads
-        ]
+        cells = [f"{curve[x][0]:.0f} ({curve[x][1]:.0f})" if x in curve else "" for x in loads]
         lines.append(f"| {name} {width} | " + " | ".join(cells) + " |")
-    late = [one["dispatch_error"]["p99_s"] for curve in curves.values() for one in curve.values()]
     if late:
         lines.append(
             f"\nRequests left late by at most {1e3 * max(late):.1f} ms (99th percentile of the worst run)."
@@ -68,13 +70,13 @@ def _verdicts(pieces: Pieces) -> str:
     lines = []
     for load in _loads(pieces):
         rivals = {
-            f"{name} {width}": curve[load]["correct_in_time_per_s"]
+            f"{name} {width}": curve[load][0]
             for (name, width), curve in _curves(pieces).items()
             if name != "ours" and load in curve
         }
         if load not in ours or not rivals:
             continue
-        own, best = ours[load]["correct_in_time_per_s"], max(rivals, key=lambda one: rivals[one])
+        own, best = ours[load][0], max(rivals, key=lambda one: rivals[one])
         full = max((value for name, value in rivals.items() if name.endswith(" 1")), default=float("nan"))
         lines.append(
             f"- {load:.0%}: ours {own:.0f}, best peer {best} {rivals[best]:.0f} "
@@ -92,7 +94,7 @@ def _plot(pieces: Pieces, path: Path) -> None:
         free = width == "free"
         axes.plot(
             [100 * load for load in loads],
-            [curve[load]["correct_in_time_per_s"] for load in loads],
+            [curve[load][0] for load in loads],
             color="black" if free else COLOURS[names.index(name) % len(COLOURS)],
             linestyle="-" if free else STYLES[float(width)],
             linewidth=2.5 if free else 1.3,
@@ -111,14 +113,22 @@ def _plot(pieces: Pieces, path: Path) -> None:
     plt.close(figure)
 
 
-def _curves(pieces: Pieces) -> dict[tuple[str, str], dict[float, Any]]:
-    """Loaded runs by contender and width."""
-    found: dict[tuple[str, str], dict[float, Any]] = {}
-    for name in sorted(pieces):
+def _rounds(pieces: Pieces, name: str) -> list[Any]:
+    """What was measured under that name, round by round."""
+    return [pieces[one] for one in sorted(pieces) if one.rpartition(".")[0] == name]
+
+
+def _curves(pieces: Pieces) -> dict[tuple[str, str], dict[float, tuple[float, float]]]:
+    """By contender, width and load: correct answers in time, and all answers in time, means of the rounds."""
+    found: dict[tuple[str, str], dict[float, tuple[float, float]]] = {}
+    for name in sorted({one.rpartition(".")[0] for one in pieces if "-load-" in one}):
         label, _, load = name.partition("-load-")
-        if load:
-            contender, _, width = label.rpartition("-")
-            found.setdefault((contender, width), {})[float(load)] = pieces[name]
+        contender, _, width = label.rpartition("-")
+        rounds = _rounds(pieces, name)
+        found.setdefault((contender, width), {})[float(load)] = (
+            mean(one["correct_in_time_per_s"] for one in rounds),
+            mean(one["goodput_per_s"] for one in rounds),
+        )
     return dict(sorted(found.items(), key=lambda one: (one[0][0] != "ours", one[0][1] != "1", one[0])))
 
 

@@ -1,10 +1,12 @@
 """The same network behind other servers and ours: one client, one trace, one machine.
 
-    SLIM_DATA=… python benchmarks/peers/run.py                    # everything, about 20 minutes; resumes
+    SLIM_DATA=… python benchmarks/peers/run.py                    # everything, about 40 minutes; resumes
     SLIM_DATA=… python benchmarks/peers/run.py --only ours mosec  # some contenders
     python benchmarks/peers/run.py --report                       # table and plot of what is there
 
-Every piece is one JSON file in --out; a piece that is there is not measured again unless --fresh.
+Every piece is one JSON file in --out; a piece that is there is not measured again unless --fresh. Machines
+drift: everything is measured in --rounds, every other one in reverse order, and right before each contender's
+throughput the offline loop is measured again to compare with.
 """
 
 import argparse
@@ -29,7 +31,7 @@ from slimsched.cli.images import test_images
 
 WIDTHS = (0.25, 0.5, 1.0)
 LOADS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
-BATCHES = (8, 16, 32, 64)
+BATCHES = (8, 16, 32, 64, 128)
 
 
 class Pieces:
@@ -71,37 +73,48 @@ def main() -> None:
         rates = {w: pieces.get(f"offline-{w:g}", lambda w=w: _offline(w)) for w in WIDTHS}
         if "ours" in options.only:
             os.environ.setdefault(OUR_CONFIG, str(_our_config(options.out, options.fresh)))
+        contests = [
+            (name, width) for name in options.only for width in (*WIDTHS, *([None] if name == "ours" else []))
+        ]
         for name in options.only:
             install(name, options.venvs)
-            for width in WIDTHS:
-                _contest(CONTENDERS[name], width, rates, pieces, options, (images, labels))
-            if name == "ours":
-                _contest(CONTENDERS[name], None, rates, pieces, options, (images, labels))
+        for number in range(options.rounds):
+            for name, width in contests if number % 2 == 0 else reversed(contests):
+                _contest(CONTENDERS[name], width, number, rates, pieces, options, (images, labels))
     write_report(options.out, options.plot)
 
 
 def _contest(
-    contender: Contender, width: float | None, rates: Any, pieces: Pieces, options: Any, data: Any
+    contender: Contender,
+    width: float | None,
+    number: int,
+    rates: Any,
+    pieces: Pieces,
+    options: Any,
+    data: Any,
 ) -> None:
-    """All pieces of one contender at one width; ours also at widths of its own choice (None)."""
+    """A round's pieces of one contender at one width; ours also at widths of its own choice (None)."""
     label = f"{contender.name}-{'free' if width is None else f'{width:g}'}"
     terms: dict[str, float] = {"width": width} if width is not None and not contender.package else {}
     setting = _setting(width or 1.0, rates[width or 1.0], options)
     log = options.out / f"{label}.log"
-    if width is not None and not all(pieces.has(f"{label}-{piece}") for piece in ("saturated", "half")):
+    names = [f"{label}-{piece}.{number}" for piece in ("offline", "saturated", "half")]
+    if width is not None and not all(pieces.has(name) for name in names):
         own_per_s = rates[width]["images_per_s"]
+        best = max(BATCHES, key=lambda b: rates[width][f"batch_{b}"])
+        pieces.get(names[0], lambda: rates_per_s(width, (best,))[best])
         with Running(contender, setting.relaxed(), options.venvs, log):
             client = Client(contender, setting, *data)
             client.warm_up(terms)
             requests = max(40, round(own_per_s * options.seconds / options.images))
-            pieces.get(f"{label}-saturated", lambda: client.saturated_per_s(terms, requests))
+            pieces.get(names[1], lambda: client.saturated_per_s(terms, requests))
             half = (terms, 0.5 * own_per_s, options.seconds, options.arrivals)
-            pieces.get(f"{label}-half", lambda: client.loaded(*half))
+            pieces.get(names[2], lambda: client.loaded(*half))
     loads = options.loads if contender.package or width is None else ()
-    if all(pieces.has(f"{label}-load-{load:g}") for load in loads):
+    if all(pieces.has(f"{label}-load-{load:g}.{number}") for load in loads):
         return
     if contender.package:
-        setting = setting.for_rate(pieces.measured(f"{label}-saturated"))  # what it holds itself
+        setting = setting.for_rate(pieces.measured(f"{label}-saturated.0"))  # what it holds itself
     else:
         terms = {**terms, "deadline_ms": options.deadline_ms}
     with Running(contender, setting, options.venvs, log):
@@ -109,7 +122,7 @@ def _contest(
         client.warm_up({})
         for load in loads:
             at = (terms, load * rates[1.0]["images_per_s"], options.seconds, options.arrivals)
-            pieces.get(f"{label}-load-{load:g}", lambda at=at: client.loaded(*at))
+            pieces.get(f"{label}-load-{load:g}.{number}", lambda at=at: client.loaded(*at))
 
 
 def _our_config(folder: Path, fresh: bool) -> Path:
@@ -181,7 +194,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     parser.add_argument("--loads", nargs="*", type=float, default=LOADS, help="of full-width capacity")
     parser.add_argument("--images", type=int, default=8, help="images a request")
-    parser.add_argument("--seconds", type=float, default=6.0, help="length of each run")
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of each run")
+    parser.add_argument("--rounds", type=int, default=2, help="how often everything is measured")
     parser.add_argument("--deadline-ms", type=float, default=250.0)
     parser.add_argument("--arrivals", default="poisson")
     parser.add_argument("--venvs", type=Path, default=cache / "slim-peers")
