@@ -111,7 +111,7 @@ def command(
     for router in routers.split(","):
         header = Header(slim=__version__, scenario=resolved, beside=beside, router=router, seed=seed)
         log = out / f"events-{router.partition(':')[0]}.jsonl.gz"
-        with LogWriter(log, header) as writer, LiveProgress(console, router, chosen) as progress:
+        with LogWriter(log, header) as writer, LiveProgress(console, _short(router), chosen) as progress:
             found = _live(chosen, router, images, labels, seed, (writer, progress))
         rows.append(_row(found, labels is not None))
         traces.append(found.trace)
@@ -275,7 +275,7 @@ def _print(console: Console, rows: Sequence[Row]) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row.router,
+            _short(row.router),
             f"{row.correct_in_time_per_s:.1f}",
             f"{row.in_time_share:.1%}",
             f"{row.accuracy:.2%}",
@@ -289,7 +289,12 @@ def _print(console: Console, rows: Sequence[Row]) -> None:
     if len(rows) > 1 and first.correct_in_time_per_s > 0:
         times = last.correct_in_time_per_s / first.correct_in_time_per_s
         console.print(
-            f"[bold]{last.router} gave {times:.1f} × the correct answers in time of {first.router}[/bold], "
+            f"[bold]{_short(last.router)} gave {times:.1f} × the correct answers in time of {_short(first.router)}[/bold], "
             f"each image at {last.energy_j_per_image / first.energy_j_per_image:.0%} of the energy",
             highlight=False,
         )
+
+
+def _short(router: str) -> str:
+    """What serves by default goes by its plain name."""
+    return SERVING.partition(":")[0] if router == SERVING else router
