@@ -288,8 +288,9 @@ def _print(console: Console, rows: Sequence[Row]) -> None:
     first, last = rows[0], rows[-1]
     if len(rows) > 1 and first.correct_in_time_per_s > 0:
         times = last.correct_in_time_per_s / first.correct_in_time_per_s
+        ours, theirs = _short(last.router), _short(first.router)
         console.print(
-            f"[bold]{_short(last.router)} gave {times:.1f} × the correct answers in time of {_short(first.router)}[/bold], "
+            f"[bold]{ours} gave {times:.1f} × the correct answers in time of {theirs}[/bold], "
             f"each image at {last.energy_j_per_image / first.energy_j_per_image:.0%} of the energy",
             highlight=False,
         )
