@@ -142,7 +142,7 @@ def test_in_a_batch_that_goes_on_a_bad_input_fails_alone(model: TrainedModel) ->
     store, mine = ActivationStore(), block(1, 3)
     store.put([request.id for request in mine.requests], raw)
     key = onward(KEYS[0, 0.25, None], (0.25, 0.25, 0.25))
-    run = run_batch(executor, store, Batch(id=1, key=key, instance=0, blocks=(mine,), size=3))
+    run = run_batch(executor, store, Batch(id=1, key=key, instance=0, blocks=(mine,), size=3, also=(1, 2, 3)))
     ((failed, why),) = run.failed
     assert [request.id for request in failed.requests] == [101]
     assert "not a number" in why

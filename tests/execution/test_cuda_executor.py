@@ -7,13 +7,13 @@ from torch import Tensor
 from slimsched.domain.batch import Batch
 from slimsched.domain.block import block_of
 from slimsched.domain.instance import Instance
-from slimsched.domain.key import KEYS
+from slimsched.domain.key import KEYS, Key, onward
 from slimsched.domain.request import Request
 from slimsched.domain.width import parse_widths
 from slimsched.errors import SlimError
 from slimsched.execution.live.activation_store import ActivationStore
 from slimsched.execution.live.batch_bucket import BUCKETS, bucket_for, buckets_up_to
-from slimsched.execution.live.batch_run import BatchUnderWay, run_batch
+from slimsched.execution.live.batch_run import BatchRun, BatchUnderWay, run_batch
 from slimsched.execution.live.cuda_executor import CudaExecutor
 from slimsched.execution.live.resident_segments import ResidentSegments
 from slimsched.slimmable.weights import TrainedModel, load
@@ -124,6 +124,56 @@ def test_batches_begun_side_by_side_end_as_those_run_alone(executor: CudaExecuto
         assert not batch.finish().failed
     assert torch.equal(store.take(list(range(5))), alone)
     assert torch.equal(store.take(list(range(100, 105))), alone)
+    for number in range(2):
+        executor.unload(number)
+
+
+@needs_cuda
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_batch_that_goes_on_gives_what_segment_by_segment_gives(
+    model: TrainedModel, executor: CudaExecutor, first: int
+) -> None:
+    widths = parse_widths("0.25,1.0,0.5,0.75")
+    for segment in range(4):
+        executor.load(Instance(id=segment, segment=segment, width=1.0, memory_bytes=0))
+    keys = [KEYS[s, widths[s], widths[s - 1] if s else None] for s in range(4)]
+    requests, store = tuple(Request(id=n, arrival_s=0.0) for n in range(5)), ActivationStore()
+    channels, side = model.card.shape.channels_at(0, widths[0]), model.card.shape.side(0)
+    inputs = executor.activation((5, channels, side, side)) if first else images(5)
+
+    def runs(key: Key, *, look: bool = False) -> BatchRun:
+        instances = tuple(range(key.segment, key.last_segment + 1))
+        block = block_of(1, key, requests)
+        batch = Batch(id=1, key=key, instance=instances[0], blocks=(block,), size=5, also=instances[1:])
+        under_way = BatchUnderWay(executor, store, batch)
+        while look and not under_way.ready():
+            pass
+        return under_way.finish()
+
+    whole = onward(keys[first], widths[first + 1 :])
+    store.put(list(range(5)), inputs.clone())
+    wanted = [runs(key) for key in keys[first:]][-1].logits
+    for look in (False, True):
+        store.put(list(range(5)), inputs.clone())
+        run = runs(whole, look=look)
+        assert not run.failed
+        assert run.logits == wanted
+        assert len(run.legs_s) == 4 - first
+        assert sum(run.legs_s) <= run.busy_s
+    for segment in range(4):
+        executor.unload(segment)
+
+
+@needs_cuda
+def test_each_batch_runs_on_the_instance_it_was_given(executor: CudaExecutor) -> None:
+    narrow, wide = KEYS[0, 0.25, None], KEYS[0, 1.0, None]
+    for number, width in enumerate((0.25, 1.0)):
+        executor.load(Instance(id=number, segment=0, width=width, memory_bytes=0))
+    on_the_wide_one = executor.launch(narrow, images(1), 1)
+    on_the_narrow_one = executor.launch(narrow, images(1), 0)
+    on_the_wide_one.wait()
+    assert executor.launch(wide, images(1), 1).wait().shape[0] == 1, "nothing narrow is in its way"
+    on_the_narrow_one.wait()
     for number in range(2):
         executor.unload(number)
 

@@ -36,7 +36,7 @@ class Device:
     def __init__(self) -> None:
         self._next_looks = 40
 
-    def launch(self, key: Key, inputs: Tensor) -> Slow:
+    def launch(self, key: Key, inputs: Tensor, instance: int | None = None) -> Slow:
         if (inputs < 0).any():
             raise RuntimeError("negative")
         self._next_looks -= 10

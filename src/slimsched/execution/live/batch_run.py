@@ -36,7 +36,7 @@ class BatchUnderWay:
         self._began_s = monotonic()
         self._executor, self._store, self._batch = executor, store, batch
         self._inputs = store.take_all([[request.id for request in block.requests] for block in batch.blocks])
-        self._to_come = list(batch.key.legs)
+        self._to_come = list(zip(batch.key.legs, (batch.instance, *batch.also), strict=True))
         self._ends_s = [self._began_s]
         self._launched: Launched | None = None
         self._launch = getattr(
@@ -64,9 +64,13 @@ class BatchUnderWay:
         batch, reasons = self._batch, dict[int, str]()
         try:
             if self._launched is None:
+                self._ends_s = [self._began_s]
                 rows = _run(self._executor, batch, self._inputs, self._ends_s)
             else:
                 rows = self._launched.wait()
+                while self._to_come:
+                    self._begin_leg(rows)
+                    rows = self._launched.wait()
                 self._ends_s.append(monotonic())
         except Exception:
             rows, reasons = _one_by_one(self._executor, batch, self._inputs)
@@ -86,7 +90,8 @@ class BatchUnderWay:
         if len(self._to_come) < len(self._batch.key.legs):
             self._ends_s.append(monotonic())
         assert self._launch is not None
-        self._launched = self._launch(self._to_come.pop(0), inputs)
+        leg, instance = self._to_come.pop(0)
+        self._launched = self._launch(leg, inputs, instance)
 
 
 def run_batch(executor: Executor, store: ActivationStore, batch: Batch) -> BatchRun:

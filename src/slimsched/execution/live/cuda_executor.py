@@ -98,9 +98,9 @@ class CudaExecutor:
             return torch.cat([self.run(key, part) for part in torch.split(inputs, largest)])
         return self.launch(key, inputs).wait()
 
-    def launch(self, key: Key, inputs: Tensor) -> "Launched":
-        """Begin one segment on a free slot and return at once; the slot is taken until `wait`."""
-        slot = self._claim(key)
+    def launch(self, key: Key, inputs: Tensor, instance: int | None = None) -> "Launched":
+        """Begin one segment on the instance's slot, if it is free, and return at once; taken until `wait`."""
+        slot = self._claim(key, instance)
         try:
             return Launched(self, slot, inputs, slot.launch(key, inputs))
         except BaseException:
@@ -116,14 +116,20 @@ class CudaExecutor:
         """Bytes of the resident weights."""
         return self._segments.weight_bytes
 
-    def _claim(self, key: Key) -> CudaSlot:
-        """The narrowest free slot that can run this key; waits while all are taken."""
+    def _claim(self, key: Key, instance: int | None) -> CudaSlot:
+        """The slot of this instance, or the narrowest free one that can run this key; waits for it.
+
+        Who launches several batches from one thread must name instances: it cannot give back while it waits.
+        """
         with self._freed:
             while True:
                 free, best = self._free[key.segment], None
+                own = self._slots[instance][0] if instance in self._slots else None
                 for slot in free:
-                    if slot.width >= key.width and (best is None or slot.width < best.width):
+                    if slot.width >= key.width and (best is None or slot.width < best.width or slot is own):
                         best = slot
+                        if slot is own:
+                            break
                 if best is not None:
                     free.remove(best)
                     return best

@@ -62,6 +62,6 @@ class Launched(Protocol):
 class OverlappingExecutor(Executor, Protocol):
     """One whose device works while the host goes on."""
 
-    def launch(self, key: Key, inputs: Tensor) -> Launched:
-        """Begin one segment and return at once."""
+    def launch(self, key: Key, inputs: Tensor, instance: int | None = None) -> Launched:
+        """Begin one segment, on this instance or else on any that is free, and return at once."""
         ...
