@@ -47,7 +47,7 @@ class Client:
         under_way = max(16, 3 * self._setting.workers * self._setting.batch)
         sent = self._send(terms, np.zeros(requests), numbers, connections=under_way)
         done_s = np.sort([one.done_s for one in sent if one.status == 200])
-        if len(done_s) < 0.9 * requests:
+        if len(done_s) < 0.75 * requests:
             outcomes = Counter(one.status for one in sent)
             raise SystemExit(f"{self._contender.name} refuses what it should hold when saturated: {outcomes}")
         first, last = len(done_s) // 5, 4 * len(done_s) // 5  # the steady middle

@@ -2,7 +2,7 @@
 
 from math import inf
 from pathlib import Path
-from statistics import mean
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -34,18 +34,22 @@ def _fixed(pieces: Pieces) -> str:
         offline = [rate for name in _names(pieces) for rate in _rounds(pieces, f"{name}-{width:g}-offline")]
         if not offline:
             continue
-        lines.append(f"| {width:g} | offline loop | {mean(offline):.0f} | | |")
+        lines.append(f"| {width:g} | offline loop | {median(offline):.0f} | | |")
         for name in _names(pieces):
             label = f"{name}-{width:g}"
-            beside, saturated = _rounds(pieces, f"{label}-offline"), _rounds(pieces, f"{label}-saturated")
-            half = _rounds(pieces, f"{label}-half")
-            shares = [own / loop for own, loop in zip(saturated, beside, strict=False)]
+            saturated, half = _rounds(pieces, f"{label}-saturated"), _rounds(pieces, f"{label}-half")
+            shares = [
+                pieces[own] / pieces[loop]
+                for own in sorted(pieces)
+                if own.startswith(f"{label}-saturated.")
+                and (loop := own.replace("saturated", "offline")) in pieces
+            ]
             if not shares or not half:
                 continue
-            p50, p99 = (mean(1e3 * (one["latency"][p] or inf) for one in half) for p in ("p50_s", "p99_s"))
+            p50, p99 = (median(1e3 * (one["latency"][p] or inf) for one in half) for p in ("p50_s", "p99_s"))
             each = ", ".join(f"{share:.0%}" for share in shares)
-            share = f"{mean(shares):.0%} ({each})"
-            lines.append(f"| | {name} | {mean(saturated):.0f} | {share} | {p50:.1f}, {p99:.1f} ms |")
+            share = f"{median(shares):.0%} ({each})"
+            lines.append(f"| | {name} | {median(saturated):.0f} | {share} | {p50:.1f}, {p99:.1f} ms |")
     return "\n".join(lines) + "\n"
 
 
@@ -119,15 +123,15 @@ def _rounds(pieces: Pieces, name: str) -> list[Any]:
 
 
 def _curves(pieces: Pieces) -> dict[tuple[str, str], dict[float, tuple[float, float]]]:
-    """By contender, width and load: correct answers in time, and all answers in time, means of the rounds."""
+    """By contender, width and load: correct answers in time, and all in time; medians of the rounds."""
     found: dict[tuple[str, str], dict[float, tuple[float, float]]] = {}
     for name in sorted({one.rpartition(".")[0] for one in pieces if "-load-" in one}):
         label, _, load = name.partition("-load-")
         contender, _, width = label.rpartition("-")
         rounds = _rounds(pieces, name)
         found.setdefault((contender, width), {})[float(load)] = (
-            mean(one["correct_in_time_per_s"] for one in rounds),
-            mean(one["goodput_per_s"] for one in rounds),
+            median(one["correct_in_time_per_s"] for one in rounds),
+            median(one["goodput_per_s"] for one in rounds),
         )
     return dict(sorted(found.items(), key=lambda one: (one[0][0] != "ours", one[0][1] != "1", one[0])))
 

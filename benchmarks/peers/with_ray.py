@@ -18,7 +18,7 @@ setting = read_setting()
 @serve.deployment(
     num_replicas=setting.workers,
     max_ongoing_requests=max(2, setting.queue // setting.workers),
-    max_queued_requests=setting.workers,
+    max_queued_requests=max(setting.workers, setting.queue // 4),  # some are only being handed over
     ray_actor_options={"num_cpus": 0.5, "runtime_env": {"env_vars": setting.environment()}},
 )
 class Classify:
