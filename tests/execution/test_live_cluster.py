@@ -1,7 +1,7 @@
 """Real server processes on this machine: right answers, nothing lost, nothing left behind."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,10 +25,12 @@ from slimsched.execution.live.server_spec import ServerSpec
 from slimsched.routing.gateway import Gateway, GatewayOptions
 from slimsched.routing.observation import Observation
 from slimsched.routing.router import Route
+from slimsched.scheduling.commands import RunBatch
 from slimsched.scheduling.greedy import GreedyScheduler
 from slimsched.scheduling.options import SchedulerOptions
 from slimsched.slimmable.weights import load
 from slimsched.telemetry.log import read_log
+from slimsched.telemetry.observer import Observer
 
 SERVERS = 2
 OPTIONS = SchedulerOptions(batch_limit=8, utilization_block=2.0)
@@ -48,7 +50,10 @@ class Wanderer:
 
 
 def live(
-    test: Callable[[LiveCluster, LocalEngine], Awaitable[None]], logs: Path | None = None, **gateway: object
+    test: Callable[[LiveCluster, LocalEngine], Awaitable[None]],
+    logs: Path | None = None,
+    observers: Sequence[Observer] = (),
+    **gateway: object,
 ) -> None:
     """Start two server processes, run the test against them, stop them."""
 
@@ -73,7 +78,7 @@ def live(
         ]
         engine = LocalEngine(specs)
         options = GatewayOptions(step_s=0.002, **gateway)  # type: ignore[arg-type]
-        running = LiveCluster(Gateway(cluster, Wanderer(), options), engine, clock_zero_s=0.0)
+        running = LiveCluster(Gateway(cluster, Wanderer(), options), engine, observers, clock_zero_s=0.0)
         await running.start()
         pids = [engine.pid(server) for server in range(SERVERS)]
         try:
@@ -132,6 +137,36 @@ def test_a_server_killed_under_load_costs_no_request_and_comes_back() -> None:
         assert again.logits.shape == (1, 100)
 
     live(test)
+
+
+class Count:
+    """Images that servers ran, by segment."""
+
+    def __init__(self) -> None:
+        self.images = [0, 0, 0, 0]
+
+    def observe(self, now_s: float, machine: str, event: object, commands: Sequence[object]) -> None:
+        for command in commands:
+            if isinstance(command, RunBatch):
+                for leg in command.batch.key.legs:
+                    self.images[leg.segment] += command.batch.size
+
+
+def test_what_nobody_waits_for_is_not_run() -> None:
+    count, calls = Count(), 40
+
+    async def test(running: LiveCluster, engine: LocalEngine) -> None:
+        images = random_images(8).tobytes()
+        parcels = [running.submit(images, Terms(width=1.0), count=8) for _ in range(calls)]
+        await asyncio.sleep(0.05)  # on their way to the servers
+        for parcel in parcels[4:]:
+            running.cancel(parcel)
+        await asyncio.gather(*[parcel.waiter for parcel in parcels[:4]])
+        while running.in_system:
+            await asyncio.sleep(0.01)
+
+    live(test, observers=[count])
+    assert 4 * 8 <= count.images[3] < calls * 8 / 2
 
 
 def test_what_is_too_late_is_dropped_with_a_reason() -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from cluster import requests, small_cluster
-from slimsched.domain.block import Block
+from slimsched.domain.block import Block, block_of
 from slimsched.domain.timer import Wake, WakeAt
-from slimsched.routing.commands import Answer, Command, Drop, SendBlock
+from slimsched.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
 from slimsched.routing.events import (
     BlockDropped,
     InputLost,
@@ -282,6 +282,24 @@ def test_cancelled_requests_are_dropped_when_next_seen_and_cost_no_more() -> Non
     commands = front.finish(out.block)
     assert [[r.id for r in c.block.requests] for c in sent(commands)] == [[0]]
     assert front.gateway.in_system == 1
+
+
+def test_cancelled_requests_are_called_back_from_the_servers_that_have_them() -> None:
+    front = Front(Obedient(group=2))
+    first, second = sent(front.arrive(4))
+    recalls = front.tell(RequestsCancelled(requests=(1, 2)))
+    assert recalls == [
+        RecallRequests(server=0, requests=(1,)),
+        RecallRequests(server=0, requests=(2,)),
+    ]
+    left_out = block_of(first.block.id, first.block.key, first.block.requests[1:])
+    (drop,) = front.tell(BlockDropped(server=0, block=left_out, reason="cancelled"))
+    assert isinstance(drop, Drop)
+    assert front.gateway.in_system == 3
+    (on,) = sent(front.finish(block_of(first.block.id, first.block.key, first.block.requests[:1])))
+    assert [request.id for request in on.block.requests] == [0]
+    (late,) = sent(front.finish(second.block))
+    assert [request.id for request in late.block.requests] == [3], "one that had begun is dropped then"
 
 
 def test_a_server_that_leaves_gets_nothing_new_and_keeps_what_it_has() -> None:

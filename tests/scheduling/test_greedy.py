@@ -9,6 +9,7 @@ from slimsched.scheduling.events import (
     BlockArrived,
     InstanceLoaded,
     InstanceUnloaded,
+    RequestsRecalled,
     Started,
     TelemetrySampled,
 )
@@ -289,3 +290,19 @@ def test_a_batch_takes_in_no_more_than_it_can_run_in_its_time() -> None:
     assert run.batch.size == 20
     (rest,) = ran(server.finish(instance))
     assert rest.batch.size == 12
+
+
+def test_recalled_requests_are_left_out_and_the_others_of_their_block_still_run() -> None:
+    server = Server(batch_limit=16)
+    instance = server.load(0.5)
+    (busy,) = ran(server.arrive(1, 2))
+    server.arrive(2, 3)
+    server.arrive(3, 1, width=0.25)
+    dropped = [c for c in server.tell(RequestsRecalled(requests=(100, 201, 300))) if isinstance(c, DropBlock)]
+    assert [(one.block.id, [r.id for r in one.block.requests]) for one in dropped] == [(2, [201]), (3, [300])]
+    assert {one.reason for one in dropped} == {"cancelled"}
+    assert [request.id for one in busy.batch.blocks for request in one.requests] == [100, 101], "had begun"
+    (run,) = ran(server.finish(instance))
+    assert [request.id for one in run.batch.blocks for request in one.requests] == [200, 202]
+    assert not ran(server.finish(instance))
+    assert not server.scheduler.is_busy

@@ -22,6 +22,14 @@ class Block(Struct, frozen=True, kw_only=True, array_like=True):
         """Cut after `size` requests."""
         return self._with(self.requests[:size]), self._with(self.requests[size:])
 
+    def parted(self, numbers: frozenset[int]) -> "tuple[Block | None, Block | None]":
+        """Those of its requests that have these numbers, and the others; None where there are none."""
+        if numbers.isdisjoint([request.id for request in self.requests]):
+            return None, self
+        those = tuple(request for request in self.requests if request.id in numbers)
+        others = tuple(request for request in self.requests if request.id not in numbers)
+        return self._with(those), self._with(others) if others else None
+
     def _with(self, requests: tuple[Request, ...]) -> "Block":
         return Block(
             id=self.id,

@@ -29,4 +29,11 @@ class Drop(Struct, frozen=True, kw_only=True, tag=True):
     reason: str
 
 
-Command = SendBlock | Answer | Drop | WakeAt
+class RecallRequests(Struct, frozen=True, kw_only=True, tag=True):
+    """Nobody waits for these requests, which are at a server: what has not begun there shall not begin."""
+
+    server: int
+    requests: tuple[int, ...]
+
+
+Command = SendBlock | Answer | Drop | RecallRequests | WakeAt

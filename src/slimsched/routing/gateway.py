@@ -19,7 +19,7 @@ from slimsched.domain.request import Request
 from slimsched.domain.timer import Wake, WakeAt
 from slimsched.domain.width import SEGMENTS
 from slimsched.errors import SlimError
-from slimsched.routing.commands import Answer, Command, Drop, SendBlock
+from slimsched.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
 from slimsched.routing.events import (
     BlockDropped,
     Event,
@@ -88,6 +88,7 @@ class Gateway:
                 commands += self._admit(requests, now_s)
             case RequestsCancelled(requests=numbers):
                 self._cancelled.update(numbers)
+                commands += self._recall(frozenset(numbers))
             case SegmentFinished(server=server, width=width, ahead=ahead, blocks=blocks):
                 commands += self._advance(server, (width, *ahead), blocks, now_s)
             case BlockDropped(block=block, reason=reason):
@@ -181,7 +182,6 @@ class Gateway:
         gone = tuple(request for request in requests if request.id in self._cancelled)
         if not gone:
             return requests
-        self._cancelled.difference_update([request.id for request in gone])
         commands += self._drop(gone, "cancelled")
         return tuple(request for request in requests if request not in gone)
 
@@ -273,8 +273,18 @@ class Gateway:
         seen.backlog_s[server] = max(0.0, seen.backlog_s[server] - sent.work_s * count)
         return block.requests
 
+    def _recall(self, numbers: frozenset[int]) -> list[Command]:
+        """Ask servers to leave out what they have of these requests."""
+        return [
+            RecallRequests(server=sent.server, requests=there)
+            for sent in self._sent.values()
+            if (there := tuple(request.id for request in sent.requests if request.id in numbers))
+        ]
+
     def _drop(self, requests: tuple[Request, ...], reason: str) -> list[Command]:
         self._in_system -= len(requests)
+        if self._cancelled:
+            self._cancelled.difference_update([request.id for request in requests])
         return [Drop(requests=requests, reason=reason)]
 
     def _rescue(self, server: int) -> None:

@@ -16,6 +16,12 @@ class BlockArrived(Struct, frozen=True, kw_only=True, tag=True):
     block: Block
 
 
+class RequestsRecalled(Struct, frozen=True, kw_only=True, tag=True):
+    """Nobody waits for these requests any more."""
+
+    requests: tuple[int, ...]
+
+
 class BatchFinished(Struct, frozen=True, kw_only=True, tag=True):
     """An instance has run its batch; energy is what the batch drew above idle."""
 
@@ -44,4 +50,13 @@ class TelemetrySampled(Struct, frozen=True, kw_only=True, tag=True):
     vram_bytes: int
 
 
-Event = Started | BlockArrived | BatchFinished | InstanceLoaded | InstanceUnloaded | TelemetrySampled | Wake
+Event = (
+    Started
+    | BlockArrived
+    | RequestsRecalled
+    | BatchFinished
+    | InstanceLoaded
+    | InstanceUnloaded
+    | TelemetrySampled
+    | Wake
+)

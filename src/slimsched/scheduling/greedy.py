@@ -26,6 +26,7 @@ from slimsched.scheduling.events import (
     Event,
     InstanceLoaded,
     InstanceUnloaded,
+    RequestsRecalled,
     Started,
     TelemetrySampled,
 )
@@ -52,11 +53,14 @@ class GreedyScheduler:
 
     def handle(self, event: Event, *, now_s: float) -> list[Command]:
         """Take one event into account and return what must now be done."""
+        recalled: list[Block] = []
         match event:
             case Started():
                 return self._load_residents(now_s)
             case BlockArrived(block=block):
                 self.queue.push(block)
+            case RequestsRecalled(requests=requests):
+                recalled = self.queue.withdraw(frozenset(requests))
             case BatchFinished(instance=instance):
                 for one in (instance, *self._running.pop(instance).also):
                     self.fleet.step(one, "finished", now_s)
@@ -70,7 +74,8 @@ class GreedyScheduler:
                 self._wake_s = None
             case _:
                 assert_never(event)
-        commands = self._serve(now_s)
+        commands: list[Command] = [DropBlock(block=block, reason="cancelled") for block in recalled]
+        commands += self._serve(now_s)
         if self._wake_s is None:
             commands += self._unload_idle(now_s)
         return commands

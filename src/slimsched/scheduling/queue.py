@@ -1,7 +1,7 @@
 """The queue of a local scheduler: blocks by key, and which key is served next."""
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from slimsched.domain.block import Block
 from slimsched.domain.key import Key
@@ -85,6 +85,22 @@ class KeyQueue:
             room -= count
         self._shrink(key, limit - room)
         return taken
+
+    def withdraw(self, requests: frozenset[int]) -> list[Block]:
+        """Take these requests out wherever they wait; the blocks, or parts of them, that they were in."""
+        gone: list[Block] = []
+        for key, heap in list(self._heaps.items()):
+            left: list[tuple[Rank, Block]] = []
+            for rank, block in heap:
+                out, stay = block.parted(requests)
+                gone += [out] if out is not None else []
+                left += [(rank, stay)] if stay is not None else []
+            heap[:] = left
+            heapify(heap)
+            self._sizes[key] = sum(len(block.requests) for _, block in heap)
+            if not heap:
+                del self._heaps[key], self._sizes[key]
+        return gone
 
     def first(self, key: Key) -> Block:
         """The block at the head of a key, left where it is."""

@@ -24,12 +24,13 @@ from slimsched.execution.live.messages import (
     Forget,
     InputMissing,
     Ready,
+    Recall,
     Sampled,
     TakeBlock,
     ToGateway,
 )
 from slimsched.execution.live.parcel import Classified, Parcel
-from slimsched.routing.commands import Answer, Command, Drop, SendBlock
+from slimsched.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
 from slimsched.routing.events import (
     BlockDropped,
     Event,
@@ -218,6 +219,8 @@ class LiveCluster:
             case Drop(requests=requests, reason=reason):
                 for request in requests:
                     self._drop(request, reason)
+            case RecallRequests(server=server, requests=requests):
+                self._engine.send(server, Recall(requests=requests))
             case WakeAt(at_s=at_s):
                 self._loop.call_later(max(0.0, at_s - self.now_s), self._tell, Wake())
             case _:

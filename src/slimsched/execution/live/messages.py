@@ -20,6 +20,12 @@ class Forget(Struct, frozen=True, kw_only=True, tag=True):
     requests: list[int]
 
 
+class Recall(Struct, frozen=True, kw_only=True, tag=True):
+    """Gateway to server: nobody waits for these requests; do not begin them."""
+
+    requests: tuple[int, ...]
+
+
 class Drain(Struct, frozen=True, kw_only=True, tag=True):
     """Gateway to server: stop once nothing is queued or running."""
 
@@ -83,5 +89,5 @@ class Fetched(Struct, frozen=True, kw_only=True, tag=True):
     handle: bytes = b""
 
 
-ToServer = TakeBlock | Forget | Drain
+ToServer = TakeBlock | Forget | Recall | Drain
 ToGateway = Ready | BatchDone | BlockGone | InputMissing | Sampled

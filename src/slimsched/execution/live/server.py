@@ -25,6 +25,7 @@ from slimsched.execution.live.messages import (
     Drain,
     Forget,
     InputMissing,
+    Recall,
     Sampled,
     TakeBlock,
     ToGateway,
@@ -41,6 +42,7 @@ from slimsched.scheduling.events import (
     Event,
     InstanceLoaded,
     InstanceUnloaded,
+    RequestsRecalled,
     Started,
     TelemetrySampled,
 )
@@ -97,6 +99,8 @@ class LiveServer:
                 self._take(block, images, peer)
             case Forget(requests=requests):
                 self._store.forget(requests)
+            case Recall(requests=requests):
+                self.handle(RequestsRecalled(requests=requests))
             case Drain():
                 self._draining = True
                 self._check_drained()

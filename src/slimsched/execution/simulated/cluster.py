@@ -22,7 +22,7 @@ from slimsched.execution.simulated.crowding import Crowding
 from slimsched.execution.simulated.network import SimulatedNetwork
 from slimsched.execution.simulated.server import SimulatedServer
 from slimsched.execution.simulated.timeline import Timeline
-from slimsched.routing.commands import Answer, Command, Drop, SendBlock
+from slimsched.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
 from slimsched.routing.events import (
     BlockDropped,
     Event,
@@ -144,6 +144,9 @@ class SimulatedCluster:
         match command:
             case SendBlock(server=server, block=block, source=source):
                 self._send(server, block, source, now_s)
+            case RecallRequests(server=server, requests=requests):
+                at_s = self._network.notify(GATEWAY, server, now_s)
+                self.timeline.at(at_s, self.servers[server].recall, requests)
             case WakeAt(at_s=at_s):
                 self.timeline.at(at_s, self._tell, Wake())
             case Answer() | Drop():

@@ -18,6 +18,7 @@ from slimsched.scheduling.events import (
     Event,
     InstanceLoaded,
     InstanceUnloaded,
+    RequestsRecalled,
     Started,
     TelemetrySampled,
 )
@@ -82,6 +83,10 @@ class SimulatedServer:
     def receive(self, block: Block) -> None:
         """A block and its inputs are here."""
         self._handle(BlockArrived(block=block))
+
+    def recall(self, requests: tuple[int, ...]) -> None:
+        """Nobody waits for these requests any more."""
+        self._happen(RequestsRecalled(requests=requests))
 
     def sample(self) -> ServerSnapshot:
         """Read the sensors, tell the scheduler, and return what the gateway shall see."""
