@@ -44,6 +44,7 @@ def command(
     """
     from slimsched.cli.images import test_images
     from slimsched.execution.live.validation import FIGURES, Validator
+    from slimsched.learning.registry import make_router
 
     chosen, _, _ = options.choose(scenario, config, None, None, None, None)
     try:
@@ -54,7 +55,14 @@ def command(
     console = Console(stderr=True)
     with console.status("starting") as status:
         validator = Validator(
-            chosen, router, images, labels, seconds=seconds, seed=seed, progress=status.update
+            chosen,
+            router,
+            images,
+            labels,
+            seconds=seconds,
+            seed=seed,
+            progress=status.update,
+            make=make_router,
         )
         found = validator.validate(shares, calibrate=calibrate)
     if as_json:

@@ -14,6 +14,7 @@ from slimsched.execution.live.run import LiveResult, run_live
 from slimsched.execution.scenario import Scenario
 from slimsched.execution.simulated.simulation import simulate
 from slimsched.routing.fluid import capacity_per_s
+from slimsched.routing.registry import RouterMaker, make_router
 from slimsched.telemetry.summary import Summary
 
 FIGURES = ("latency_mean_s", "latency_p99_s", "throughput_per_s", "accuracy", "energy_j_per_request")
@@ -64,7 +65,9 @@ class Validator:
         seconds: float,
         seed: int,
         progress: Callable[[str], None],
+        make: RouterMaker = make_router,
     ) -> None:
+        self._make = make
         self._scenario, self._router, self._images, self._labels = scenario, router, images, labels
         self._seconds, self._seed, self._progress = seconds, seed, progress
         self._capacity_per_s = capacity_per_s(scenario.cluster, (1.0,) * 4)
@@ -106,13 +109,20 @@ class Validator:
     def _live(self, load: float, seed: int) -> tuple[LiveResult, tuple[ServiceCost, ...]]:
         calibration = Calibration(self._scenario.cluster)
         work = run_live(
-            self._at(load), self._router, self._images, self._labels, seed=seed, observers=(calibration,)
+            self._at(load),
+            self._router,
+            self._images,
+            self._labels,
+            seed=seed,
+            observers=(calibration,),
+            make=self._make,
         )
         return run(work), calibration.costs()
 
     def _simulated(self, load: float, costs: tuple[ServiceCost, ...]) -> dict[str, float]:
         at = replace(self._at(load), costs=costs)
-        same = simulate(at, self._router, seed=self._seed, drain=True, images=len(self._images))
+        images = len(self._images)
+        same = simulate(at, self._router, seed=self._seed, drain=True, images=images, make=self._make)
         return _figures(same.summary)
 
     def _at(self, load: float) -> Scenario:
