@@ -70,9 +70,9 @@ def main() -> None:
         images, labels, _ = test_images(None)
         if labels is None:
             raise SystemExit("correct answers need labels: set SLIM_DATA to a folder with CIFAR-100")
-        rates = {w: pieces.get(f"offline-{w:g}", lambda w=w: _offline(w)) for w in WIDTHS}
+        rates = {w: pieces.get(f"offline-{w:g}", lambda w=w: offline_rates(w)) for w in WIDTHS}
         if "ours" in options.only:
-            os.environ.setdefault(OUR_CONFIG, str(_our_config(options.out, options.fresh)))
+            os.environ.setdefault(OUR_CONFIG, str(our_config(options.out, options.fresh)))
         contests = [
             (name, width) for name in options.only for width in (*WIDTHS, *([None] if name == "ours" else []))
         ]
@@ -96,7 +96,7 @@ def _contest(
     """A round's pieces of one contender at one width; ours also at widths of its own choice (None)."""
     label = f"{contender.name}-{'free' if width is None else f'{width:g}'}"
     terms: dict[str, float] = {"width": width} if width is not None and not contender.package else {}
-    setting = _setting(width or 1.0, rates[width or 1.0], options)
+    setting = setting_for(width or 1.0, rates[width or 1.0], options)
     log = options.out / f"{label}.log"
     names = [f"{label}-{piece}.{number}" for piece in ("offline", "saturated", "half")]
     if width is not None and not all(pieces.has(name) for name in names):
@@ -125,7 +125,7 @@ def _contest(
             pieces.get(f"{label}-load-{load:g}.{number}", lambda at=at: client.loaded(*at))
 
 
-def _our_config(folder: Path, fresh: bool) -> Path:
+def our_config(folder: Path, fresh: bool) -> Path:
     """Our scenario with the profile of a core of this machine, measured first as `slim profile` says."""
     profile, config = folder / "profile" / "core.json", folder / "two-cores.toml"
     if fresh or not profile.exists():
@@ -143,13 +143,13 @@ def _our_config(folder: Path, fresh: bool) -> Path:
     return config.resolve()
 
 
-def _offline(width: float) -> dict[str, float]:
+def offline_rates(width: float) -> dict[str, float]:
     """The best of several batch sizes, and what each takes."""
     rates = rates_per_s(width, BATCHES)
     return {"images_per_s": max(rates.values()), **{f"batch_{b}": rate for b, rate in rates.items()}}
 
 
-def _setting(width: float, rates: dict[str, float], options: Any) -> Setting:
+def setting_for(width: float, rates: dict[str, float], options: Any) -> Setting:
     """A batch that takes at most a third of the deadline."""
     deadline_s, cores = options.deadline_ms / 1e3, 2
     fits = [b for b in BATCHES if b >= options.images and cores * b / rates[f"batch_{b}"] <= deadline_s / 3]
