@@ -146,7 +146,7 @@ class GreedyScheduler:
         return RunBatch(batch=batch, why="full" if size == limit else "all that waited")
 
     def _limit(self, key: Key) -> int:
-        """B_max, or the largest batch that runs within the time a batch may take, in whole eights if it can be.
+        """B_max, or the largest batch that runs within the time a batch may take, in whole eights.
 
         Kernels like these, and calls of several images are cut less often.
         """
