@@ -1,6 +1,6 @@
 """One inference call, whatever protocol it came by: images, what is asked for, and the answer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -41,6 +41,14 @@ def check_model(name: str, version: str) -> None:
         raise NotFound(f"unknown model '{name}'; this server has '{MODEL}'")
     if version not in ("", VERSION):
         raise NotFound(f"unknown version '{version}' of '{MODEL}'; this server has '{VERSION}'")
+
+
+def known_outputs(wanted: Sequence[Wanted]) -> tuple[Wanted, ...]:
+    """The outputs asked for, all of which there must be."""
+    for one in wanted:
+        if one.name not in OUTPUTS:
+            raise BadRequest(f"unknown output '{one.name}'; this model has {', '.join(OUTPUTS)}")
+    return tuple(wanted)
 
 
 def check_shape(datatype: str, shape: tuple[int, ...], side: int, most: int) -> None:

@@ -10,7 +10,17 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from slimsched.api.call import MODEL, VERSION, Call, Parameter, Wanted, check_model, check_shape, read_terms
+from slimsched.api.call import (
+    MODEL,
+    VERSION,
+    Call,
+    Parameter,
+    Wanted,
+    check_model,
+    check_shape,
+    known_outputs,
+    read_terms,
+)
 from slimsched.api.proto import inference_pb2
 from slimsched.api.refusal import BadRequest, RefusalError, Unauthenticated
 from slimsched.api.service import Answered, InferenceService
@@ -151,7 +161,7 @@ def read_call(request: Any, service: InferenceService) -> Call:
         id=request.id,
         images=images,
         terms=read_terms({name: _value(value) for name, value in request.parameters.items()}),
-        wanted=service.wanted(wanted) or default,
+        wanted=known_outputs(wanted) or default,
     )
 
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched import __version__
-from slimsched.api.call import MODEL, OUTPUTS, VERSION, Call, Parameter, Wanted
+from slimsched.api.call import MODEL, VERSION, Call, Parameter
 from slimsched.api.refusal import (
     BadRequest,
     ExecutionFailed,
@@ -71,13 +71,6 @@ class InferenceService:
     def is_ready(self) -> bool:
         """Whether a call would be taken in now."""
         return self.phase is Phase.READY and self._cluster.any_alive
-
-    def wanted(self, names: list[Wanted]) -> tuple[Wanted, ...]:
-        """The outputs asked for, classes and logits when none were."""
-        for one in names:
-            if one.name not in OUTPUTS:
-                raise BadRequest(f"unknown output '{one.name}'; this model has {', '.join(OUTPUTS)}")
-        return tuple(names)
 
     async def infer(self, call: Call) -> Answered:
         """Classify the images of a call; a refusal says why not."""

@@ -172,6 +172,7 @@ async def _serve(
         return
     gc.collect()
     gc.freeze()  # what is here now stays: no collection needs to look at it again
+    gc.set_threshold(20_000, 20, 20)  # requests leave no cycles behind
     address = f"http{'s' if tls else ''}://{host}:{http_port}"
     _say(console, f"ready: {address}/v2/models/slimresnet, gRPC at {host}:{grpc_port}, router {router}")
     _say(console, f"dashboard: {address}/")

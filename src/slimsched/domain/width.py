@@ -1,5 +1,6 @@
 """The widths a segment can run at, and the tuples of four they combine to."""
 
+from functools import lru_cache
 from itertools import product
 
 from slimsched.errors import WidthError
@@ -48,6 +49,7 @@ def parse_widths(text: str) -> tuple[float, ...]:
     return WIDTH_TUPLES[tuple_index(widths)]
 
 
+@lru_cache(maxsize=1024)
 def format_widths(widths: tuple[float, ...]) -> str:
     """Write a width tuple the way parse_widths reads it."""
     return ",".join(str(width) for width in widths)

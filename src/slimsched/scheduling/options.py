@@ -11,9 +11,7 @@ class SchedulerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Defaults are the paper's plain rule; the paper's symbols stand behind the names."""
 
     batch_limit: int = 16  # B_max
-    batch_limit_s: float = (
-        0.0  # a batch takes in about what it can run in this time by profile; 0: all
-    )
+    batch_limit_s: float = 0.0  # a batch takes in about what it can run in this time by profile; 0: all
     vram_cap_bytes: int = 8 * 2**30  # M_max
     utilization_block: float = 0.95  # U_blk
     idle_unload_s: float = 5.0  # t_idle
