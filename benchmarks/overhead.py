@@ -55,7 +55,7 @@ async def measure(port: int, rate: float, width: float, seconds: float) -> NDArr
 
 
 def inside(port: int) -> float:
-    """Mean milliseconds from a whole request to its response, less queue and compute, as the server counts."""
+    """Mean milliseconds from whole request to response, less queue and compute, as the server counts."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
         lines = [line.rsplit(" ", 1) for line in page.read().decode().splitlines() if line[:1] != "#"]
     found = {name.partition("{")[0]: float(value) for name, value in lines if "grpc" not in name}
