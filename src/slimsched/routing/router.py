@@ -1,11 +1,9 @@
 """The seam between the gateway and whoever decides where, how wide and how grouped."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
-from slimsched.domain.request import Request
 from slimsched.routing.observation import Observation
 
 
@@ -19,16 +17,11 @@ class Route(Struct, frozen=True):
     ahead: tuple[float, ...] = ()
 
 
-class Listener(Protocol):
-    """A router that wants to know what became of requests."""
-
-    def answered(self, requests: Sequence[Request], now_s: float) -> None:
-        """These have been answered."""
-        ...
-
-
 class Router(Protocol):
-    """Classical and learned routers are the same kind of thing."""
+    """Classical and learned routers are the same kind of thing.
+
+    One that also has `answered(requests, now_s)` is told of requests that have been answered.
+    """
 
     def route(self, seen: Observation) -> Route | None:
         """Decide for the head of the queue; None means wait."""

@@ -67,7 +67,9 @@ class _Shard:
         route = self._router.route(seen)
         if route is None:
             return None
-        return Route(route.server * shards + self._number, route.width, route.group, route.reason)
+        return Route(
+            route.server * shards + self._number, route.width, route.group, route.reason, route.ahead
+        )
 
 
 class ShardedRouter:
