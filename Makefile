@@ -30,7 +30,7 @@ test: $(VENV)/.ready  ## run the tests
 
 ray: $(VENV)/.ready  ## install the extra 'ray' and run the tests that need it
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
-	SLIM_REQUIRE_RAY=1 $(BIN)/pytest tests/ray_engine
+	SLIM_REQUIRE_RAY=1 $(BIN)/pytest tests/serving/execution/ray
 
 check: lint types test  ## format, lint, types, tests
 

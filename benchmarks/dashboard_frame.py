@@ -7,12 +7,12 @@ import argparse
 from statistics import median
 from time import perf_counter
 
-from slimsched.config import load_scenario
-from slimsched.domain.request import Request
-from slimsched.routing.commands import Answer
-from slimsched.routing.events import RequestsArrived
-from slimsched.telemetry.live_view import LiveView
-from slimsched.telemetry.observer import GATEWAY_NAME
+from slimsched.kernel.observer import GATEWAY_NAME
+from slimsched.serving.domain.request import Request
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.routing.commands import Answer
+from slimsched.serving.routing.events import RequestsArrived
+from slimsched.serving.telemetry.live_view import LiveView
 
 STEP_S, WINDOW_S = 0.005, 10.0
 

@@ -17,31 +17,31 @@ from time import monotonic, perf_counter
 import numpy as np
 import torch
 
-from slimsched.config import CONFIGS, load_accuracy, load_profile
-from slimsched.domain.batch import Batch
-from slimsched.domain.block import block_of
-from slimsched.domain.cluster import Cluster
-from slimsched.domain.host import Host
-from slimsched.domain.instance import Instance
-from slimsched.domain.key import KEYS
-from slimsched.domain.link import Link
-from slimsched.domain.network import SLIM_RESNET
-from slimsched.domain.profile_record import record_of
-from slimsched.domain.request import Request
-from slimsched.domain.terms import Terms
-from slimsched.execution.live.activation_store import ActivationStore
-from slimsched.execution.live.batch_run import run_batch
-from slimsched.execution.live.cluster import LiveCluster
-from slimsched.execution.live.cpu_executor import CpuExecutor
-from slimsched.execution.live.event_loop import run
-from slimsched.execution.live.local_engine import LocalEngine
-from slimsched.execution.live.server_spec import ServerSpec
-from slimsched.routing.gateway import Gateway, GatewayOptions
-from slimsched.routing.registry import make_router
-from slimsched.scheduling.options import SchedulerOptions
-from slimsched.slimmable.instance import fold
-from slimsched.slimmable.packed import cpu_precision, pack
-from slimsched.slimmable.weights import TrainedModel, load
+from slimsched.models.slimresnet.instance import fold
+from slimsched.models.slimresnet.packed import cpu_precision, pack
+from slimsched.models.slimresnet.shape import SLIM_RESNET
+from slimsched.models.slimresnet.weights import TrainedModel, load
+from slimsched.serving.domain.batch import Batch
+from slimsched.serving.domain.block import block_of
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.host import Host
+from slimsched.serving.domain.instance import Instance
+from slimsched.serving.domain.key import KEYS
+from slimsched.serving.domain.link import Link
+from slimsched.serving.domain.profile_record import record_of
+from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.terms import Terms
+from slimsched.serving.execution.live.activation_store import ActivationStore
+from slimsched.serving.execution.live.batch_run import run_batch
+from slimsched.serving.execution.live.cluster import LiveCluster
+from slimsched.serving.execution.live.cpu_executor import CpuExecutor
+from slimsched.serving.execution.live.event_loop import run
+from slimsched.serving.execution.live.local_engine import LocalEngine
+from slimsched.serving.execution.live.server_spec import ServerSpec
+from slimsched.serving.execution.scenario_file import CONFIGS, load_accuracy, load_profile
+from slimsched.serving.routing.gateway import Gateway, GatewayOptions
+from slimsched.serving.routing.registry import make_router
+from slimsched.serving.scheduling.options import SchedulerOptions
 
 ROUNDS = 12
 SERVED_ROUNDS = 60  # long enough that filling and emptying the pipeline does not count

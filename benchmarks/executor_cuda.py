@@ -17,16 +17,16 @@ from time import perf_counter
 
 import torch
 
-from slimsched.domain.batch import Batch
-from slimsched.domain.block import block_of
-from slimsched.domain.instance import Instance
-from slimsched.domain.key import KEYS
-from slimsched.domain.request import Request
-from slimsched.execution.live.activation_store import ActivationStore
-from slimsched.execution.live.batch_run import BatchUnderWay
-from slimsched.execution.live.cuda_executor import CudaExecutor
-from slimsched.execution.live.resident_segments import ResidentSegments
-from slimsched.slimmable.weights import TrainedModel, load
+from slimsched.models.slimresnet.weights import TrainedModel, load
+from slimsched.serving.domain.batch import Batch
+from slimsched.serving.domain.block import block_of
+from slimsched.serving.domain.instance import Instance
+from slimsched.serving.domain.key import KEYS
+from slimsched.serving.domain.request import Request
+from slimsched.serving.execution.live.activation_store import ActivationStore
+from slimsched.serving.execution.live.batch_run import BatchUnderWay
+from slimsched.serving.execution.live.cuda_executor import CudaExecutor
+from slimsched.serving.execution.live.resident_segments import ResidentSegments
 
 LONG_S = 0.7
 

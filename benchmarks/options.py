@@ -13,11 +13,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.config import load_scenario
-from slimsched.execution.scenario import Scenario
-from slimsched.execution.simulated.simulation import simulate
-from slimsched.routing.commands import Answer
-from slimsched.scheduling.options import SchedulerOptions
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.routing.commands import Answer
+from slimsched.serving.scheduling.options import SchedulerOptions
 
 OPTIONS: dict[str, dict[str, object]] = {
     "plain (Algorithm 1)": {},

@@ -18,9 +18,9 @@ import urllib.request
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.api.client_message import read_answer
-from slimsched.api.load_generator import LoadGenerator, Target, due_times
-from slimsched.execution.live.event_loop import run
+from slimsched.serving.api.client_message import read_answer
+from slimsched.serving.api.load_generator import LoadGenerator, Target, due_times
+from slimsched.serving.execution.live.event_loop import run
 
 PARTS = ("queue", "compute", "hops", "http", "overhead", "latency")
 

@@ -23,21 +23,21 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 
-from slimsched.config import load_scenario
-from slimsched.domain.host import Host
-from slimsched.execution.live.cluster import LiveCluster
-from slimsched.execution.live.engine import Engine
-from slimsched.execution.live.event_loop import run
-from slimsched.execution.live.frame_connection import FrameConnection
-from slimsched.execution.live.local_engine import LocalEngine
-from slimsched.execution.live.messages import Fetch
-from slimsched.execution.live.run import specs_of
-from slimsched.execution.ray.engine import join
-from slimsched.execution.ray.greeting import Handed, pack, unpack
-from slimsched.execution.scenario import Scenario
-from slimsched.routing.gateway import Gateway
-from slimsched.routing.observation import Observation
-from slimsched.routing.router import Route
+from slimsched.serving.domain.host import Host
+from slimsched.serving.execution.live.cluster import LiveCluster
+from slimsched.serving.execution.live.engine import Engine
+from slimsched.serving.execution.live.event_loop import run
+from slimsched.serving.execution.live.frame_connection import FrameConnection
+from slimsched.serving.execution.live.local_engine import LocalEngine
+from slimsched.serving.execution.live.messages import Fetch
+from slimsched.serving.execution.live.run import specs_of
+from slimsched.serving.execution.ray.engine import join
+from slimsched.serving.execution.ray.greeting import Handed, pack, unpack
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.router import Route
 
 IMAGE = np.zeros((3, 32, 32), np.uint8).tobytes()
 UNDER_WAY = 64

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from slimsched.config import load_scenario
-from slimsched.domain.cluster import Cluster
-from slimsched.execution.scenario import Scenario
-from slimsched.learning.environment import RoutingEnv
-from slimsched.learning.ppo import PpoOptions, PpoTrainer
-from slimsched.learning.registry import make_router
-from slimsched.routing.observation import Observation
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.learning.environment import RoutingEnv
+from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
+from slimsched.serving.learning.registry import make_router
+from slimsched.serving.routing.observation import Observation
 
 SERVERS = (3, 12, 64)
 

@@ -18,23 +18,23 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from slimsched.config import load_scenario
-from slimsched.domain.block import Block
-from slimsched.domain.cluster import Cluster
-from slimsched.domain.snapshot import ServerSnapshot
-from slimsched.domain.width import SEGMENTS
-from slimsched.execution.live.cluster import LiveCluster
-from slimsched.execution.live.engine import EngineListener
-from slimsched.execution.live.event_loop import run
-from slimsched.execution.live.messages import BatchDone, Sampled, TakeBlock, ToGateway, ToServer
-from slimsched.execution.scenario import Scenario
-from slimsched.execution.simulated.cluster import SimulatedCluster
-from slimsched.execution.simulated.simulation import simulate
-from slimsched.learning.registry import make_router
-from slimsched.routing.events import TelemetryReceived
-from slimsched.routing.gateway import Gateway
-from slimsched.routing.observation import Observation
-from slimsched.routing.router import Route, Router
+from slimsched.models.width import SEGMENTS
+from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.execution.live.cluster import LiveCluster
+from slimsched.serving.execution.live.engine import EngineListener
+from slimsched.serving.execution.live.event_loop import run
+from slimsched.serving.execution.live.messages import BatchDone, Sampled, TakeBlock, ToGateway, ToServer
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.execution.simulated.cluster import SimulatedCluster
+from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.learning.registry import make_router
+from slimsched.serving.routing.events import TelemetryReceived
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.router import Route, Router
 
 ROUTERS = (
     "power-of-two",

@@ -10,12 +10,12 @@ from time import perf_counter
 
 from msgspec.structs import replace
 
-from slimsched.config import load_scenario
-from slimsched.domain.cluster import Cluster
-from slimsched.execution.scenario import Scenario
-from slimsched.execution.simulated.simulation import simulate
-from slimsched.routing.observation import Observation
-from slimsched.routing.registry import ROUTERS, make_router
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.registry import ROUTERS, make_router
 
 SERVERS = (3, 12, 64, 512)
 

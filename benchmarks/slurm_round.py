@@ -11,15 +11,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from slimsched.domain.fabric import fabric_named
-from slimsched.execution.slurm import preflight
-from slimsched.execution.slurm.cluster import ThrowAwaySlurm
-from slimsched.execution.slurm.controller import SlurmController
-from slimsched.execution.slurm.dry_run import DryRunClient
-from slimsched.execution.slurm.note import Request
-from slimsched.execution.slurm.observation import Clock, observe
-from slimsched.jobs.policies import policy_named
-from slimsched.workload.job_models import TRAINING_MODELS
+from slimsched.jobs.domain.fabric import fabric_named
+from slimsched.jobs.execution.slurm import preflight
+from slimsched.jobs.execution.slurm.cluster import ThrowAwaySlurm
+from slimsched.jobs.execution.slurm.controller import SlurmController
+from slimsched.jobs.execution.slurm.dry_run import DryRunClient
+from slimsched.jobs.execution.slurm.note import Request
+from slimsched.jobs.execution.slurm.observation import Clock, observe
+from slimsched.jobs.scheduling.policies import policy_named
+from slimsched.jobs.traces.known_models import TRAINING_MODELS
 
 
 def main() -> None:

@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.api.load_generator import LoadGenerator, Target, due_times
-from slimsched.api.load_report import LoadReport, report
-from slimsched.cli.event_loop import run
-from slimsched.cli.images import test_images
+from slimsched.cli.serving.event_loop import run
+from slimsched.cli.serving.images import test_images
+from slimsched.serving.api.load_generator import LoadGenerator, Target, due_times
+from slimsched.serving.api.load_report import LoadReport, report
 
 IMAGES = 8
 TERMS = {"width": 0.5}

@@ -11,16 +11,16 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from slimsched.domain.network import SLIM_RESNET
-from slimsched.domain.width import WIDTH_TUPLES
-from slimsched.slimmable import normalization, pooling, standardization
-from slimsched.slimmable.acceleration import fused_kernels
-from slimsched.slimmable.augmentation import AugmentationRecipe, augment
-from slimsched.slimmable.image_set import Colours
-from slimsched.slimmable.recipe import TrainingRecipe
-from slimsched.slimmable.resnet import SlimResNet
-from slimsched.slimmable.sandwich import NARROWEST, WIDEST, Sandwich, draw_tuples, update_average
-from slimsched.slimmable.training import make_optimizer
+from slimsched.models.data.image_set import Colours
+from slimsched.models.slimresnet import normalization, pooling, standardization
+from slimsched.models.slimresnet.acceleration import fused_kernels
+from slimsched.models.slimresnet.resnet import SlimResNet
+from slimsched.models.slimresnet.shape import SLIM_RESNET
+from slimsched.models.training.augmentation import AugmentationRecipe, augment
+from slimsched.models.training.loop import make_optimizer
+from slimsched.models.training.recipe import TrainingRecipe
+from slimsched.models.training.sandwich import NARROWEST, WIDEST, Sandwich, draw_tuples, update_average
+from slimsched.models.width import WIDTH_TUPLES
 
 EPOCH_IMAGES = 50_000
 PEAK_FLOP_PER_S = 790e12

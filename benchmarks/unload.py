@@ -12,10 +12,10 @@ from time import perf_counter
 
 import torch
 
-from slimsched.domain.instance import Instance
-from slimsched.domain.profile_record import PLACES
-from slimsched.execution.live.cuda_executor import CudaExecutor
-from slimsched.slimmable.weights import load
+from slimsched.models.slimresnet.weights import load
+from slimsched.serving.domain.instance import Instance
+from slimsched.serving.domain.profile_record import PLACES
+from slimsched.serving.execution.live.cuda_executor import CudaExecutor
 
 
 def free_bytes() -> int:

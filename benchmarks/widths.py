@@ -8,9 +8,9 @@ import time
 
 import torch
 
-from slimsched.domain.width import SEGMENTS, WIDTHS
-from slimsched.slimmable.instance import fold
-from slimsched.slimmable.weights import load
+from slimsched.models.slimresnet.instance import fold
+from slimsched.models.slimresnet.weights import load
+from slimsched.models.width import SEGMENTS, WIDTHS
 
 
 def best_time_s(widths: tuple[float, ...], images: torch.Tensor, repeats: int) -> float:

@@ -3,9 +3,9 @@
 python examples/02_compare.py
 """
 
-from slimsched.config import load_scenario
-from slimsched.execution.simulated.comparison import compare
-from slimsched.learning.registry import make_router
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.execution.simulated.comparison import compare
+from slimsched.serving.learning.registry import make_router
 
 scenario = load_scenario("edge-12").with_load(seconds=1.0)
 found = compare(

@@ -5,9 +5,9 @@ python examples/03_schedule_training_jobs.py
 
 import numpy as np
 
-from slimsched.domain.topology import Topology
-from slimsched.execution.simulated.jobs_comparison import JobSetting, prepare, simulate
-from slimsched.workload.job_generator import generate_jobs
+from slimsched.jobs.domain.topology import Topology
+from slimsched.jobs.execution.simulated.comparison import JobSetting, prepare, simulate
+from slimsched.jobs.traces.generator import generate_jobs
 
 topology = Topology.grid(racks=2, machines_per_rack=4, gpus_per_machine=8, name="two racks")
 setting = JobSetting(machines=topology.machines, cluster=topology.name, network="congested", jobs=150)

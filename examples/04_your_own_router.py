@@ -5,12 +5,12 @@ A router is asked about the head of the queue and answers where, how wide and ho
 python examples/04_your_own_router.py
 """
 
-from slimsched.config import load_scenario
-from slimsched.domain.cluster import Cluster
-from slimsched.execution.simulated.simulation import simulate
-from slimsched.routing.observation import Observation
-from slimsched.routing.registry import make_router
-from slimsched.routing.router import Route, Router
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.registry import make_router
+from slimsched.serving.routing.router import Route, Router
 
 
 class CalmRouter:

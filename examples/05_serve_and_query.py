@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from slimsched.api.client import Client
+from slimsched.serving.api.client import Client
 
 url = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"
 images = np.random.default_rng(0).integers(0, 256, (2, 3, 32, 32), dtype=np.uint8)  # noise: yours go here

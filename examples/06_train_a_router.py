@@ -9,14 +9,14 @@ from random import Random
 
 import torch
 
-from slimsched.config import load_scenario
-from slimsched.domain.cluster import Cluster
-from slimsched.execution.simulated.simulation import simulate
-from slimsched.learning.ppo import PpoOptions, PpoTrainer, Progress
-from slimsched.learning.rollout import RewardWeights
-from slimsched.routing.registry import make_router
-from slimsched.routing.router import Router
-from slimsched.routing.routers.ppo import PpoRouter
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer, Progress
+from slimsched.serving.learning.rollout import RewardWeights
+from slimsched.serving.routing.registry import make_router
+from slimsched.serving.routing.router import Router
+from slimsched.serving.routing.routers.ppo import PpoRouter
 
 torch.set_num_threads(1)
 scenario = load_scenario("paper").with_load(rate_per_s=9200.0, seconds=1.0)

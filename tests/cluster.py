@@ -1,16 +1,16 @@
 """Small clusters and values that many tests use."""
 
-from slimsched.config import load_accuracy
-from slimsched.domain.block import Block, block_of
-from slimsched.domain.cluster import Cluster
-from slimsched.domain.device import Device
-from slimsched.domain.key import KEYS, onward
-from slimsched.domain.link import Link
-from slimsched.domain.network import SLIM_RESNET
-from slimsched.domain.profile import Profile
-from slimsched.domain.request import Request
-from slimsched.domain.roofline import modelled_profile
-from slimsched.domain.width import SEGMENTS, WIDTHS
+from slimsched.models.slimresnet.shape import SLIM_RESNET
+from slimsched.models.width import SEGMENTS, WIDTHS
+from slimsched.serving.domain.block import Block, block_of
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.device import Device
+from slimsched.serving.domain.key import KEYS, onward
+from slimsched.serving.domain.link import Link
+from slimsched.serving.domain.profile import Profile
+from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.roofline import modelled_profile
+from slimsched.serving.execution.scenario_file import load_accuracy
 
 MEGABYTE = 1_000_000
 

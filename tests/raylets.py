@@ -5,15 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from served import CONFIG
-from slimsched.config import load_scenario
-from slimsched.execution.live.cluster import LiveCluster
-from slimsched.execution.live.run import specs_of
-from slimsched.execution.ray.engine import RayEngine, join
-from slimsched.routing.autoscaler import load_of
-from slimsched.routing.gateway import Gateway
-from slimsched.routing.observation import Observation
-from slimsched.routing.router import Route
-from slimsched.telemetry.observer import Observer
+from slimsched.kernel.observer import Observer
+from slimsched.serving.execution.live.cluster import LiveCluster
+from slimsched.serving.execution.live.run import specs_of
+from slimsched.serving.execution.ray.engine import RayEngine, join
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.routing.autoscaler import load_of
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.router import Route
 
 STORE_BYTES = 80 * 2**20
 NODE = {"num_cpus": 4, "object_store_memory": STORE_BYTES}

@@ -1,6 +1,7 @@
-"""The tree is the data flow: imports point one way, and the pure folders touch nothing of the world."""
+"""The tree is the data flow: imports point one way, and pure folders know nothing of the world."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -8,72 +9,104 @@ import pytest
 import slimsched
 
 ROOT = Path(slimsched.__file__).parent
-MODULES = sorted(ROOT.rglob("*.py"))
+MODULES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
-LAYERS = [
-    {"errors"},
-    {"domain"},
-    {"workload"},
-    {"routing", "scheduling", "jobs"},
-    {"slimmable"},
-    {"telemetry"},
-    {"execution"},
-    {"learning"},
-    {"api"},
-    {"dashboard"},
-    {"config"},
-    {"cli"},
-]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-PURE = {"domain", "routing", "scheduling", "jobs"}
+PRODUCTS = [{"kernel"}, {"models"}, {"serving", "jobs"}, {"dashboard"}, {"cli"}]
+"""The top folders. A folder imports those before it; folders of one level never import each other."""
+
+PARTS = {
+    "serving": [
+        {"domain"},
+        {"workload"},
+        {"routing", "scheduling"},
+        {"telemetry"},
+        {"execution"},
+        {"learning"},
+        {"api"},
+    ],
+    "jobs": [{"domain"}, {"traces", "scheduling"}, {"telemetry"}, {"execution"}, {"learning"}],
+}
+"""The same rule inside each product."""
+
+PURE = ("serving/domain", "serving/routing", "serving/scheduling", "jobs/domain", "jobs/scheduling")
+TORCH_FREE = (*PURE, "kernel", "serving/workload", "serving/telemetry", "jobs/traces", "jobs/telemetry")
+"""Folders that a machine without torch can import; `models` has single pure modules, listed below."""
+TORCH_FREE_MODULES = {
+    f"models/{one}" for one in ("accuracy", "width", "correctness", "pareto", "slimresnet/shape")
+}
 WORLD = {"torch", "asyncio", "time", "os", "threading", "socket", "subprocess", "multiprocessing", "pathlib"}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base"}
 
 
-def part_of(module: Path) -> str:
-    return module.relative_to(ROOT).parts[0].removesuffix(".py")
+def name_of(module: Path) -> str:
+    return module.relative_to(ROOT).with_suffix("").as_posix()
 
 
-def imports(module: Path) -> set[str]:
-    found: set[str] = set()
+def levels(order: list[set[str]]) -> dict[str, int]:
+    return {name: level for level, names in enumerate(order) for name in names}
+
+
+@cache
+def imports(module: Path) -> frozenset[str]:
+    names: set[str] = set()
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module}: relative import"
-            found.add(node.module or "")
-            if node.module == "slimsched":
-                found |= {f"slimsched.{alias.name}" for alias in node.names}
-    return found
+            names.add(node.module or "")
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(names)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(ROOT)))
-def test_imports_point_upwards_only(module: Path) -> None:
-    here = part_of(module)
-    if here == "__init__":
-        return
+def check_order(module: Path, here: str, there: str, order: list[set[str]], name: str) -> None:
+    level = levels(order)
+    if there != here and there in level and here in level:
+        assert level[there] < level[here], f"{name_of(module)} may not import {name}"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=name_of)
+def test_imports_point_one_way(module: Path) -> None:
+    product, *rest = name_of(module).split("/")
     for name in imports(module):
-        if not name.startswith("slimsched."):
+        first, *path = name.split(".")
+        if first != "slimsched" or not path:
             continue
-        there = name.split(".")[1]
-        if there == here or there not in LEVEL:
-            continue
-        assert LEVEL[there] < LEVEL[here], f"{here} may not import {there} ({name})"
+        check_order(module, product, path[0], PRODUCTS, name)
+        if path[0] == product in PARTS and len(path) > 1:
+            check_order(module, rest[0], path[1], PARTS[product], name)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(ROOT)))
-def test_pure_folders_touch_nothing_of_the_world(module: Path) -> None:
-    if part_of(module) in PURE:
-        touched = {name.split(".")[0] for name in imports(module)} & WORLD
-        assert not touched, f"{module.relative_to(ROOT)} imports {touched}"
+@pytest.mark.parametrize("module", MODULES, ids=name_of)
+def test_pure_modules_touch_nothing_of_the_world(module: Path) -> None:
+    name = name_of(module)
+    roots = {imported.split(".")[0] for imported in imports(module)}
+    if name.startswith(tuple(f"{folder}/" for folder in PURE)):
+        assert not roots & WORLD, f"{name} imports {roots & WORLD}"
+    if name in TORCH_FREE_MODULES or (
+        name.startswith(tuple(f"{folder}/" for folder in TORCH_FREE)) and name != "kernel/ppo"
+    ):
+        assert "torch" not in roots
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda m: str(m.relative_to(ROOT)))
+@pytest.mark.parametrize("module", MODULES, ids=name_of)
 def test_files_are_short_and_named_by_a_noun(module: Path) -> None:
     assert len(module.read_text().splitlines()) <= 400
     assert module.stem not in VAGUE
 
 
 def test_every_folder_has_its_place() -> None:
-    folders = {path.name for path in ROOT.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
-    assert folders <= set(LEVEL)
+    def folders(root: Path) -> set[str]:
+        return {path.name for path in root.iterdir() if (path / "__init__.py").exists()}
+
+    assert folders(ROOT) == set(levels(PRODUCTS))
+    for product, order in PARTS.items():
+        assert folders(ROOT / product) == set(levels(order))
+
+
+def test_tests_mirror_the_tree() -> None:
+    tests = Path(__file__).parent
+    others = {"docs", "examples"}
+    for folder in {path.parent for path in tests.rglob("test_*.py")} - {tests}:
+        where = folder.relative_to(tests)
+        assert where.parts[0] in others or (ROOT / where).is_dir(), f"tests/{where} mirrors no folder"

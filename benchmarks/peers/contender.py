@@ -17,10 +17,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from setting import Setting
 
-from slimsched.api.client_message import Answer
-from slimsched.api.http_exchange import Reply
-from slimsched.api.load_generator import Preface, Target
-from slimsched.api.load_report import read_reply
+from slimsched.serving.api.client_message import Answer
+from slimsched.serving.api.http_exchange import Reply
+from slimsched.serving.api.load_generator import Preface, Target
+from slimsched.serving.api.load_report import read_reply
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from slimsched.domain.instance import Instance
-from slimsched.domain.key import KEYS
-from slimsched.domain.width import SEGMENTS
-from slimsched.execution.live.cpu_executor import CpuExecutor
-from slimsched.slimmable.weights import load
+from slimsched.models.slimresnet.weights import load
+from slimsched.models.width import SEGMENTS
+from slimsched.serving.domain.instance import Instance
+from slimsched.serving.domain.key import KEYS
+from slimsched.serving.execution.live.cpu_executor import CpuExecutor
 
 _held: list[int] = []
 

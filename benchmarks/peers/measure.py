@@ -9,9 +9,9 @@ from contender import Contender
 from numpy.typing import NDArray
 from setting import Setting
 
-from slimsched.api.load_generator import LoadGenerator, Sent, due_times
-from slimsched.api.load_report import LoadReport, report
-from slimsched.cli.event_loop import run
+from slimsched.cli.serving.event_loop import run
+from slimsched.serving.api.load_generator import LoadGenerator, Sent, due_times
+from slimsched.serving.api.load_report import LoadReport, report
 
 Labels = NDArray[np.int64]
 WARM_UP_ROUNDS = 8

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from slimsched.telemetry.plots import COLOURS, pyplot
+from slimsched.serving.telemetry.plots import COLOURS, pyplot
 
 STYLES = {1.0: "-", 0.5: "--", 0.25: ":"}
 Pieces = dict[str, Any]

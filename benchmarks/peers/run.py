@@ -27,7 +27,7 @@ from offline import rates_per_s
 from report import write_report
 from setting import Setting
 
-from slimsched.cli.images import test_images
+from slimsched.cli.serving.images import test_images
 
 WIDTHS = (0.25, 0.5, 1.0)
 LOADS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)

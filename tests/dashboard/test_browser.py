@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from served import Served
-from slimsched.config import load_scenario
-from slimsched.telemetry.live_view import LiveView
-from slimsched.telemetry.log import read_log
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.telemetry.live_view import LiveView
+from slimsched.serving.telemetry.log import read_log
 
 Load = Callable[[str], AbstractContextManager[None]]
 PATIENCE_S = 30

@@ -1,14 +1,14 @@
 """The fold behind the dashboard, held against the run it watched."""
 
-from slimsched.config import load_scenario
-from slimsched.domain.fault import Fault
-from slimsched.execution.simulated.simulation import simulate
-from slimsched.learning.registry import make_router
-from slimsched.routing.fluid import fluid_optimum
-from slimsched.telemetry.bound_curve import BoundCurve
-from slimsched.telemetry.frame import Frame
-from slimsched.telemetry.recorder import FRAMES, Recorder
-from slimsched.telemetry.trace import Trace
+from slimsched.serving.domain.fault import Fault
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.learning.registry import make_router
+from slimsched.serving.routing.fluid import fluid_optimum
+from slimsched.serving.telemetry.bound_curve import BoundCurve
+from slimsched.serving.telemetry.frame import Frame
+from slimsched.serving.telemetry.recorder import FRAMES, Recorder
+from slimsched.serving.telemetry.trace import Trace
 
 KILL = Fault(server="server-0", at_s=0.4, kind="kill")
 RESTORE = Fault(server="server-0", at_s=1.2, kind="restore")

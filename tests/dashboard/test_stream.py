@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from served import Served
-from slimsched.config import load_scenario
 from slimsched.dashboard.live import Dashboard
+from slimsched.serving.execution.scenario_file import load_scenario
 
 
 def open_stream(address: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:

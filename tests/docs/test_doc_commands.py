@@ -52,7 +52,7 @@ class Not:
     where: str = ""
 
 
-SLURM = Not("needs a Slurm", where="tests/slurm")
+SLURM = Not("needs a Slurm", where="tests/jobs/execution/slurm")
 SHORT: dict[str, Run | Ask | Not] = {
     "slim simulate": Run("--rate 300"),
     "slim simulate --scenario paper --router random": Run("--rate 300 --seconds 0.5"),
@@ -60,18 +60,20 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim simulate --log": Run("--rate 300 --seconds 0.5"),
     "slim compare": Run("--rate 600 --seconds 0.2 --warmup 0 --seeds 1 --workers 1"),
     "slim compare --scenario edge-12 --accuracy paper --rate 3000": Not(
-        "needs the policy of the line before", where="tests/learning/test_router_commands.py"
+        "needs the policy of the line before", where="tests/serving/learning/test_router_commands.py"
     ),
-    "slim compare --engine ray": Not("needs a Ray", where="tests/ray_engine"),
-    "slim servers": Not("needs a Ray", where="tests/ray_engine"),
+    "slim compare --engine ray": Not("needs a Ray", where="tests/serving/execution/ray"),
+    "slim servers": Not("needs a Ray", where="tests/serving/execution/ray"),
     "slim bound": Run(),
     "slim replay": Run(),
     "slim report": Run(),
     "slim reproduce": Run("--seconds 0.02 --seeds 1 --workers 1"),
-    "slim reproduce fig1 fig2 fig3 --live": Not("needs a GPU", where="tests/cli/test_reproduce_h200.py"),
-    "slim reproduce tables": Not("live needs a GPU", where="tests/cli/test_reproduce_h200.py"),
+    "slim reproduce fig1 fig2 fig3 --live": Not(
+        "needs a GPU", where="tests/cli/serving/test_reproduce_h200.py"
+    ),
+    "slim reproduce tables": Not("live needs a GPU", where="tests/cli/serving/test_reproduce_h200.py"),
     "slim reproduce robustness": Run("--seconds 0.02 --seeds 1 --workers 1", data=True),
-    "slim router": Not("takes minutes", where="tests/learning/test_router_commands.py"),
+    "slim router": Not("takes minutes", where="tests/serving/learning/test_router_commands.py"),
     "slim jobs compare": Run("--jobs 60 --seeds 1 --workers 1"),
     "slim jobs compare --trace helios": Run("--jobs 60 --seeds 1 --workers 1", data=True),
     "slim jobs simulate": Run(),
@@ -83,17 +85,17 @@ SHORT: dict[str, Run | Ask | Not] = {
     **dict.fromkeys(["slim jobs slurm-up", "slim jobs slurm-down", "scripts/local-slurm"], SLURM),
     "slim model pareto": Run(),
     "slim model train": Not(
-        "trains on CIFAR-100 for minutes on a GPU", where="tests/slimmable/test_training.py"
+        "trains on CIFAR-100 for minutes on a GPU", where="tests/models/test_training.py"
     ),
     "slim model train --data photos/": Run(),
-    "slim model evaluate": Not("8 CPU-minutes, CIFAR-100", where="tests/slimmable/test_evaluation.py"),
+    "slim model evaluate": Not("8 CPU-minutes, CIFAR-100", where="tests/models/test_evaluation.py"),
     "slim model evaluate --data photos/": Run(),
-    "slim serve": Not("the server of these tests is `make serve`", where="tests/api"),
+    "slim serve": Not("the server of these tests is `make serve`", where="tests/serving/api"),
     "slim client": Ask("--url http://{http}"),
     "slim load": Ask("--url http://{http} --seconds 1 --rate 10"),
-    "slim profile": Not("measures this machine for minutes", where="tests/execution"),
-    "slim validate": Not("measures this machine for minutes", where="tests/execution"),
-    "slim demo": Not("takes a minute", where="tests/cli/test_demo.py"),
+    "slim profile": Not("measures this machine for minutes", where="tests/serving/execution"),
+    "slim validate": Not("measures this machine for minutes", where="tests/serving/execution"),
+    "slim demo": Not("takes a minute", where="tests/cli/serving/test_demo.py"),
     "curl": Ask(),
     "curl -N": Ask("--max-time 1"),
     "open http://127.0.0.1:8000/": Ask(),

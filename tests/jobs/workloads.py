@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from slimsched.domain.fabric import FABRICS
-from slimsched.domain.job import Job
-from slimsched.domain.topology import Topology
-from slimsched.execution.simulated.jobs import SimulatedJobs
-from slimsched.execution.simulated.jobs_failure import Checkpoint, Failure
-from slimsched.jobs.policy import Policy
-from slimsched.jobs.scheduler import JobScheduler
-from slimsched.jobs.sensitivity import Sensitivity
-from slimsched.workload.job_models import MEASURED, TRAINING_MODELS
+from slimsched.jobs.domain.fabric import FABRICS
+from slimsched.jobs.domain.job import Job
+from slimsched.jobs.domain.topology import Topology
+from slimsched.jobs.execution.simulated.cluster import SimulatedJobs
+from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
+from slimsched.jobs.scheduling.policy import Policy
+from slimsched.jobs.scheduling.scheduler import JobScheduler
+from slimsched.jobs.scheduling.sensitivity import Sensitivity
+from slimsched.jobs.traces.known_models import MEASURED, TRAINING_MODELS
 
 DATA = os.environ.get("SLIM_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="set SLIM_DATA to the data folder to run this test")

@@ -4,18 +4,16 @@ import sys
 
 import typer
 
-from slimsched.cli import (
+from slimsched.cli import replay, report
+from slimsched.cli.jobs import app as jobs
+from slimsched.cli.models import data, model
+from slimsched.cli.serving import (
     bound,
     client,
     compare,
-    data,
     demo,
-    jobs,
     load,
-    model,
     profile,
-    replay,
-    report,
     reproduce,
     router,
     serve,
@@ -23,7 +21,7 @@ from slimsched.cli import (
     simulate,
     validate,
 )
-from slimsched.errors import SlimError
+from slimsched.kernel.errors import SlimError
 
 app = typer.Typer(
     name="slim",

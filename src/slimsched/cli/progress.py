@@ -16,7 +16,7 @@ from rich.progress import (
 )
 
 if TYPE_CHECKING:
-    from slimsched.slimmable.training import EpochReport
+    from slimsched.models.training.loop import EpochReport
 
 
 class TrainingProgress:

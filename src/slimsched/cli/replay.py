@@ -8,11 +8,11 @@ import msgspec
 import typer
 from rich.console import Console
 
-from slimsched.cli import scenario as options
-from slimsched.config import CONFIGS, build_scenario
-from slimsched.execution.simulated.replay import replay
-from slimsched.learning.registry import make_router
-from slimsched.telemetry.log import read_log
+from slimsched.cli.serving import scenario as options
+from slimsched.serving.execution.scenario_file import CONFIGS, build_scenario
+from slimsched.serving.execution.simulated.replay import replay
+from slimsched.serving.learning.registry import make_router
+from slimsched.serving.telemetry.log import read_log
 
 
 def command(

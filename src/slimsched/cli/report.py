@@ -26,7 +26,7 @@ def command(
       slim jobs compare --jobs 500 --out runs/jobs && slim report runs/jobs
     """
     from slimsched.dashboard.report import write_report
-    from slimsched.telemetry.run_folder import read_run
+    from slimsched.serving.telemetry.run_folder import read_run
 
     run = read_run(run_dir)
     if as_json:

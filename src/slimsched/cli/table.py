@@ -6,7 +6,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.telemetry.summary import Summary
+from slimsched.serving.telemetry.summary import Summary
 
 NARROW = 110
 """Terminals narrower than this get the main columns only."""

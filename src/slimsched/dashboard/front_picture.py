@@ -3,7 +3,7 @@
 from typing import Any
 
 from slimsched.dashboard.picture import INK, Picture, colour, draw
-from slimsched.telemetry.run_folder import Run
+from slimsched.serving.telemetry.run_folder import Run
 
 
 def front_picture(run: Run) -> Picture:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from slimsched.dashboard.picture import COLOURS, INK, Picture, colour, draw
-from slimsched.telemetry.run_folder import Run
+from slimsched.serving.telemetry.run_folder import Run
 
 
 def job_pictures(run: Run) -> list[Picture]:

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from slimsched.api.http_protocol import HttpResponse
 from slimsched.dashboard.page import SCRIPTS, asset
-from slimsched.domain.cluster import Cluster
-from slimsched.telemetry.bound_curve import BoundCurve
-from slimsched.telemetry.live_view import LiveView
+from slimsched.serving.api.http_protocol import HttpResponse
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.telemetry.bound_curve import BoundCurve
+from slimsched.serving.telemetry.live_view import LiveView
 
 log = logging.getLogger("slim.dashboard")
 

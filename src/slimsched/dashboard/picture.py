@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from slimsched.errors import SlimError
+from slimsched.kernel.errors import SlimError
 
 INK = "#010203"
 """Drawn wherever the page's own text colour belongs; the SVG says currentColor instead."""

@@ -10,7 +10,7 @@ from slimsched.dashboard.page import asset, replay_page
 from slimsched.dashboard.picture import Picture
 from slimsched.dashboard.report_table import JOB_COLUMNS, REQUEST_COLUMNS, table
 from slimsched.dashboard.request_pictures import request_pictures
-from slimsched.telemetry.run_folder import Run
+from slimsched.serving.telemetry.run_folder import Run
 
 
 def write_report(run: Run, path: Path) -> list[Path]:

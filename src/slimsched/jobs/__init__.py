@@ -1,1 +1,1 @@
-"""Training-job decisions: delay timers, auto-tuner, preemption, placement, orderings. Pure."""
+"""Placing training jobs where the network lets them run."""

@@ -4,7 +4,7 @@ from importlib.resources import files
 
 import msgspec
 
-from slimsched.telemetry.frame import Frame
+from slimsched.serving.telemetry.frame import Frame
 
 SCRIPTS = ("pieces.js", "chart.js", "river.js", "lane.js", "event_log.js", "dashboard.js")
 """In the order the page loads them."""

@@ -1,0 +1,25 @@
+"""`slim jobs`: place training jobs on a cluster, simulated or real."""
+
+import typer
+
+from slimsched.cli.jobs import slurm as jobs_slurm
+from slimsched.cli.jobs.compare import compare
+from slimsched.cli.jobs.explain import explain
+from slimsched.cli.jobs.models import models
+from slimsched.cli.jobs.simulate import simulate
+from slimsched.cli.jobs.train import train
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def root() -> None:
+    """Place training jobs where the network lets them run."""
+
+
+app.command()(simulate)
+app.command()(compare)
+app.command()(explain)
+app.command()(models)
+app.command()(train)
+jobs_slurm.register(app)

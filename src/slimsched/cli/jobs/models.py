@@ -1,0 +1,59 @@
+"""`slim jobs models`: the training models the simulator knows."""
+
+import json
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from slimsched.cli.jobs import setting as options
+from slimsched.kernel.errors import DataError
+
+
+def models(
+    derive: Annotated[
+        bool, typer.Option("--derive", help="Derive them anew from Gavel's, Sia's and Tiresias' data.")
+    ] = False,
+    data: options.Data = None,
+    network: options.Network = "congested",
+    as_json: options.AsJson = False,
+) -> None:
+    """Show compute time, exposed gradient bytes and slowdown by tier of each model.
+
+    Example: slim jobs models --derive --data ~/data
+    """
+    from slimsched.jobs.domain.fabric import fabric_named
+    from slimsched.jobs.domain.job import Job
+    from slimsched.jobs.scheduling.sensitivity import Sensitivity
+    from slimsched.jobs.traces.known_models import TRAINING_MODELS
+    from slimsched.jobs.traces.profiles import derive_models
+
+    known = TRAINING_MODELS
+    if derive:
+        if data is None:
+            raise DataError("deriving needs the measurements; name their folder with --data or SLIM_DATA")
+        known = {model.name: model for model in derive_models(data)}
+    if as_json:
+        print(json.dumps([msgspec.to_builtins(model) for model in known.values()], indent=1))
+        return
+    topology = options.read_topology("racks-512", None)
+    sensitivity = Sensitivity(topology=topology, fabric=fabric_named(network), models=known)
+    table = Table(header_style="bold", box=SIMPLE_HEAD, show_edge=False)
+    for name in ("model", "seconds", "MB exposed", "8 GPUs in a rack", "8 GPUs across racks", "source"):
+        table.add_column(name, justify="left" if name in ("model", "source") else "right")
+    for model in known.values():
+        slow = sensitivity.traits(Job(id="", arrival_s=0.0, gpus=8, model=model.name)).slow
+        table.add_row(
+            model.name,
+            f"{model.compute_s:.4g}",
+            f"{model.exposed_bytes / 1e6:.4g}",
+            f"{slow[1]:.2f}×",
+            f"{slow[2]:.2f}×",
+            model.source,
+        )
+    console = Console()
+    console.print(table)
+    console.print(f"slowdowns against one machine, the {network} network to itself")

@@ -1,0 +1,88 @@
+"""What `slim model` prints for people: tables of accuracy, of the Pareto set, and a model's facts."""
+
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from slimsched.models.slimresnet.paper_table import MIXED, PAPER_PERCENT, UNIFORM
+from slimsched.models.slimresnet.shape import NetworkShape
+from slimsched.models.width import SEGMENTS, WIDTH_TUPLES, WIDTHS, format_widths, parse_widths
+
+if TYPE_CHECKING:
+    from slimsched.models.pareto import ParetoPoint
+    from slimsched.models.slimresnet.weights import ModelCard
+
+Widths = tuple[float, ...]
+
+
+def read_tuples(texts: list[str] | None) -> list[Widths]:
+    """The tuples asked for: the paper's eight when none are named, 'all' for the 256."""
+    if not texts:
+        return [*UNIFORM, *MIXED]
+    if texts == ["all"]:
+        return list(WIDTH_TUPLES)
+    return list(dict.fromkeys(parse_widths(text) for text in texts))
+
+
+def accuracy_table(found: dict[Widths, float], shape: NetworkShape, *, images: int, paper: bool) -> None:
+    """Accuracy of each tuple beside its arithmetic and, for the shipped model, the paper's figure."""
+    table = Table(title=f"top-1 accuracy on {images} images", title_justify="left")
+    table.add_column("widths")
+    for column in ("million MACs", "accuracy %", *(["paper %"] if paper else [])):
+        table.add_column(column, justify="right")
+    for widths, percent in found.items():
+        row = [format_widths(widths), f"{shape.total_macs(widths) / 1e6:.1f}", f"{percent:.2f}"]
+        if paper:
+            row.append(f"{PAPER_PERCENT[widths]:.2f}" if widths in PAPER_PERCENT else "")
+        table.add_row(*row)
+    Console().print(table)
+
+
+def pareto_table(best: "list[ParetoPoint]") -> None:
+    """The Pareto set, cheapest first."""
+    table = Table(title=f"{len(best)} of {len(WIDTH_TUPLES)} tuples are Pareto-optimal", title_justify="left")
+    table.add_column("widths")
+    table.add_column("million MACs", justify="right")
+    table.add_column("accuracy %", justify="right")
+    for point in best:
+        table.add_row(format_widths(point.widths), f"{point.macs / 1e6:.1f}", f"{point.accuracy_percent:.2f}")
+    Console().print(table)
+
+
+def describe(card: "ModelCard") -> dict[str, Any]:
+    """A model's facts, ready for JSON."""
+    shape = card.shape
+    return {
+        "name": card.name,
+        "channels": list(shape.channels),
+        "blocks": list(shape.blocks),
+        "image_size": shape.image_size,
+        "classes": shape.classes,
+        "widths": list(WIDTHS),
+        "macs": {str(w): shape.total_macs((w,) * SEGMENTS) for w in WIDTHS},
+        "weights": {str(w): sum(shape.parameters(s, w) for s in range(SEGMENTS)) for w in WIDTHS},
+        "accuracy_percent": card.accuracy_percent,
+        "epochs": card.epochs,
+        "training_s": card.training_s,
+        "trained_on": card.trained_on,
+        "weights_sha256": card.weights_sha256,
+        "notes": list(card.notes),
+    }
+
+
+def info_table(facts: dict[str, Any]) -> None:
+    """A model's facts for people."""
+    table = Table(show_header=False, title=facts["name"], title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            text = "\n".join(f"{name}: {number:,}" for name, number in value.items())
+        elif isinstance(value, list):
+            text = ("\n" if key == "notes" else ", ").join(str(item) for item in value)
+        else:
+            text = str(value)
+        if key != "name":
+            table.add_row(key.replace("_", " "), text)
+    Console().print(table)

@@ -1,0 +1,214 @@
+"""Figures 1 to 3: memory and utilization, energy, latency of a GPU; the shipped measurement or a new one."""
+
+import os
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from slimsched.kernel.errors import DataError, SlimError
+from slimsched.models.width import SEGMENTS, WIDTHS
+from slimsched.serving.execution.live.device_figures import DeviceFigures, FigurePoint
+from slimsched.serving.execution.scenario_file import CONFIGS
+
+SHIPPED = CONFIGS / "figures" / "h200.json"
+MPS_PERCENTAGE = 25
+"""A quarter of the GPU: the whole of an H200 is faster at the narrow widths than Python can feed it."""
+
+TITLES = {
+    "fig1": "Figure 1: memory and utilization against batch size",
+    "fig2": "Figure 2: energy against utilization",
+    "fig3": "Figure 3: latency against utilization",
+}
+
+
+def reproduce(name: str, *, live: bool, out: Path | None) -> tuple[dict[str, Any], Callable[[Console], None]]:
+    """One figure's points, and how to show them; a picture too where a folder is given."""
+    figures = measured(out) if live else read(SHIPPED)
+    points = figures.batch_sweep if name == "fig1" else figures.load_sweep
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        plot(name, figures, out / f"{name}.png")
+
+    def show(console: Console) -> None:
+        columns, cells = COLUMNS[name]
+        table = Table(*columns, title=TITLES[name], title_justify="left", box=SIMPLE_HEAD, show_edge=False)
+        for point in points:
+            table.add_row(*cells(point, figures.idle_w))
+        console.print(table)
+        console.print(", ".join(f"{key}: {value}" for key, value in figures.device.items()))
+
+    return {"device": figures.device, "points": msgspec.to_builtins(points)}, show
+
+
+def read(path: Path) -> DeviceFigures:
+    """A measurement as `--live` writes it."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=DeviceFigures)
+    except (OSError, msgspec.DecodeError) as error:
+        raise DataError(f"{path.name} holds no measurement: {error}; make one with --live") from None
+
+
+def measured(out: Path | None) -> DeviceFigures:
+    """Measure the GPU here and now; with a folder, leave the measurement in it."""
+    os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(MPS_PERCENTAGE)  # read when CUDA starts
+    import time
+
+    import torch
+
+    from slimsched.models.slimresnet.weights import load
+    from slimsched.serving.execution.live.cuda_executor import CudaExecutor
+    from slimsched.serving.execution.live.device_figures import Sweep
+    from slimsched.serving.execution.live.device_watch import DeviceWatch, open_gpu
+    from slimsched.serving.execution.live.power_window import mean_power_w
+
+    gpu = open_gpu(0)
+    if gpu is None:
+        raise SlimError("NVML is not there; figures 1 to 3 need an NVIDIA GPU: leave --live out")
+    model = load()
+    CudaExecutor(model, buckets=(1,))  # start CUDA before idle power is read
+    idle_w = mean_power_w(gpu[0], lambda: time.sleep(0.01), at_least_s=0.5)
+    sweep = Sweep(
+        batches=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+        block=64,
+        lanes=2,
+        loads=(0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95),
+        seconds=1.0,
+    )
+    by_batch, by_load = sweep.measure(
+        lambda batch: CudaExecutor(model, buckets=(batch,)),
+        lambda: DeviceWatch(*gpu, settle_s=0.3),
+        lambda what: print(what, file=sys.stderr),
+    )
+    found = torch.cuda.get_device_properties(0)
+    facts = {
+        "gpu": found.name,
+        "multiprocessors": str(found.multi_processor_count),
+        "mps_percentage": str(MPS_PERCENTAGE),
+        "block": f"{sweep.block} images, {sweep.lanes} lanes",
+        "utilization": gpu[1].source,
+        "power": gpu[0].source,
+        "torch": str(torch.__version__),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    figures = DeviceFigures(device=facts, idle_w=idle_w, batch_sweep=by_batch, load_sweep=by_load)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "figures.json").write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=1))
+    return figures
+
+
+def plot(name: str, figures: DeviceFigures, path: Path) -> None:
+    """Draw one of the figures."""
+    from slimsched.serving.telemetry.plots import pyplot
+
+    plt = pyplot()
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+    gpu, share = figures.device["gpu"], figures.device["multiprocessors"]
+    figure.suptitle(f"{TITLES[name]}; {gpu}, {share} multiprocessors")
+    PLOTS[name](axes, figures)
+    figure.savefig(path, dpi=100)
+    plt.close(figure)
+
+
+def _plot_memory(axes: Any, figures: DeviceFigures) -> None:
+    widest = [point for point in figures.batch_sweep if point.width == 1.0]
+    for segment in range(SEGMENTS):
+        megabytes = [point.segment_bytes[segment] / 1e6 for point in widest]
+        axes[0].plot([point.batch for point in widest], megabytes, marker="o", label=f"segment {segment}")
+    axes[0].set(xscale="log", yscale="log", xlabel="batch size", ylabel="MB an instance, width 1.0")
+    axes[0].legend()
+    _by_width(
+        axes[1],
+        figures.batch_sweep,
+        lambda point: point.batch,
+        lambda point: 100 * point.utilization,
+    )
+    axes[1].set(xscale="log", xlabel="batch size", ylabel="utilization (%), closed loop", ylim=(0, 105))
+
+
+def _plot_energy(axes: Any, figures: DeviceFigures) -> None:
+    idle_w = figures.idle_w
+    _by_width(axes[0], figures.load_sweep, _utilization, lambda p: 1000 * p.power_w / p.images_per_s)
+    axes[0].set(xlabel="utilization (%)", ylabel="mJ an image, idle power included", yscale="log")
+    _by_width(axes[1], figures.load_sweep, _utilization, lambda p: p.power_w - idle_w)
+    axes[1].set(xlabel="utilization (%)", ylabel=f"power above idle ({idle_w:.0f} W)")
+
+
+def _plot_latency(axes: Any, figures: DeviceFigures) -> None:
+    open_points = [point for point in figures.load_sweep if point.load]
+    _by_width(axes[0], open_points, _utilization, lambda p: 1000 * p.latency_mean_s)
+    axes[0].set(xlabel="utilization (%)", ylabel="mean latency (ms), waiting included", yscale="log")
+    widest = sorted((p for p in open_points if p.width == 1.0), key=_utilization)
+    for segment in range(SEGMENTS):
+        times = [1000 * point.segment_s[segment] for point in widest]
+        axes[1].plot(list(map(_utilization, widest)), times, marker="o", label=f"segment {segment}")
+    axes[1].set(xlabel="utilization (%)", ylabel="ms a batch in a segment, width 1.0")
+    axes[1].legend()
+
+
+def _utilization(point: FigurePoint) -> float:
+    return 100 * point.utilization
+
+
+def _by_width(
+    axes: Any,
+    points: list[FigurePoint],
+    x: Callable[[FigurePoint], float],
+    y: Callable[[FigurePoint], float],
+) -> None:
+    for width in WIDTHS:
+        mine = sorted((point for point in points if point.width == width), key=x)
+        axes.plot([x(point) for point in mine], [y(point) for point in mine], marker="o", label=f"{width:g}")
+    axes.legend(title="width")
+
+
+def _memory_cells(point: FigurePoint, idle_w: float) -> list[str]:
+    sizes = [f"{size / 1e6:.1f}" for size in point.segment_bytes]
+    return [f"{point.width:g}", str(point.batch), f"{100 * point.utilization:.0f}", *sizes]
+
+
+def _energy_cells(point: FigurePoint, idle_w: float) -> list[str]:
+    above = 1000 * max(0.0, point.power_w - idle_w) / point.images_per_s
+    return [
+        f"{point.width:g}",
+        f"{100 * point.load:.0f}" if point.load else "closed loop",
+        f"{100 * point.utilization:.0f}",
+        f"{point.power_w:.0f}",
+        f"{1000 * point.power_w / point.images_per_s:.2f}",
+        f"{above:.2f}",
+    ]
+
+
+def _latency_cells(point: FigurePoint, idle_w: float) -> list[str]:
+    return [
+        f"{point.width:g}",
+        f"{100 * point.load:.0f}" if point.load else "closed loop",
+        f"{100 * point.utilization:.0f}",
+        f"{1000 * point.latency_mean_s:.2f}",
+        f"{1000 * point.latency_p99_s:.2f}",
+        *(f"{1000 * seconds:.2f}" for seconds in point.segment_s),
+    ]
+
+
+_SEGMENTS = tuple(f"segment {segment}" for segment in range(SEGMENTS))
+Cells = Callable[[FigurePoint, float], list[str]]
+COLUMNS: dict[str, tuple[tuple[str, ...], Cells]] = {
+    "fig1": (("width", "batch", "util %", *(f"{name}, MB" for name in _SEGMENTS)), _memory_cells),
+    "fig2": (("width", "load %", "util %", "W", "mJ/image", "above idle"), _energy_cells),
+    "fig3": (
+        ("width", "load %", "util %", "mean ms", "p99 ms", *(f"{name}, ms" for name in _SEGMENTS)),
+        _latency_cells,
+    ),
+}
+PLOTS: dict[str, Callable[[Any, DeviceFigures], None]] = {
+    "fig1": _plot_memory,
+    "fig2": _plot_energy,
+    "fig3": _plot_latency,
+}

@@ -1,0 +1,105 @@
+"""Tables III to V on another cluster, live where asked: the routers one after another on the same servers."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from slimsched.serving.execution.live.live_comparison import LiveRow, compare_live
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.telemetry.summary import Summary
+
+ROUTERS = ("random", "ppo-efficient", "ppo-balanced", "drift-plus-penalty:v=0.5", "goal")
+COLUMNS = ("accuracy %", "latency ms", "p99 ms", "answered %", "in time %", "J/request", "W")
+
+
+def reproduce_tables(
+    scenario_name: str, *, live: bool, accuracy: str, seconds: float | None, seed: int, data: Path | None
+) -> tuple[dict[str, Any], Callable[[Console], None]]:
+    """Every router's figures, live beside simulated."""
+    scenario = load_scenario(scenario_name, accuracy=accuracy).with_load(seconds=seconds)
+    measured = {row.router: row for row in (_live(scenario, seed, data) if live else [])}
+    simulated = {router: _simulated(scenario, router, seed) for router in ROUTERS}
+    idle_w = max(profile.idle_w for profile in scenario.cluster.profiles)
+
+    def show(console: Console) -> None:
+        title = f"{scenario.name}, {scenario.load.rate_per_s:,.0f} requests/s for {scenario.load.seconds:g} s"
+        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False)
+        for column in ("router", "", *COLUMNS):
+            table.add_column(column, justify="left" if column in ("router", "") else "right")
+        for router in ROUTERS:
+            if router in measured:
+                table.add_row(router, "live", *_live_cells(measured[router], idle_w))
+            table.add_row("" if router in measured else router, "simulated", *_cells(simulated[router]))
+        console.print(table)
+
+    rows = {
+        "scenario": scenario.name,
+        "rate_per_s": scenario.load.rate_per_s,
+        "seconds": scenario.load.seconds,
+        "live": msgspec.to_builtins(list(measured.values())),
+        "simulated": msgspec.to_builtins(list(simulated.values())),
+    }
+    return rows, show
+
+
+def _live(scenario: Scenario, seed: int, data: Path | None) -> list[LiveRow]:
+    from slimsched.cli.serving.images import test_images
+    from slimsched.serving.execution.live.event_loop import run
+    from slimsched.serving.execution.live.power_meter import open_nvml
+    from slimsched.serving.learning.registry import make_router
+
+    images, labels, kind = test_images(data)
+    gpus = {host.gpu for host in scenario.hosts if host is not None and host.kind == "cuda"}
+    print(f"{kind}; starting the servers", file=sys.stderr)
+    return run(
+        compare_live(
+            scenario,
+            [(router, scenario) for router in ROUTERS],
+            images,
+            labels,
+            seed=seed,
+            meter=open_nvml(min(gpus)) if len(gpus) == 1 else None,
+            make=make_router,
+            progress=lambda router: print(f"live: {router}", file=sys.stderr),
+        )
+    )
+
+
+def _simulated(scenario: Scenario, router: str, seed: int) -> Summary:
+    from slimsched.serving.execution.simulated.simulation import simulate
+    from slimsched.serving.learning.registry import make_router
+
+    print(f"simulating: {router}", file=sys.stderr)
+    return simulate(scenario, router, seed=seed, make=make_router).summary
+
+
+def _cells(row: Summary) -> list[str]:
+    return [
+        f"{100 * row.accuracy:.2f}",
+        f"{1000 * row.latency_mean_s:.1f} (sd {1000 * row.latency_sd_s:.1f})",
+        f"{1000 * row.latency_p99_s:.1f}",
+        f"{100 * row.completed / row.arrived:.1f}",
+        f"{100 * row.slo_attainment:.1f}",
+        f"{row.energy_j_per_request:.5f}",
+        "",
+    ]
+
+
+def _live_cells(row: LiveRow, idle_w: float) -> list[str]:
+    """Answered: while requests still came. Energy: the counter's, above idle, over all answers."""
+    summary = row.summary
+    cells = _cells(summary)
+    if row.accuracy_on_images is not None:
+        cells[0] = f"{100 * row.accuracy_on_images:.2f}"
+    cells[3] = f"{100 * row.answered_meanwhile / summary.arrived:.1f}"
+    if row.energy_j > 0:
+        cells[5] = f"{max(0.0, row.energy_j - idle_w * row.wall_s) / summary.completed:.5f}"
+        cells[6] = f"{row.energy_j / row.wall_s:.0f}"
+    return cells

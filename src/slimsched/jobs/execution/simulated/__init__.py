@@ -1,0 +1,1 @@
+"""Jobs in simulated time."""

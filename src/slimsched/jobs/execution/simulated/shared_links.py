@@ -1,0 +1,159 @@
+"""Who shares which link: iteration times of running gangs under contention (fluid model).
+
+A gang occupies a link for a share of its time, duty = t_link / t_iter. Whoever uses a link finds it slower
+by 1 + the duties of the others on it. A few fixed-point rounds, only over gangs that share a link with the
+one that came or went.
+"""
+
+from slimsched.jobs.domain.job import Job
+from slimsched.jobs.domain.placement import Placement
+from slimsched.jobs.scheduling.collective import CommTimes
+from slimsched.jobs.scheduling.sensitivity import Sensitivity
+
+ROUNDS = 3
+
+
+class RunningGang:
+    """One gang at work: how far it is, how fast it goes, which links it uses."""
+
+    __slots__ = (
+        "comm",
+        "compute_s",
+        "ideal_s",
+        "iteration_s",
+        "job",
+        "nic_duty",
+        "nics",
+        "placement",
+        "remaining_s",
+        "served_s",
+        "updated_s",
+        "uplink_duty",
+        "uplinks",
+        "version",
+    )
+
+    def __init__(self, job: Job, placement: Placement, served_s: float, start_s: float) -> None:
+        self.job = job
+        self.placement = placement
+        self.served_s = served_s
+        self.remaining_s = job.service_s - served_s
+        self.updated_s = start_s
+        self.version = 0
+        self.compute_s = self.ideal_s = self.iteration_s = 1.0
+        self.comm: CommTimes | None = None
+        self.nics: tuple[int, ...] = ()
+        self.uplinks: tuple[int, ...] = ()
+        self.nic_duty = self.uplink_duty = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Ideal seconds done in a second."""
+        return self.ideal_s / self.iteration_s
+
+    def advance(self, now_s: float) -> None:
+        """Take the work done since the last look into account."""
+        if now_s > self.updated_s:
+            done = (now_s - self.updated_s) * self.ideal_s / self.iteration_s
+            self.remaining_s = max(0.0, self.remaining_s - done)
+            self.updated_s = now_s
+
+    def finish_s(self) -> float:
+        """When it will be done at its present rate."""
+        return self.updated_s + self.remaining_s * self.iteration_s / self.ideal_s
+
+
+class SharedLinks:
+    """The network cards and uplinks, and the gangs on each."""
+
+    def __init__(self, sensitivity: Sensitivity) -> None:
+        self._sensitivity = sensitivity
+        self._alone: dict[tuple[str, int], tuple[float, float]] = {}
+        topology = sensitivity.topology
+        self._index = topology.index
+        self._rack_of = topology.rack_of
+        self._on_nic: list[dict[RunningGang, None]] = [{} for _ in topology.machines]
+        self._on_uplink: list[dict[RunningGang, None]] = [{} for _ in topology.racks]
+        self._nic_load = [0.0] * len(topology.machines)
+        self._uplink_load = [0.0] * len(topology.racks)
+
+    def join(self, gang: RunningGang) -> dict[RunningGang, None] | None:
+        """Put a gang on its links; returns the gangs whose pace may change, itself included.
+
+        None says that the gang uses no shared link: its pace is set and never changes.
+        """
+        job, placement = gang.job, gang.placement
+        if len(placement) == 1:
+            key = (job.model, job.gpus)
+            pace = self._alone.get(key)
+            if pace is None:
+                comm_s = self._sensitivity.comm_at(job, placement).total_s()
+                compute_s = self._sensitivity.model(job).compute_s
+                pace = (self._sensitivity.ideal_iteration_s(job), compute_s + comm_s)
+                self._alone[key] = pace
+            gang.ideal_s, gang.iteration_s = pace
+            return None
+        sensitivity = self._sensitivity
+        model = sensitivity.model(job)
+        gang.compute_s = model.compute_s
+        gang.ideal_s = sensitivity.ideal_iteration_s(job)
+        gang.comm = comm = sensitivity.comm_at(job, placement)
+        gang.iteration_s = gang.compute_s + comm.total_s()
+        if model.exposed_bytes <= 0.0:
+            return None
+        gang.nics = tuple(self._index[name] for name, _ in placement)
+        racks = dict.fromkeys(self._rack_of[machine] for machine in gang.nics)
+        gang.uplinks = tuple(racks) if len(racks) > 1 else ()
+        for machine in gang.nics:
+            self._on_nic[machine][gang] = None
+        for rack in gang.uplinks:
+            self._on_uplink[rack][gang] = None
+        return self._neighbours(gang)
+
+    def leave(self, gang: RunningGang) -> dict[RunningGang, None]:
+        """Take a gang off its links; returns the gangs whose pace may change."""
+        neighbours = self._neighbours(gang)
+        del neighbours[gang]
+        for machine in gang.nics:
+            del self._on_nic[machine][gang]
+            self._nic_load[machine] -= gang.nic_duty
+        for rack in gang.uplinks:
+            del self._on_uplink[rack][gang]
+            self._uplink_load[rack] -= gang.uplink_duty
+        return neighbours
+
+    def settle(self, gangs: dict[RunningGang, None]) -> None:
+        """Find the iteration times of these gangs, everybody else's pace given."""
+        for _ in range(ROUNDS):
+            for gang in gangs:
+                self._settle_one(gang)
+
+    def _settle_one(self, gang: RunningGang) -> None:
+        comm = gang.comm
+        assert comm is not None
+        nic_load, uplink_load = self._nic_load, self._uplink_load
+        nic_duty, uplink_duty = gang.nic_duty, gang.uplink_duty
+        nic_s = comm.nic_s * (1.0 + max(0.0, max([nic_load[m] for m in gang.nics]) - nic_duty))
+        uplink_s = 0.0
+        if gang.uplinks:
+            uplink_s = comm.uplink_s * (
+                1.0 + max(0.0, max([uplink_load[r] for r in gang.uplinks]) - uplink_duty)
+            )
+        gang.iteration_s = iteration_s = (
+            gang.compute_s + max(comm.machine_s, nic_s, uplink_s) + comm.latency_s
+        )
+        gang.nic_duty = duty = nic_s / iteration_s
+        for machine in gang.nics:
+            nic_load[machine] += duty - nic_duty
+        if gang.uplinks:
+            gang.uplink_duty = duty = uplink_s / iteration_s
+            for rack in gang.uplinks:
+                uplink_load[rack] += duty - uplink_duty
+
+    def _neighbours(self, gang: RunningGang) -> dict[RunningGang, None]:
+        found: dict[RunningGang, None] = {}
+        for machine in gang.nics:
+            found.update(self._on_nic[machine])
+        for rack in gang.uplinks:
+            found.update(self._on_uplink[rack])
+        return found

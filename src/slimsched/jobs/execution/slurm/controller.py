@@ -1,0 +1,230 @@
+"""Drives a real Slurm with a pure job scheduler, from outside.
+
+One round: look at Slurm, turn what changed into events, carry out the commands that come back. Nothing is
+kept that Slurm does not hold: a controller that starts, or that finds Slurm in a state it did not expect,
+builds its scheduler anew from that one look.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import assert_never
+
+from msgspec import Struct
+
+from slimsched.jobs.domain.fabric import Fabric
+from slimsched.jobs.domain.placement import Placement
+from slimsched.jobs.domain.topology import Topology
+from slimsched.jobs.domain.training_model import TrainingModel
+from slimsched.jobs.execution.slurm.client import SlurmClient
+from slimsched.jobs.execution.slurm.error import (
+    SlurmDeniedError,
+    SlurmError,
+    SlurmGoneError,
+    SlurmUnreachableError,
+)
+from slimsched.jobs.execution.slurm.job import Status
+from slimsched.jobs.execution.slurm.note import Memory
+from slimsched.jobs.execution.slurm.observation import Observation
+from slimsched.jobs.execution.slurm.split import split
+from slimsched.jobs.execution.slurm.stage import Stage
+from slimsched.jobs.execution.slurm.watch import Patience, SlurmWatch, Tracked
+from slimsched.jobs.scheduling.commands import Command, PreemptJob, StartJob, WakeAt
+from slimsched.jobs.scheduling.events import Event, JobSubmitted, Wake
+from slimsched.jobs.scheduling.policy import Policy
+from slimsched.jobs.scheduling.scheduler import JobScheduler
+from slimsched.jobs.scheduling.sensitivity import Sensitivity
+from slimsched.kernel.errors import SlimError
+
+FOREVER = float("inf")
+
+
+class Rebuilt(Struct, frozen=True, kw_only=True, tag=True):
+    """The scheduler was built anew, from one look at Slurm."""
+
+    reason: str
+
+
+Entry = Event | Command | Rebuilt
+
+
+class SlurmController:
+    """A scheduler's eyes and hands on Slurm; call `round` again and again."""
+
+    def __init__(
+        self,
+        *,
+        client: SlurmClient,
+        policy: Policy,
+        fabric: Fabric,
+        models: Mapping[str, TrainingModel],
+        quotas: Mapping[str, int] | None = None,
+        patience: Patience | None = None,
+        record: Callable[[float, Entry], None] | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self._client = client
+        self._policy = policy
+        self._fabric = fabric
+        self._models = models
+        self._quotas = quotas
+        self._patience = patience or Patience()
+        self._record = record or (lambda now_s, entry: None)
+        self._warn = warn or (lambda text: None)
+        self._watch = SlurmWatch(client, self._patience, self._warn)
+        self._settled_unix_s = 0.0
+        self._stop_later: list[str] = []
+        self._last_s = 0.0
+        self.scheduler: JobScheduler | None = None
+        self.wake_s = FOREVER
+
+    @property
+    def jobs(self) -> int:
+        """Jobs of ours that wait or run."""
+        return len(self._watch.tracked)
+
+    def slurm_was_away(self, *, until_unix_s: float) -> None:
+        """Stop nobody until machines have had time to report who has ended meanwhile."""
+        self._settled_unix_s = until_unix_s + self._patience.settle_s
+
+    def round(self, seen: Observation) -> None:
+        """Take one look at Slurm into account and act on it."""
+        watch = self._watch
+        for job_id, why in seen.refused.items():
+            watch.warn_once(f"job {job_id} cannot be placed: {why}")
+        if not seen.machines:
+            watch.warn_once("no machine with GPUs is usable; waiting for one")
+            return
+        try:
+            events = [] if self.scheduler is None or watch.broken else watch.changes(seen, self.scheduler)
+            if self.scheduler is None or watch.broken:
+                scheduler, events = self._rebuild(seen), watch.everything(seen)
+            else:
+                scheduler = self.scheduler
+                if seen.now_s >= self.wake_s:  # a timer ran out before anything else was seen
+                    due_s, self.wake_s = max(self.wake_s, self._last_s), FOREVER
+                    self._feed(scheduler, Wake(), seen, at_s=due_s)
+            for event in events:
+                self._feed(scheduler, event, seen, at_s=seen.now_s)
+            if self._stop_later and seen.unix_s >= self._settled_unix_s:
+                self._stop_those_left(scheduler, seen)
+            self._note_declines(scheduler)
+            self._last_s = seen.now_s
+        except SlurmUnreachableError:
+            watch.broken = "Slurm went away while it was told what to do"
+            raise
+
+    def _rebuild(self, seen: Observation) -> JobScheduler:
+        """A scheduler that knows the machines and no job; the policy keeps what it has learnt."""
+        self._record(seen.now_s, Rebuilt(reason=self._watch.broken))
+        self._stop_later.clear()
+        self.wake_s = FOREVER
+        topology = Topology(seen.machines, name="slurm")
+        self.scheduler = JobScheduler(
+            topology=topology,
+            policy=self._policy,
+            sensitivity=Sensitivity(topology=topology, fabric=self._fabric, models=self._models),
+            quotas=self._quotas,
+            split=split,
+        )
+        return self.scheduler
+
+    def _feed(self, scheduler: JobScheduler, event: Event, seen: Observation, *, at_s: float) -> None:
+        """Tell the scheduler and do what it asks for."""
+        self._record(at_s, event)
+        try:
+            commands = scheduler.handle(event, now_s=at_s)
+        except SlimError as error:  # a demand or quota that can never be met concerns one job only
+            if not isinstance(event, JobSubmitted):
+                raise
+            self._watch.warn_once(str(error))
+            self._watch.put_aside(event.job.id)
+            return
+        for command in commands:
+            self._record(at_s, command)
+            match command:
+                case StartJob(job_id=job_id, placement=placement):
+                    self._start(job_id, placement, seen)
+                case PreemptJob(job_id=job_id):
+                    self._preempt(scheduler, job_id, seen)
+                case WakeAt(at_s=wake_s):
+                    self.wake_s = min(self.wake_s, wake_s)
+                case _:
+                    assert_never(command)
+
+    def _start(self, job_id: str, placement: Placement, seen: Observation) -> None:
+        """Bind a gang to its machines and release it."""
+        tracked = self._watch.tracked.get(job_id)
+        if tracked is None:
+            return  # it has gone, and the scheduler is about to hear of it
+        observed = seen.jobs[job_id]
+        tracked.stage = Stage.STARTING
+        tracked.placement = placement
+        tracked.released_unix_s = seen.unix_s
+        tracked.restarts = observed.slurm.restarts
+        tracked.memory = Memory(
+            arrival_s=observed.job.arrival_s, served_s=tracked.memory.served_s, placement=placement
+        )
+        try:
+            self._client.place(job_id, placement, tracked.memory)
+            self._client.release(job_id)
+        except (SlurmUnreachableError, SlurmDeniedError):
+            raise
+        except SlurmError as error:
+            tracked.failure = str(error)  # the job is still held: the next look says so
+
+    def _preempt(self, scheduler: JobScheduler, job_id: str, seen: Observation) -> None:
+        """Stop a gang, now or once it is sure that it still runs."""
+        tracked = self._watch.tracked.get(job_id)
+        if tracked is None or tracked.stage not in (Stage.STARTING, Stage.RUNNING):
+            return  # it has stopped, and the scheduler is about to hear of it
+        if seen.unix_s < self._settled_unix_s:
+            self._stop_later.append(job_id)
+        else:
+            self._stop(scheduler, job_id, tracked, seen)
+        tracked.stage = Stage.STOPPING
+
+    def _stop_those_left(self, scheduler: JobScheduler, seen: Observation) -> None:
+        """Stop the gangs whose stop was put off, unless they have ended by themselves."""
+        jobs, self._stop_later = self._stop_later, []
+        for job_id in jobs:
+            tracked = self._watch.tracked.get(job_id)
+            if tracked is not None and tracked.stage is Stage.STOPPING:
+                self._stop(scheduler, job_id, tracked, seen)
+
+    def _stop(self, scheduler: JobScheduler, job_id: str, tracked: Tracked, seen: Observation) -> None:
+        """Stop a gang; its attained service is written down first, for it must outlive us."""
+        observed = seen.jobs[job_id]
+        tracked.memory = Memory(
+            arrival_s=observed.job.arrival_s,
+            served_s=round(scheduler.jobs[job_id].service_s(seen.now_s), 3),
+            placement=tracked.placement,
+        )
+        try:
+            self._client.remember(job_id, tracked.memory)
+            if observed.slurm.status is Status.QUEUED:
+                self._client.hold(job_id)
+            else:
+                self._client.requeue_held(job_id)
+        except (SlurmUnreachableError, SlurmDeniedError):
+            raise
+        except SlurmGoneError:
+            pass  # it has ended by itself: the next look says so
+        except SlurmError as error:
+            self._warn(str(error))
+            self._watch.broken = f"job {job_id} could not be stopped"
+
+    def _note_declines(self, scheduler: JobScheduler) -> None:
+        """Write down since when jobs decline offers: a delay timer must outlive us."""
+        notes = 0
+        for job_id, tracked in self._watch.tracked.items():
+            if tracked.stage is not Stage.WAITING or notes == self._patience.notes:
+                continue
+            state = scheduler.jobs[job_id]
+            if state.clock_s is not None and state.clock_s != tracked.memory.declined_since_s:
+                notes += 1
+                tracked.memory = Memory(
+                    arrival_s=state.job.arrival_s,
+                    served_s=tracked.memory.served_s,
+                    declined_since_s=state.clock_s,
+                    placement=tracked.memory.placement,
+                )
+                self._watch.remember(job_id, tracked)

@@ -1,0 +1,1 @@
+"""A learned order of waiting jobs."""

@@ -1,0 +1,1 @@
+"""Training-job decisions: delay timers, auto-tuner, preemption, placement, orderings. Pure."""

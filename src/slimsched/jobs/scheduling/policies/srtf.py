@@ -1,0 +1,40 @@
+"""SRTF and SRSF: shortest remaining time or service first, told how long jobs take (an oracle)."""
+
+from slimsched.jobs.scheduling.job_state import JobState, Key
+from slimsched.jobs.scheduling.policy import Policy
+
+HYSTERESIS = 2.0
+
+
+class Srtf(Policy):
+    """Shortest remaining time first, preemptive, placed wherever there is room."""
+
+    name = "srtf"
+    preempts = True
+    knows_service = True
+
+    def remaining(self, job: JobState, now_s: float) -> float:
+        """What is left to do, in the measure the order goes by."""
+        return job.remaining_s(now_s)
+
+    def key(self, job: JobState, now_s: float) -> Key:
+        """Least remaining first."""
+        return (self.remaining(job, now_s),)
+
+    def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
+        """Stop a job that has much more left to do."""
+        return self.remaining(running, now_s) > HYSTERESIS * waiting.key[0]
+
+    def rank(self, running: JobState, now_s: float) -> float:
+        """The longest goes first."""
+        return self.remaining(running, now_s)
+
+
+class Srsf(Srtf):
+    """Shortest remaining service (time × GPUs) first."""
+
+    name = "srsf"
+
+    def remaining(self, job: JobState, now_s: float) -> float:
+        """GPU-seconds left."""
+        return job.gpus * job.remaining_s(now_s)

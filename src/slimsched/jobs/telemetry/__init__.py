@@ -1,0 +1,1 @@
+"""What happened to jobs: folds over the log."""

@@ -1,0 +1,82 @@
+"""Pictures of job schedules: completion times, makespan, communication by tier, racks over time."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slimsched.jobs.domain.topology import Topology
+from slimsched.jobs.telemetry.occupancy import rack_occupancy
+from slimsched.jobs.telemetry.runs import JobHistory
+from slimsched.jobs.telemetry.summary import JobSummary
+from slimsched.kernel.errors import SlimError
+
+
+class PlotError(SlimError):
+    """Pictures cannot be drawn here."""
+
+
+def plot_jobs(
+    runs: Mapping[str, tuple[JobSummary, Mapping[str, JobHistory]]],
+    topology: Topology,
+    title: str,
+    path: Path,
+) -> None:
+    """Draw the runs of one or several policies into one picture; the racks are those of the last."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        raise PlotError(
+            "plots need matplotlib; install it with: pip install 'slim-scheduler[plot]'"
+        ) from None
+    figure, axes = pyplot.subplots(2, 2, figsize=(12, 8), layout="constrained")
+    figure.suptitle(title)
+    _completion(axes[0, 0], runs)
+    _makespan(axes[0, 1], runs)
+    _communication(axes[1, 0], runs)
+    last = list(runs)[-1]
+    _racks(axes[1, 1], runs[last][1], topology, last)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def _completion(axis: Any, runs: Mapping[str, tuple[JobSummary, Mapping[str, JobHistory]]]) -> None:
+    for policy, (_, found) in runs.items():
+        jct_s = np.sort([history.jct_s for history in found.values() if history.finished_s is not None])
+        axis.plot(np.maximum(jct_s, 1.0), np.arange(1, len(jct_s) + 1) / len(jct_s), label=policy)
+    axis.set(xscale="log", xlabel="job completion time (s)", ylabel="share of jobs", title="completion time")
+    axis.legend(fontsize="small")
+
+
+def _makespan(axis: Any, runs: Mapping[str, tuple[JobSummary, Mapping[str, JobHistory]]]) -> None:
+    names = list(runs)
+    axis.barh(names, [runs[name][0].makespan_s / 3600 for name in names])
+    bound_h = max(runs[name][0].makespan_bound_s for name in names) / 3600
+    axis.axvline(bound_h, color="black", linestyle="--", label="lower bound")
+    axis.set(xlabel="makespan (h)", title="makespan")
+    axis.legend(fontsize="small")
+
+
+def _communication(axis: Any, runs: Mapping[str, tuple[JobSummary, Mapping[str, JobHistory]]]) -> None:
+    names = list(runs)
+    left = np.zeros(len(names))
+    for tier in runs[names[0]][0].comm_by_tier:
+        share = np.array([runs[name][0].comm_by_tier[tier] for name in names])
+        axis.barh(names, share, left=left, label=tier)
+        left += share
+    axis.set(xlabel="communication / computing (GPU-seconds)", title="communication by tier")
+    axis.legend(fontsize="small")
+
+
+def _racks(axis: Any, found: Mapping[str, JobHistory], topology: Topology, policy: str) -> None:
+    """GPUs held in each rack over time, as a picture."""
+    edges_s, held = rack_occupancy(found, topology)
+    image = axis.imshow(
+        held, aspect="auto", extent=(0.0, edges_s[-1] / 3600, len(topology.racks), 0), vmin=0.0, vmax=1.0
+    )
+    axis.set(xlabel="time (h)", ylabel="rack", title=f"share of each rack's GPUs held ({policy})")
+    axis.figure.colorbar(image, ax=axis)

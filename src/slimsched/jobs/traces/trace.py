@@ -1,0 +1,189 @@
+"""Job traces: which columns they come in, and how to find them."""
+
+import csv
+import gzip
+import io
+import tarfile
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+
+from slimsched.jobs.domain.job import Job
+from slimsched.kernel.errors import DataError
+
+Row = dict[str, str]
+
+NAMED = {
+    "helios": "traces/helios_venus_gpu_jobs_125k.csv.gz",
+    "tiresias": "traces/tiresias_sim_inputs.tar.gz#60_job.csv",
+}
+"""Traces that go by a name: where they lie in the data folder."""
+
+
+def locate_trace(name: str, data: Path | None) -> str:
+    """The path of a trace given by name or path (`archive.tar.gz#member` names a file in an archive)."""
+    if name not in NAMED:
+        return name
+    if data is None:
+        raise DataError(f"trace '{name}' lies in the data folder; name it with --data or SLIM_DATA")
+    return str(data / NAMED[name])
+
+
+def read_job_trace(source: str) -> list[Job]:
+    """Read a trace of any known kind, told apart by its header, in order of arrival."""
+    text = _text(source)
+    header = text.partition("\n")[0]
+    delimiter = "|" if "|" in header else ","
+    rows = csv.DictReader(io.StringIO(text), delimiter=delimiter)
+    columns = {name.strip() for name in rows.fieldnames or ()}
+    read = next((reader for known, reader in READERS if known <= columns), None)
+    if read is None:
+        kinds = "; ".join(",".join(sorted(known)) for known, _ in READERS)
+        raise DataError(f"{source}: no job trace of a known kind starts with '{header[:80]}'; known: {kinds}")
+    jobs: list[Job] = []
+    for number, row in enumerate(rows, start=2):
+        try:
+            job = read(row, number)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{source} line {number}: {error}; mend or remove the line") from None
+        if job is not None:
+            if job.service_s < 0 or job.arrival_s != job.arrival_s:
+                raise DataError(f"{source} line {number}: job '{job.id}' has a negative or missing time")
+            jobs.append(job)
+    if not jobs:
+        raise DataError(f"{source} holds no job with GPUs; give a trace of GPU jobs")
+    return _from_zero(jobs, source)
+
+
+def _from_zero(jobs: Iterable[Job], source: str) -> list[Job]:
+    """Sort by arrival, let the first arrive at 0, and insist that ids are unique."""
+    ordered = sorted(jobs, key=lambda job: job.arrival_s)
+    first_s = ordered[0].arrival_s
+    if len({job.id for job in ordered}) != len(ordered):
+        raise DataError(f"{source} names a job twice; give every job its own id")
+    if first_s == 0.0:
+        return ordered
+    return [
+        Job(
+            id=job.id,
+            arrival_s=job.arrival_s - first_s,
+            gpus=job.gpus,
+            service_s=job.service_s,
+            model=job.model,
+            tenant=job.tenant,
+            limit_s=job.limit_s,
+        )
+        for job in ordered
+    ]
+
+
+def _text(source: str) -> str:
+    """The text of a plain or packed file, or of a member of an archive."""
+    path_text, _, member = source.partition("#")
+    path = Path(path_text)
+    if not path.is_file():
+        raise DataError(f"no trace at {path}; give a CSV, a name ({', '.join(NAMED)}) or 'generated'")
+    try:
+        if member:
+            with tarfile.open(path) as archive:
+                packed = archive.extractfile(member)
+                if packed is None:
+                    raise DataError(f"{path} holds no file {member}")
+                return packed.read().decode()
+        raw = path.read_bytes()
+        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+    except KeyError:
+        raise DataError(f"{path} holds no file {member}; look inside with: tar tf {path}") from None
+    except (OSError, EOFError, UnicodeDecodeError, tarfile.TarError) as error:
+        raise DataError(f"{path} cannot be read as text, gzip or tar: {error}") from None
+
+
+def _helios(row: Row, number: int) -> Job | None:
+    gpus = int(row["gpu_count"])
+    return _job(row["job_id"], float(row["arrival_s"]), gpus, float(row["service_sec"]))
+
+
+def _tiresias(row: Row, number: int) -> Job | None:
+    gpus, model = int(row["num_gpu"]), row["model_name"]
+    return _job(row["job_id"], float(row["submit_time"]), gpus, float(row["duration"]), model=model)
+
+
+def _philly(row: Row, number: int) -> Job | None:
+    arrival_s, gpus = _time_s(row["timestamp"]), int(float(row["num_gpus"]))
+    return _job(str(number - 2), arrival_s, gpus, float(row["duration"]), tenant=row.get("cluster") or "")
+
+
+def _pai(row: Row, number: int) -> Job | None:
+    """Alibaba PAI's task table; plan_gpu is in hundredths of a GPU for each of inst_num instances."""
+    if not row["start_time"] or not row["end_time"] or not row["plan_gpu"]:
+        return None
+    start_s, end_s = float(row["start_time"]), float(row["end_time"])
+    gpus = -int(-float(row["inst_num"] or 1) * float(row["plan_gpu"]) // 100)
+    name = f"{row['job_name']}/{row.get('task_name') or number}"
+    return _job(name, start_s, gpus, end_s - start_s, tenant=row.get("user") or "")
+
+
+def _sacct(row: Row, number: int) -> Job | None:
+    """`sacct --parsable2 --format=JobID,Submit,Start,End,AllocTRES,User,TimelimitRaw`; steps are skipped."""
+    gpus = _tres_gpus(row["AllocTRES"])
+    if "." in row["JobID"] or not gpus or row["Start"] in ("", "Unknown") or row["End"] in ("", "Unknown"):
+        return None
+    limit = row.get("TimelimitRaw") or ""
+    return _job(
+        row["JobID"],
+        _time_s(row["Submit"]),
+        gpus,
+        _time_s(row["End"]) - _time_s(row["Start"]),
+        tenant=row.get("User") or "",
+        limit_s=60.0 * float(limit) if limit.isdigit() else None,
+    )
+
+
+def _job(
+    name: str,
+    arrival_s: float,
+    gpus: int,
+    service_s: float,
+    *,
+    model: str = "",
+    tenant: str = "",
+    limit_s: float | None = None,
+) -> Job | None:
+    """A job, or None when it needs no GPU."""
+    if gpus < 1:
+        return None
+    return Job(
+        id=name,
+        arrival_s=arrival_s,
+        gpus=gpus,
+        service_s=service_s,
+        model=model,
+        tenant=tenant,
+        limit_s=limit_s,
+    )
+
+
+def _time_s(text: str) -> float:
+    """Seconds, or a date and time."""
+    try:
+        return float(text)
+    except ValueError:
+        return datetime.fromisoformat(text).timestamp()
+
+
+def _tres_gpus(text: str) -> int:
+    """GPUs in Slurm's 'cpu=8,gres/gpu=4,mem=…'."""
+    for part in text.split(","):
+        name, _, count = part.partition("=")
+        if name == "gres/gpu":
+            return int(count)
+    return 0
+
+
+READERS: tuple[tuple[set[str], Callable[[Row, int], Job | None]], ...] = (
+    ({"job_id", "arrival_s", "service_sec", "gpu_count"}, _helios),
+    ({"job_id", "num_gpu", "submit_time", "model_name", "duration"}, _tiresias),
+    ({"timestamp", "duration", "num_gpus", "gpu_time", "cluster"}, _philly),
+    ({"job_name", "inst_num", "start_time", "end_time", "plan_gpu"}, _pai),
+    ({"JobID", "Submit", "Start", "End", "AllocTRES"}, _sacct),
+)

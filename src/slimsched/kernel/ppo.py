@@ -1,0 +1,83 @@
+"""One PPO update, equations (6) to (13) of the Slim Scheduler paper: likelihood, advantages, losses, step.
+
+Both products learn with it: the router of requests and the order of jobs.
+"""
+
+import torch
+from msgspec import Struct
+from torch import Tensor, nn
+
+
+class UpdateOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The paper's constants where it gives them (clip, c_v, K), ours where it does not."""
+
+    epochs: int = 3  # K
+    clip: float = 0.2  # ϵ
+    value_weight: float = 0.5  # c_v
+    entropy_weight: float = 0.003  # c_H
+    gradient_norm: float = 0.5
+    learning_rate: float = 1e-3
+    minibatch: int = 512
+
+
+def log_probability(logits: list[Tensor], actions: Tensor, epsilon: Tensor) -> Tensor:
+    """log π̃(a|s): the server head mixed with ε of uniform, the other two as they are, eqs. (5) and (6)."""
+    servers = logits[0].shape[1]
+    server = torch.softmax(logits[0], dim=1).gather(1, actions[:, :1]).squeeze(1)
+    mixed = (1.0 - epsilon) * server + epsilon / servers
+    others = sum(
+        torch.log_softmax(head, dim=1).gather(1, actions[:, column : column + 1]).squeeze(1)
+        for column, head in enumerate(logits[1:], start=1)
+    )
+    return torch.log(mixed) + others
+
+
+# ------------------------------------------------------------------------------- (8) advantages
+
+
+def advantages(rewards: Tensor, values: Tensor) -> Tensor:
+    """One-step: R = r, A = R − V_old(s), then zero mean and unit deviation."""
+    found = rewards - values
+    return (found - found.mean()) / (found.std(unbiased=False) + 1e-8)
+
+
+# ------------------------------------------------------------------------------ (9) to (13) losses
+
+
+class Losses(Struct, frozen=True):
+    """The parts of J, and J itself."""
+
+    surrogate: Tensor  # L_CLIP
+    value: Tensor  # L_V
+    entropy: Tensor  # H
+    total: Tensor  # J
+
+
+def losses(
+    logits: list[Tensor],
+    values: Tensor,
+    actions: Tensor,
+    epsilon: Tensor,
+    old_log_probability: Tensor,
+    advantage: Tensor,
+    returns: Tensor,
+    options: UpdateOptions,
+) -> Losses:
+    """ρ (9), clipped surrogate (10), value loss (11), entropy of the heads (12), total (13)."""
+    ratio = torch.exp(log_probability(logits, actions, epsilon) - old_log_probability)
+    clipped = ratio.clamp(1.0 - options.clip, 1.0 + options.clip)
+    surrogate = torch.min(ratio * advantage, clipped * advantage).mean()
+    value = 0.5 * (returns - values).square().mean()
+    entropy = torch.stack([-(head.softmax(1) * head.log_softmax(1)).sum(1).mean() for head in logits]).sum()
+    total = -surrogate + options.value_weight * value - options.entropy_weight * entropy
+    return Losses(surrogate, value, entropy, total)
+
+
+def descend(
+    optimiser: torch.optim.Optimizer, network: nn.Module, found: Losses, options: UpdateOptions
+) -> None:
+    """One step down the total loss, the gradient clipped."""
+    optimiser.zero_grad()
+    found.total.backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(network.parameters(), options.gradient_norm)
+    optimiser.step()

@@ -1,0 +1,1 @@
+"""Data sets: CIFAR-100 and folders of images."""

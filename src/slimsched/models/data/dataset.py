@@ -1,0 +1,21 @@
+"""Which data a folder holds: CIFAR-100, or a user's own class folders."""
+
+from pathlib import Path
+
+from slimsched.kernel.errors import DataError
+from slimsched.models.data import cifar
+from slimsched.models.data.image_set import ImageSet
+
+
+def open_images(
+    folder: Path, split: str, *, side: int = 32, classes: tuple[str, ...] | None = None, workers: int = 0
+) -> ImageSet:
+    """The 'train' or 'test' images of a folder; class folders may lie in a sub-folder of that name."""
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder}; name the data with --data or SLIM_DATA")
+    if cifar.find(folder) is not None:
+        return cifar.read(folder, split, workers=workers)
+    from slimsched.models.data import image_folder
+
+    inner = folder / split
+    return image_folder.read(inner if inner.is_dir() else folder, side=side, classes=classes)

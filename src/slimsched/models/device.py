@@ -1,0 +1,18 @@
+"""Where the network computes."""
+
+import torch
+
+from slimsched.kernel.errors import DataError
+
+
+def pick_device(name: str) -> torch.device:
+    """'auto' is CUDA where there is one, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise DataError(f"unknown device '{name}'; use auto, cpu or cuda") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise DataError("there is no CUDA device here; use --device cpu")
+    return device

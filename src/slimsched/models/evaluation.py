@@ -1,0 +1,82 @@
+"""Which images each width tuple classifies correctly; tuples that begin alike share their first segments."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from slimsched.kernel.errors import DataError
+from slimsched.models.data.image_set import Colours, ImageSet
+from slimsched.models.slimresnet.instance import SegmentInstance, fold
+from slimsched.models.slimresnet.resnet import SlimResNet
+from slimsched.models.training.augmentation import normalize
+from slimsched.models.width import SEGMENTS, tuple_index
+
+Widths = tuple[float, ...]
+
+
+class Evaluator:
+    """Runs a network's folded segments in single precision on the device the network is on."""
+
+    def __init__(self, net: SlimResNet, colours: Colours) -> None:
+        self.net, self.colours = net, colours
+        self._device = next(net.parameters()).device
+        self._instances: dict[tuple[int, float | None, float], SegmentInstance] = {}
+
+    def logits(self, images: NDArray[np.uint8] | Tensor, tuples: Sequence[Widths]) -> dict[Widths, Tensor]:
+        """Raw images (N, 3, S, S) -> logits (N, classes) of every tuple."""
+        for widths in tuples:
+            tuple_index(widths)
+        pixels = torch.as_tensor(images, device=self._device).float() / 255
+        found: dict[Widths, Tensor] = {}
+        self._descend(normalize(pixels, self.colours), (), frozenset(tuples), found)
+        return found
+
+    def correct(
+        self,
+        data: ImageSet,
+        tuples: Sequence[Widths],
+        *,
+        batch: int = 250,
+        advance: Callable[[int], None] = lambda images: None,
+    ) -> NDArray[np.bool_]:
+        """One row a tuple, one column an image: whether the best class is the right one."""
+        if len(data.classes) != self.net.shape.classes:
+            raise DataError(
+                f"the data has {len(data.classes)} classes, the network {self.net.shape.classes}; "
+                "evaluate on the data set it was trained on"
+            )
+        correct = np.zeros((len(tuples), len(data)), dtype=bool)
+        for start in range(0, len(data), batch):
+            labels = torch.from_numpy(data.labels[start : start + batch]).to(self._device)
+            with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+                found = self.logits(np.array(data.images[start : start + batch]), tuples)
+            hits = torch.stack([found[widths].argmax(dim=1) == labels for widths in tuples])
+            correct[:, start : start + batch] = hits.cpu().numpy()
+            advance(len(labels))
+        return correct
+
+    def _descend(
+        self, x: Tensor, prefix: Widths, tuples: frozenset[Widths], found: dict[Widths, Tensor]
+    ) -> None:
+        depth = len(prefix)
+        if depth == SEGMENTS:
+            found[prefix] = x
+            return
+        for width in sorted({widths[depth] for widths in tuples}):
+            instance = self._instance(depth, prefix[-1] if prefix else None, width)
+            rest = frozenset(widths for widths in tuples if widths[depth] == width)
+            self._descend(instance(x), (*prefix, width), rest, found)
+
+    def _instance(self, segment: int, previous: float | None, width: float) -> SegmentInstance:
+        key = (segment, previous, width)
+        if key not in self._instances:
+            self._instances[key] = fold(self.net, segment, width=width, previous=previous)
+        return self._instances[key]
+
+
+def accuracy_percent(correct: NDArray[np.bool_]) -> float:
+    """Share of correct images in percent, to two decimals."""
+    return round(100 * float(correct.mean()), 2)

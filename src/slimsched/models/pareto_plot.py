@@ -1,0 +1,44 @@
+"""Accuracy against arithmetic as a picture."""
+
+from pathlib import Path
+from typing import Any
+
+from slimsched.kernel.errors import DataError
+from slimsched.models.pareto import ParetoPoint
+from slimsched.models.slimresnet.paper_table import PAPER_PERCENT
+
+
+def plot_pareto(points: list[ParetoPoint], best: list[ParetoPoint], path: Path) -> None:
+    """Draw all tuples, the Pareto set, and the paper's eight tuples with its figures beside ours."""
+    from matplotlib import pyplot
+    from matplotlib.figure import Figure
+
+    figure: Figure
+    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+
+    def draw(chosen: list[ParetoPoint], style: str, label: str, **more: Any) -> None:
+        x = [point.macs / 1e6 for point in chosen]
+        axes.plot(x, [point.accuracy_percent for point in chosen], style, label=label, **more)
+
+    tables = [point for point in points if point.widths in PAPER_PERCENT]
+    draw(points, ".", "256 width tuples", color="0.75")
+    draw(best, "o-", f"Pareto set ({len(best)} tuples)", color="tab:blue", markersize=4)
+    draw(tables, "s", "the paper's eight tuples, ours", color="tab:orange", markersize=6)
+    axes.plot(
+        [point.macs / 1e6 for point in tables],
+        [PAPER_PERCENT[point.widths] for point in tables],
+        "x",
+        color="tab:red",
+        label="the same in the paper",
+    )
+    axes.set(xlabel="million multiply-accumulates an image", ylabel="top-1 accuracy, %", xscale="log")
+    axes.grid(alpha=0.3)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.legend(loc="upper left", fontsize="small")
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot write plot {path}: {error}; name a .png, .svg or .pdf") from None
+    finally:
+        pyplot.close(figure)

@@ -1,0 +1,184 @@
+"""The training loop: sandwich steps under a cosine schedule, averaged weights, checkpoints between epochs.
+
+Everything random in an epoch comes from (seed, epoch), so a resumed run does what an uninterrupted one does.
+"""
+
+import copy
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from msgspec import Struct, structs
+from torch import Tensor
+
+from slimsched.kernel.errors import ConfigError, DataError
+from slimsched.models.data.image_set import Colours, ImageSet
+from slimsched.models.evaluation import Evaluator, accuracy_percent
+from slimsched.models.slimresnet.paper_table import MIXED, UNIFORM
+from slimsched.models.slimresnet.resnet import SlimResNet
+from slimsched.models.training import checkpoint
+from slimsched.models.training.augmentation import augment
+from slimsched.models.training.recipe import Recipe, TrainingRecipe
+from slimsched.models.training.sandwich import Sandwich, draw_tuples, update_average
+from slimsched.models.training.schedule import average_keep, epochs_that_fit, learning_rate
+
+
+class EpochReport(Struct, frozen=True, kw_only=True):
+    """What one epoch came to; accuracies (percent by tuple) only where the run held images out."""
+
+    epoch: int
+    epochs: int
+    loss_widest: float
+    loss_others: float
+    learning_rate: float
+    epoch_s: float
+    elapsed_s: float
+    accuracy: dict[tuple[float, ...], float] = {}
+
+
+def train(
+    recipe: Recipe,
+    data: ImageSet,
+    *,
+    colours: Colours,
+    folder: Path,
+    device: torch.device,
+    held_out: ImageSet | None = None,
+    teacher: SlimResNet | None = None,
+    report: Callable[[EpochReport], None] = lambda report: None,
+    advance: Callable[[int, int], None] = lambda step, steps: None,
+    stop_after: int | None = None,
+) -> tuple[SlimResNet, checkpoint.Progress]:
+    """Train (or go on training what `folder` holds); return the averaged network and how far it came."""
+    began_s = time.perf_counter()
+    training = recipe.training
+    check_teacher(training, teacher, len(data.classes))
+    trainer = Trainer(recipe, data, colours=colours, device=device, teacher=teacher)
+    progress = checkpoint.Progress(recipe=recipe, epochs=0 if training.minutes else training.epochs)
+    if (folder / checkpoint.NAME).exists():
+        progress = checkpoint.load(
+            folder / checkpoint.NAME, recipe, trainer.net, trainer.average, trainer.optimizer
+        )
+    began_s -= progress.seconds
+    epoch_times_s: list[float] = []
+    while not progress.epochs or progress.epoch < progress.epochs:
+        started_s = time.perf_counter()
+        widest, others, rate = trainer.run_epoch(progress.epoch, progress.epochs, advance)
+        now_s = time.perf_counter()
+        epoch_times_s.append(now_s - started_s)
+        progress = structs.replace(progress, epoch=progress.epoch + 1, seconds=now_s - began_s)
+        if not progress.epochs:
+            epochs = epochs_that_fit(training, progress.epoch, progress.seconds, epoch_times_s)
+            progress = structs.replace(progress, epochs=epochs)
+        last = progress.epoch in (stop_after, progress.epochs)
+        if last or progress.epoch % training.checkpoint_every == 0:
+            checkpoint.save(folder, progress, trainer.net, trainer.average, trainer.optimizer)
+        accuracy = {}
+        if held_out is not None and (last or progress.epoch % training.validate_every == 0):
+            accuracy = validate(trainer.average, held_out, colours)
+        report(
+            EpochReport(
+                epoch=progress.epoch,
+                epochs=progress.epochs,
+                loss_widest=widest,
+                loss_others=others,
+                learning_rate=rate,
+                epoch_s=epoch_times_s[-1],
+                elapsed_s=progress.seconds,
+                accuracy=accuracy,
+            )
+        )
+        if last:
+            break
+    return trainer.average, progress
+
+
+class Trainer:
+    """A network in training: its weights, their average, the optimizer, and the images on their device."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: ImageSet,
+        *,
+        colours: Colours,
+        device: torch.device,
+        teacher: SlimResNet | None = None,
+    ) -> None:
+        torch.manual_seed(recipe.training.seed)
+        torch.backends.cudnn.benchmark = device.type == "cuda"
+        self.recipe, self.colours, self.classes = recipe, colours, len(data.classes)
+        self.net = SlimResNet(recipe.network.shape(self.classes)).to(device)
+        self.average = copy.deepcopy(self.net).requires_grad_(False)
+        self.optimizer = make_optimizer(self.net, recipe.training)
+        self.batch = min(recipe.training.batch, len(data))
+        self.steps = len(data) // self.batch
+        self._images = torch.from_numpy(np.array(data.images)).to(device)
+        self._labels = torch.from_numpy(data.labels).to(device)
+        self._sandwich = Sandwich(
+            self.net,
+            teacher or self.average,
+            recipe.training,
+            batch=self.batch,
+            capture=device.type == "cuda",
+        )
+
+    def run_epoch(
+        self, epoch: int, epochs: int, advance: Callable[[int, int], None]
+    ) -> tuple[float, float, float]:
+        """One pass over the data; mean losses of the widest and the other tuples, and the last rate."""
+        training, device = self.recipe.training, self._images.device
+        rng = np.random.default_rng((training.seed, epoch))
+        generator = torch.Generator(device).manual_seed(int(rng.integers(2**62)))
+        order = torch.from_numpy(rng.permutation(len(self._labels))).to(device)
+        rate = 0.0
+        for step in range(self.steps):
+            index = order[step * self.batch : (step + 1) * self.batch]
+            x, targets = augment(
+                self._images[index],
+                self._labels[index],
+                classes=self.classes,
+                colours=self.colours,
+                recipe=self.recipe.augmentation,
+                generator=generator,
+            )
+            rate = learning_rate(training, epoch + step / self.steps, epochs)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self._sandwich(x, targets, draw_tuples(training, rng))
+            self.optimizer.step()
+            keep = average_keep(training, epoch * self.steps + step, epochs * self.steps)
+            update_average(self.average, self.net, keep=keep)
+            advance(step + 1, self.steps)
+        widest, others = self._sandwich.take_losses()
+        return widest / self.steps, others / self.steps / (1 + training.random_tuples), rate
+
+
+def check_teacher(training: TrainingRecipe, teacher: SlimResNet | None, classes: int) -> None:
+    """A recipe that learns from a model needs one, for the same classes."""
+    if training.teacher == "model" and teacher is None:
+        raise ConfigError('the recipe says teacher = "model", but none was named; name one with --teacher')
+    if teacher is not None and teacher.shape.classes != classes:
+        raise DataError(f"the teacher knows {teacher.shape.classes} classes, the data has {classes}")
+
+
+def make_optimizer(net: SlimResNet, training: TrainingRecipe) -> torch.optim.SGD:
+    """Nesterov momentum; weights decay, gains, shifts and biases do not."""
+    decayed: list[Tensor] = [p for p in net.parameters() if p.dim() in (2, 4)]
+    others: list[Tensor] = [p for p in net.parameters() if p.dim() not in (2, 4)]
+    return torch.optim.SGD(
+        [{"params": decayed, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        lr=training.learning_rate,
+        momentum=training.momentum,
+        nesterov=True,
+        fused=next(net.parameters()).is_cuda,
+    )
+
+
+def validate(net: SlimResNet, held_out: ImageSet, colours: Colours) -> dict[tuple[float, ...], float]:
+    """Accuracy of the paper's eight tuples on images the network was not trained on."""
+    tuples = (*UNIFORM, *MIXED)
+    correct = Evaluator(net, colours).correct(held_out, tuples, batch=1000)
+    return {widths: accuracy_percent(row) for widths, row in zip(tuples, correct, strict=True)}

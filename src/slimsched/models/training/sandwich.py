@@ -1,0 +1,118 @@
+"""One training step by the sandwich rule: the widest tuple, the narrowest, and random ones between.
+
+    widest    cross-entropy with the labels and, when asked for, with a teacher's soft outputs
+    others    cross-entropy with the widest tuple's soft outputs (in-place distillation), or a teacher's
+
+Soft outputs are softmax(logits / T); their loss is multiplied by T^2.
+
+On CUDA each tuple's forward and backward pass is captured once as a graph and replayed after that: eager
+PyTorch is bound by kernel launches here. The first use of a tuple runs eagerly (it counts) and captures.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
+
+from slimsched.models.slimresnet.resnet import SlimResNet
+from slimsched.models.training.graph_cache import GraphCache
+from slimsched.models.training.recipe import TrainingRecipe
+from slimsched.models.width import SEGMENTS, WIDTH_TUPLES, WIDTHS
+
+Widths = tuple[float, ...]
+WIDEST: Widths = (WIDTHS[-1],) * SEGMENTS
+NARROWEST: Widths = (WIDTHS[0],) * SEGMENTS
+
+
+def draw_tuples(recipe: TrainingRecipe, rng: np.random.Generator) -> list[Widths]:
+    """Random tuples in mirrored pairs (w and 1.25 - w), so that every step costs about the same."""
+    pool = np.random.default_rng(recipe.seed).permutation(len(WIDTH_TUPLES))[: recipe.tuple_pool or None]
+    tuples: list[Widths] = []
+    while len(tuples) < recipe.random_tuples:
+        widths = WIDTH_TUPLES[rng.choice(pool)]
+        tuples += [widths, tuple(1.25 - width for width in widths)]
+    return tuples[: recipe.random_tuples]
+
+
+class Sandwich:
+    """Adds the gradients of all passes of a step to the network's parameters."""
+
+    def __init__(
+        self, net: SlimResNet, teacher: SlimResNet, recipe: TrainingRecipe, *, batch: int, capture: bool
+    ) -> None:
+        device = next(net.parameters()).device
+        shape, side = net.shape, net.shape.image_size
+        dtype = torch.bfloat16 if recipe.precision == "bf16" else torch.float32
+        self.net, self.teacher, self.recipe = net, teacher, recipe
+        self._images = torch.zeros((batch, 3, side, side), device=device, dtype=dtype).to(
+            memory_format=torch.channels_last
+        )
+        self._targets = torch.zeros((batch, shape.classes), device=device)
+        self._soft = torch.zeros((batch, shape.classes), device=device)
+        self._losses = torch.zeros(2, device=device)  # widest, sum of the others; added up over steps
+        self._graphs = GraphCache(device) if capture else None
+        for parameter in net.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+
+    def __call__(self, images: Tensor, targets: Tensor, tuples: list[Widths]) -> None:
+        """Compute the gradients of one step; `tuples` are the random ones."""
+        self._images.copy_(images)
+        self._targets.copy_(targets)
+        self._run("widest", self._widest_pass)
+        if self.recipe.tuples == "widest":
+            return
+        for widths in [NARROWEST, *tuples]:
+            self._run(widths, partial(self._student_pass, widths))
+
+    def take_losses(self) -> tuple[float, float]:
+        """Losses of the widest tuple and of the others, summed since the last call."""
+        widest, others = self._losses.tolist()
+        self._losses.zero_()
+        return widest, others
+
+    def _run(self, key: object, work: Callable[[], None]) -> None:
+        if self._graphs is None:
+            work()
+        else:
+            self._graphs.run(key, work)
+
+    def _widest_pass(self) -> None:
+        gradients = [p.grad for p in self.net.parameters() if p.grad is not None]
+        torch._foreach_zero_(gradients)
+        recipe = self.recipe
+        if recipe.teacher_share > 0 or recipe.in_place_share < 1:
+            with torch.no_grad():
+                self._soft.copy_(self._softened(self.teacher(self._images, WIDEST)))
+        logits = self.net(self._images, WIDEST).float()  # (N, classes)
+        loss = cross_entropy(logits, self._targets)
+        if recipe.teacher_share > 0:
+            loss = (1 - recipe.teacher_share) * loss + recipe.teacher_share * self._distillation(logits)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._soft.lerp_(self._softened(logits.detach()), recipe.in_place_share)
+        self._losses[0] += loss.detach()
+
+    def _student_pass(self, widths: Widths) -> None:
+        loss = self._distillation(self.net(self._images, widths).float())
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._losses[1] += loss.detach()
+
+    def _softened(self, logits: Tensor) -> Tensor:
+        return F.softmax(logits.float() / self.recipe.temperature, dim=1)
+
+    def _distillation(self, logits: Tensor) -> Tensor:
+        temperature = self.recipe.temperature
+        return cross_entropy(logits / temperature, self._soft) * temperature**2
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean over the batch of -sum(targets log softmax(logits)); targets (N, classes) sum to one."""
+    return -(targets * F.log_softmax(logits, dim=1)).sum(dim=1).mean()
+
+
+def update_average(average: nn.Module, net: nn.Module, *, keep: float) -> None:
+    """average <- keep average + (1 - keep) net."""
+    with torch.no_grad():
+        torch._foreach_lerp_(list(average.parameters()), list(net.parameters()), 1 - keep)

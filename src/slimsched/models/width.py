@@ -1,0 +1,55 @@
+"""The widths a segment can run at, and the tuples of four they combine to."""
+
+from functools import lru_cache
+from itertools import product
+
+from slimsched.kernel.errors import WidthError
+
+SEGMENTS = 4
+WIDTHS: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
+
+WIDTH_TUPLES: tuple[tuple[float, ...], ...] = tuple(product(WIDTHS, repeat=SEGMENTS))
+"""All 256 width tuples; the first segment varies slowest. Tables by tuple use this order."""
+
+_INDEX = {widths: index for index, widths in enumerate(WIDTH_TUPLES)}
+
+
+def check_width(width: float) -> float:
+    """Return the width if a segment can run at it."""
+    if width not in WIDTHS:
+        known = ", ".join(f"{w:g}" for w in WIDTHS)
+        raise WidthError(
+            f"width {width:g} is not available: this model was trained at {known}; ask for one of these"
+        )
+    return width
+
+
+def tuple_index(widths: tuple[float, ...]) -> int:
+    """Position of a width tuple in WIDTH_TUPLES."""
+    try:
+        return _INDEX[widths]
+    except KeyError:
+        pass
+    if len(widths) != SEGMENTS:
+        raise WidthError(
+            f"{len(widths)} widths given, but the network has {SEGMENTS} segments; give one width a segment"
+        )
+    for width in widths:
+        check_width(width)
+    return _INDEX[tuple(float(w) for w in widths)]
+
+
+def parse_widths(text: str) -> tuple[float, ...]:
+    """Read '0.5' (every segment) or '0.25,0.5,0.75,1.0' (one a segment)."""
+    try:
+        parts = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise WidthError(f"widths '{text}' are not numbers; write 0.5 or 0.25,0.5,0.75,1.0") from None
+    widths = parts * SEGMENTS if len(parts) == 1 else parts
+    return WIDTH_TUPLES[tuple_index(widths)]
+
+
+@lru_cache(maxsize=1024)
+def format_widths(widths: tuple[float, ...]) -> str:
+    """Write a width tuple the way parse_widths reads it."""
+    return ",".join(str(width) for width in widths)

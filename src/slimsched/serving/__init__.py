@@ -1,0 +1,1 @@
+"""Serving elastic models on unequal devices."""

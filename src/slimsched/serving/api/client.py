@@ -1,0 +1,165 @@
+"""A client in Python: `Client("http://127.0.0.1:8000").classify(images, min_accuracy=75).labels`."""
+
+import http.client
+import ssl
+from types import TracebackType
+from typing import Any, Self, cast
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from slimsched.kernel.errors import ConfigError, SlimError
+from slimsched.serving.api.client_message import (
+    Parameters,
+    classes_of,
+    read_answer,
+    read_error,
+    write_request,
+)
+
+URL = "http://127.0.0.1:8000"
+
+
+class ServerRefusedError(SlimError):
+    """The server said no; `status` and, where it says so, how long to wait before trying again."""
+
+    def __init__(self, status: int, why: str, retry_after_s: float | None = None) -> None:
+        super().__init__(f"the server refused ({status}): {why}")
+        self.status, self.retry_after_s = status, retry_after_s
+
+
+class UnreachableError(SlimError):
+    """Nobody answers at the address."""
+
+
+class Classified(Struct, frozen=True, kw_only=True):
+    """For each image its class, that class's name and the logits (n, classes); and what it cost."""
+
+    classes: NDArray[np.int64]
+    labels: list[str]
+    logits: NDArray[np.float32]
+    receipt: Parameters
+
+    def confidence(self) -> NDArray[np.float64]:
+        """The softmax share of each image's class."""
+        shifted = self.logits.astype(np.float64) - self.logits.max(axis=1, keepdims=True)
+        shares: NDArray[np.float64] = 1.0 / np.exp(shifted).sum(axis=1)
+        return shares
+
+
+class Client:
+    """One kept-alive connection to a server; not for several threads at once."""
+
+    def __init__(
+        self,
+        url: str = URL,
+        *,
+        token: str = "",
+        model: str = "slimresnet",
+        timeout_s: float = 60.0,
+        ca_file: str | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"'{url}' is no address of a server; write it as {URL}")
+        self._url, self._model = url, model
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            tls = ssl.create_default_context(cafile=ca_file)
+            self._connection = http.client.HTTPSConnection(
+                parts.hostname, parts.port or 443, timeout=timeout_s, context=tls
+            )
+        else:
+            self._connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; the next call opens it again."""
+        self._connection.close()
+
+    def is_ready(self) -> bool:
+        """Whether the server takes requests now."""
+        try:
+            return self._ask("GET", "/v2/health/ready")[0] == 200
+        except UnreachableError:
+            return False
+
+    def metadata(self) -> dict[str, Any]:
+        """What the model takes and gives."""
+        return cast(dict[str, Any], self._json("GET", f"/v2/models/{self._model}"))
+
+    def classify(
+        self,
+        images: NDArray[Any],
+        *,
+        width: float | None = None,
+        min_accuracy: float | None = None,
+        deadline_ms: float | None = None,
+        priority: int | None = None,
+        max_energy_mj: float | None = None,
+    ) -> Classified:
+        """Classify images (n, 3, 32, 32), or one (3, 32, 32): uint8, or float32 in [0, 1]."""
+        batch = images[None] if images.ndim == 3 else images
+        if batch.dtype not in (np.uint8, np.float32):
+            raise ConfigError(f"images are {batch.dtype}; give uint8, or float32 in [0, 1]")
+        terms = {
+            "width": width,
+            "min_accuracy": min_accuracy,
+            "deadline_ms": deadline_ms,
+            "priority": priority,
+            "max_energy_mj": max_energy_mj,
+        }
+        asked = {name: value for name, value in terms.items() if value is not None}
+        body, json_bytes = write_request(batch, ("classes", "logits", "labels"), asked)
+        headers = {"inference-header-content-length": str(json_bytes)}
+        path = f"/v2/models/{self._model}/infer"
+        status, response, raw = self._ask("POST", path, body, headers)
+        _check(status, response, raw)
+        length = response.getheader("inference-header-content-length")
+        answer = read_answer(raw, None if length is None else int(length))
+        return Classified(
+            classes=classes_of(answer),
+            labels=cast(list[str], answer.outputs.get("labels", [])),
+            logits=cast("NDArray[np.float32]", answer.outputs["logits"]),
+            receipt=answer.receipt,
+        )
+
+    def _json(self, method: str, path: str, body: bytes = b"") -> Any:
+        status, response, raw = self._ask(method, path, body)
+        _check(status, response, raw)
+        return msgspec.json.decode(raw)
+
+    def _ask(
+        self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+    ) -> tuple[int, http.client.HTTPResponse, bytes]:
+        """One exchange; once more when a connection kept from before turns out to be closed."""
+        kept = self._connection.sock is not None
+        try:
+            self._connection.request(method, path, body=body, headers={**self._headers, **(headers or {})})
+            response = self._connection.getresponse()
+            return response.status, response, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            if kept and isinstance(error, ConnectionError):
+                return self._ask(method, path, body, headers)
+            raise UnreachableError(
+                f"no answer from {self._url} ({error}); start a server with: slim serve"
+            ) from None
+
+
+def _check(status: int, response: http.client.HTTPResponse, raw: bytes) -> None:
+    if status == 200:
+        return
+    retry = response.getheader("retry-after", "")
+    raise ServerRefusedError(status, read_error(raw), float(retry) if retry.isdigit() else None)

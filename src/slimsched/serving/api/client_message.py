@@ -1,0 +1,118 @@
+"""Open Inference Protocol v2 as a client writes and reads it: JSON with raw tensors behind it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from slimsched.kernel.errors import SlimError
+
+Parameters = dict[str, bool | int | float | str]
+
+_KINDS: dict[str, str] = {"INT64": "<i8", "INT32": "<i4", "FP32": "<f4", "FP64": "<f8", "UINT8": "u1"}
+_NAMES = {"u1": "UINT8", "f4": "FP32"}
+
+
+class AnswerError(SlimError):
+    """What came back is no answer of the protocol."""
+
+
+class _Output(Struct, frozen=True, kw_only=True):
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: dict[str, Any] = {}
+    data: list[Any] = []
+
+
+class _Answer(Struct, frozen=True, kw_only=True):
+    outputs: list[_Output]
+    id: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """Outputs by name (BYTES as a list of words) and the response's parameters, which are our receipt."""
+
+    outputs: dict[str, NDArray[Any] | list[str]]
+    receipt: Parameters
+
+
+_decoder = msgspec.json.Decoder(_Answer)
+
+
+def write_request(
+    images: NDArray[Any],
+    outputs: Sequence[str],
+    parameters: Mapping[str, bool | int | float | str],
+    *,
+    name: str = "images",
+) -> tuple[bytes, int]:
+    """A request body with binary tensors both ways, and the length of its JSON."""
+    raw = np.ascontiguousarray(images).tobytes()
+    tensor = {
+        "name": name,
+        "shape": list(images.shape),
+        "datatype": _NAMES[images.dtype.str[1:]],
+        "parameters": {"binary_data_size": len(raw)},
+    }
+    wanted = [{"name": output, "parameters": {"binary_data": True}} for output in outputs]
+    head = msgspec.json.encode({"inputs": [tensor], "outputs": wanted, "parameters": dict(parameters)})
+    return head + raw, len(head)
+
+
+def read_answer(body: bytes, json_bytes: int | None) -> Answer:
+    """The outputs in a response body; `json_bytes` is the length of its JSON when raw tensors follow."""
+    try:
+        answer = _decoder.decode(body if json_bytes is None else memoryview(body)[:json_bytes])
+        outputs: dict[str, NDArray[Any] | list[str]] = {}
+        at = len(body) if json_bytes is None else json_bytes
+        for one in answer.outputs:
+            size = one.parameters.get("binary_data_size")
+            if size is None:
+                outputs[one.name] = _from_json(one)
+            else:
+                outputs[one.name] = _from_bytes(one, body[at : at + size])
+                at += size
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+        raise AnswerError(f"the server's answer is not Open Inference Protocol v2: {error}") from None
+    return Answer(outputs=outputs, receipt=answer.parameters)
+
+
+def read_error(body: bytes) -> str:
+    """What a refusal says of itself."""
+    try:
+        return str(msgspec.json.decode(body)["error"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return body[:200].decode("utf-8", "replace") or "no reason given"
+
+
+def classes_of(answer: Answer) -> NDArray[np.int64]:
+    """One class an image: an output of whole numbers, or the largest in each row of an output of scores."""
+    for values in answer.outputs.values():
+        if not isinstance(values, list):
+            scores = values.dtype.kind not in "iu"
+            found = values.reshape(len(values), -1).argmax(axis=1) if scores else values.reshape(-1)
+            classes: NDArray[np.int64] = found.astype(np.int64)
+            return classes
+    raise AnswerError(f"no output with classes or scores among {', '.join(answer.outputs) or 'none'}")
+
+
+def _from_json(one: _Output) -> NDArray[Any] | list[str]:
+    if one.datatype == "BYTES":
+        return [str(word) for word in one.data]
+    return np.array(one.data, dtype=_KINDS[one.datatype]).reshape(one.shape)
+
+
+def _from_bytes(one: _Output, raw: bytes) -> NDArray[Any] | list[str]:
+    if one.datatype != "BYTES":
+        return np.frombuffer(raw, _KINDS[one.datatype]).reshape(one.shape)
+    words, at = [], 0
+    while at < len(raw):
+        length = int.from_bytes(raw[at : at + 4], "little")
+        words.append(raw[at + 4 : at + 4 + length].decode())
+        at += 4 + length
+    return words

@@ -1,0 +1,199 @@
+"""The HTTP side of the front door: paths to handlers, refusals to statuses."""
+
+import asyncio
+import hmac
+import logging
+import ssl
+from collections.abc import Callable
+from time import monotonic
+
+import msgspec
+
+from slimsched.serving.api.call import check_model
+from slimsched.serving.api.goal_control import GoalControl
+from slimsched.serving.api.http_message import read_call, write_answer
+from slimsched.serving.api.http_protocol import HttpProtocol, HttpRequest, HttpResponse
+from slimsched.serving.api.refusal import (
+    BadRequest,
+    MethodNotAllowed,
+    NotFound,
+    RefusalError,
+    Unauthenticated,
+    Unavailable,
+)
+from slimsched.serving.api.service import InferenceService
+
+log = logging.getLogger("slim.http")
+
+Get = Callable[[], HttpResponse]
+
+CLIENT_LEFT = "499"
+"""Counted for requests whose client left before the answer; nobody reads it."""
+
+
+class HttpServer:
+    """Serves one InferenceService over HTTP; `assets` are pages that need no token, having no secrets."""
+
+    def __init__(
+        self,
+        service: InferenceService,
+        *,
+        token: str = "",
+        pages: dict[str, Get] | None = None,
+        goal: GoalControl | None = None,
+        assets: dict[str, Get] | None = None,
+    ) -> None:
+        self._service, self._token = service, token
+        self._pages, self._assets = pages or {}, assets or {}
+        self._goal = goal
+        self._open: set[HttpProtocol] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Listen; return the port, which is a free one when 0 was asked for."""
+        limits = self._service.limits
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: HttpProtocol(
+                self.handle, self._refuse, limits.body_bytes, self._open, limits.connections
+            ),
+            host,
+            port,
+            ssl=tls,
+            backlog=1024,
+        )
+        port = self._server.sockets[0].getsockname()[1]
+        return int(port)
+
+    async def stop(self) -> None:
+        """Stop listening, answer what was asked, close."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._open):
+            connection.close_when_done()
+        while self._open:
+            await asyncio.sleep(0.01)
+
+    async def handle(self, request: HttpRequest) -> HttpResponse:
+        """One request to one response, counted."""
+        began_s, kind = monotonic(), "infer" if request.path.endswith("/infer") else "other"
+        try:
+            response = await self._answer(request)
+        except asyncio.CancelledError:
+            self._service.tally.responded("http", kind, CLIENT_LEFT, monotonic() - began_s)
+            raise
+        self._service.tally.responded("http", kind, str(response.status), monotonic() - began_s)
+        return response
+
+    async def _answer(self, request: HttpRequest) -> HttpResponse:
+        """One request to one response, whatever happens."""
+        try:
+            return await self._route(request)
+        except RefusalError as refusal:
+            return _response(refusal)
+        except Exception:
+            log.exception("%s %s failed", request.method, request.path)
+            return refused(500, "an unexpected failure; the server's log has the details")
+
+    async def _route(self, request: HttpRequest) -> HttpResponse:
+        path = request.path.rstrip("/") or "/"
+        if path in ("/v2/health/live", "/v2/health/ready"):
+            _only(request, "GET", "HEAD")
+            return self._health(path)
+        page = self._assets.get(path)
+        if page is None:
+            self._authenticate(request)
+            page = self._pages.get(path)
+        if page is not None:
+            _only(request, "GET", "HEAD")
+            return page()
+        parts = path.split("/")[1:]
+        if parts[:1] != ["v2"]:
+            raise NotFound(f"no path {request.path}; the protocol begins at /v2")
+        if parts == ["v2"]:
+            _only(request, "GET", "HEAD")
+            return json_page(self._service.server_metadata())
+        if parts == ["v2", "goal"] and self._goal is not None:
+            _only(request, "GET", "HEAD", "PUT")
+            return json_page(
+                self._goal.change(request.body) if request.method == "PUT" else self._goal.show()
+            )
+        if parts[1:2] == ["models"] and len(parts) >= 3:
+            return await self._model(request, parts[2], parts[3:])
+        raise NotFound(f"no path {request.path}; see /v2 and /v2/models/MODEL")
+
+    async def _model(self, request: HttpRequest, name: str, rest: list[str]) -> HttpResponse:
+        version = ""
+        if rest[:1] == ["versions"] and len(rest) >= 2:
+            version, rest = rest[1], rest[2:]
+        check_model(name, version)
+        if rest == ["infer"]:
+            _only(request, "POST")
+            return await self._infer(request)
+        _only(request, "GET", "HEAD")
+        if rest == []:
+            return json_page(self._service.model_metadata())
+        if rest == ["ready"]:
+            if not self._service.is_ready:
+                raise Unavailable(f"model '{name}' is not ready")
+            return json_page({"name": name, "ready": True})
+        raise NotFound(f"no path {request.path}; a model has /, /ready and /infer")
+
+    async def _infer(self, request: HttpRequest) -> HttpResponse:
+        length = request.headers.get("inference-header-content-length")
+        if length is not None and not (length.isascii() and length.isdigit()):
+            raise BadRequest(
+                f"Inference-Header-Content-Length is '{length}'; give the JSON's length in bytes"
+            )
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise BadRequest("compressed bodies are not taken; send the body as it is")
+        call = read_call(request.body, None if length is None else int(length), self._service)
+        answered = await self._service.infer(call)
+        body, json_bytes = write_answer(call, answered, self._service)
+        if json_bytes is None:
+            return HttpResponse(status=200, body=body)
+        headers = {"inference-header-content-length": str(json_bytes)}
+        return HttpResponse(status=200, body=body, content_type="application/octet-stream", headers=headers)
+
+    def _refuse(self, status: int, why: str) -> HttpResponse:
+        """Bytes that are no request, or a connection too many."""
+        self._service.tally.responded("http", "other", str(status), 0.0)
+        return _response(Unavailable(why)) if status == Unavailable.status else refused(status, why)
+
+    def _health(self, path: str) -> HttpResponse:
+        if path.endswith("ready") and not self._service.is_ready:
+            raise Unavailable(f"the server is {self._service.phase}")
+        return json_page({path.rpartition("/")[2]: True})
+
+    def _authenticate(self, request: HttpRequest) -> None:
+        given = request.headers.get("authorization", "")
+        if self._token and not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+            raise Unauthenticated("a token is needed; send the header Authorization: Bearer TOKEN")
+
+
+def refused(status: int, why: str) -> HttpResponse:
+    """An error as the protocol writes it."""
+    return HttpResponse(status=status, body=msgspec.json.encode({"error": why}))
+
+
+def _response(refusal: RefusalError) -> HttpResponse:
+    headers = {}
+    if refusal.retry_after_s is not None:
+        headers["retry-after"] = f"{max(1, round(refusal.retry_after_s))}"
+    if isinstance(refusal, MethodNotAllowed):
+        headers["allow"] = ", ".join(refusal.allowed)
+    if isinstance(refusal, Unauthenticated):
+        headers["www-authenticate"] = "Bearer"
+    body = msgspec.json.encode({"error": str(refusal)})
+    return HttpResponse(status=refusal.status, body=body, headers=headers)
+
+
+def json_page(value: object) -> HttpResponse:
+    """Any value as JSON."""
+    return HttpResponse(status=200, body=msgspec.json.encode(value))
+
+
+def _only(request: HttpRequest, *methods: str) -> None:
+    if request.method not in methods:
+        why = f"{request.path} takes {' and '.join(methods)}, not {request.method}"
+        raise MethodNotAllowed(why, methods)

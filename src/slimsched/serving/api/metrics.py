@@ -1,0 +1,236 @@
+"""Live metrics: a fold over the same entries as the event log, written as a Prometheus page on request."""
+
+import platform
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Sequence
+from math import nan
+from threading import Thread
+from time import monotonic
+
+from msgspec import Struct
+
+from slimsched import __version__
+from slimsched.kernel.observer import GATEWAY_NAME
+from slimsched.serving.api.exposition import CONTENT_TYPE, Histogram, Labels, family, histogram
+from slimsched.serving.api.http_protocol import HttpResponse
+from slimsched.serving.api.tally import SECONDS, Tally
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.request import alike
+from slimsched.serving.routing.commands import Answer, Drop, SendBlock
+from slimsched.serving.routing.events import RequestsArrived
+from slimsched.serving.routing.fluid import fluid_optimum
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.guard import GuardedRouter
+from slimsched.serving.scheduling.commands import RunBatch
+from slimsched.serving.scheduling.events import BatchFinished, TelemetrySampled
+
+WINDOW_S = 10.0
+"""Gauges of accuracy, rates and the distance from the bound are over this time."""
+
+BOUND_EVERY_S = 5.0
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+MOST_REASONS = 32
+"""Reasons beyond these count as 'other', so that labels stay few whatever they say."""
+
+
+class _Count(Struct, frozen=True):
+    """Totals at a time."""
+
+    at_s: float
+    arrived: int
+    in_time: int
+    answered: int
+    worth: float  # expected number of correct answers
+
+
+class Metrics:
+    """An observer of a live cluster, and its page."""
+
+    def __init__(
+        self, gateway: Gateway, tally: Tally, power_source: Callable[[int], str], router: str
+    ) -> None:
+        self._gateway, self._tally, self._power_source = gateway, tally, power_source
+        self._router = router
+        self._arrived = self._answered = self._in_time = 0
+        self._worth = 0.0
+        self._drops: Counter[str] = Counter()
+        self._routes: Counter[str] = Counter()
+        self._latency_s = Histogram(SECONDS)
+        self._batch, self._batch_s = Histogram(BATCHES), Histogram(SECONDS)
+        self._segments: Counter[tuple[str, int, float]] = Counter()
+        self._active_j: defaultdict[str, float] = defaultdict(float)
+        self._drawn_j: defaultdict[str, float] = defaultdict(float)
+        self._sampled_s: dict[str, float] = {}
+        self._past: deque[_Count] = deque([_Count(0.0, 0, 0, 0, 0.0)])
+        self._bound = FluidGauge(gateway.cluster)
+
+    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        """Take one entry in."""
+        if machine == GATEWAY_NAME:
+            if isinstance(event, RequestsArrived):
+                self._arrived += len(event.requests)
+            for command in commands:
+                if isinstance(command, SendBlock):
+                    self._routes[_bounded(self._routes, command.reason)] += 1
+                elif isinstance(command, Answer):
+                    self._answer(command, now_s)
+                elif isinstance(command, Drop):
+                    reason = _bounded(self._drops, command.reason.partition(":")[0])
+                    self._drops[reason] += len(command.requests)
+            return
+        if isinstance(event, BatchFinished):
+            self._active_j[machine] += event.energy_j
+            self._batch_s.observe(event.busy_s)
+        elif isinstance(event, TelemetrySampled):
+            self._drawn_j[machine] += event.power_w * (now_s - self._sampled_s.get(machine, now_s))
+            self._sampled_s[machine] = now_s
+            self._remember(now_s)
+        for command in commands:
+            if isinstance(command, RunBatch):
+                key, size = command.batch.key, command.batch.size
+                self._batch.observe(size)
+                for leg in key.legs:
+                    self._segments[machine, leg.segment, leg.width] += size
+
+    def page(self) -> HttpResponse:
+        """The metrics as Prometheus reads them."""
+        lines = [*self._tally.lines(), *self._images(), *self._window(), *self._servers()]
+        return HttpResponse(status=200, body=("\n".join(lines) + "\n").encode(), content_type=CONTENT_TYPE)
+
+    def _answer(self, command: Answer, now_s: float) -> None:
+        accuracy = self._gateway.cluster.accuracy
+        for request, count in alike(command.requests):
+            self._latency_s.observe(now_s - request.arrival_s, count)
+            self._in_time += count * (now_s <= request.deadline_s)
+            self._worth += count * accuracy.accuracy(request.widths)
+        self._answered += len(command.requests)
+
+    def _remember(self, now_s: float) -> None:
+        """Keep totals of the last seconds, one entry a second at most."""
+        past = self._past
+        if now_s - past[-1].at_s >= 1.0:
+            past.append(_Count(now_s, self._arrived, self._in_time, self._answered, self._worth))
+            while len(past) > 2 and now_s - past[1].at_s >= WINDOW_S:
+                past.popleft()
+
+    def _images(self) -> list[str]:
+        gateway, version = self._gateway, platform.python_version()
+        ends: list[tuple[Labels, float]] = [({"outcome": "answered", "reason": ""}, self._answered)]
+        ends += [({"outcome": "dropped", "reason": why}, n) for why, n in sorted(self._drops.items())]
+        served = [
+            ({"server": server, "segment": str(segment), "width": f"{width:g}"}, float(count))
+            for (server, segment, width), count in sorted(self._segments.items())
+        ]
+        routes = [({"reason": why}, float(count)) for why, count in sorted(self._routes.items())]
+        router = gateway.router
+        guarded = sorted(router.counts.items()) if isinstance(router, GuardedRouter) else []
+        guard = [({"decided": who}, float(count)) for who, count in guarded]
+        build = {"version": __version__, "python": version, "router": self._router}
+        return [
+            *family("slim_build_info", "gauge", "Always 1; what runs is in the labels.", [(build, 1.0)]),
+            *family("slim_images_arrived_total", "counter", "Images taken in.", [({}, self._arrived)]),
+            *family("slim_images_total", "counter", "Images that ended, by outcome and reason.", ends),
+            *family(
+                "slim_images_in_time_total",
+                "counter",
+                "Images answered by their deadline.",
+                [({}, self._in_time)],
+            ),
+            *family(
+                "slim_images_correct_expected_total",
+                "counter",
+                "Expected correct answers: accuracy of the widths served, summed over answered images.",
+                [({}, self._worth)],
+            ),
+            *histogram("slim_image_latency_seconds", "Images, arrival to answer.", [({}, self._latency_s)]),
+            *histogram("slim_batch_images", "Images a batch.", [({}, self._batch)]),
+            *histogram("slim_batch_seconds", "Time on the device a batch.", [({}, self._batch_s)]),
+            *family("slim_segment_images_total", "counter", "Images by server, segment and width.", served),
+            *family("slim_routes_total", "counter", "Blocks sent, by the router's reason.", routes),
+            *family("slim_guard_decisions_total", "counter", "Decisions of a guarded router, by who.", guard),
+            *family("slim_images_in_system", "gauge", "Images under way.", [({}, gateway.in_system)]),
+            *family(
+                "slim_gateway_queue_images", "gauge", "Images not yet routed.", [({}, gateway.seen.fifo)]
+            ),
+        ]
+
+    def _window(self) -> list[str]:
+        """Gauges over the last seconds."""
+        first, last = self._past[0], self._past[-1]
+        seconds = last.at_s - first.at_s
+        arrived, answered = last.arrived - first.arrived, last.answered - first.answered
+        worth = last.worth - first.worth
+        rate = arrived / seconds if seconds else 0.0
+        bound = self._bound.accuracy(rate)
+        over = f"over the last {WINDOW_S:g} s"
+        gauges = {
+            "slim_arrival_rate_per_second": (f"Images a second {over}.", rate),
+            "slim_goodput_per_second": (
+                f"Images answered in time a second {over}.",
+                (last.in_time - first.in_time) / seconds if seconds else 0.0,
+            ),
+            "slim_predicted_accuracy": (
+                f"Mean accuracy of the widths served {over}.",
+                worth / answered if answered else nan,
+            ),
+            "slim_bound_accuracy": ("The fluid bound at the arrival rate, all servers up.", bound),
+            "slim_bound_share": (
+                f"Expected correct answers over arrivals, as a share of the fluid bound, {over}.",
+                worth / arrived / bound if arrived else nan,
+            ),
+        }
+        found = []
+        for name, (about, value) in gauges.items():
+            found += family(name, "gauge", about, [({}, value)])
+        return found
+
+    def _servers(self) -> list[str]:
+        seen, names = self._gateway.seen, self._gateway.cluster.names
+        columns = {
+            "slim_server_up": ("1 while the server takes work.", seen.alive),
+            "slim_server_outstanding_images": ("Images sent and not back.", seen.outstanding),
+            "slim_server_backlog_seconds": ("Device time of what is outstanding.", seen.backlog_s),
+            "slim_server_utilization_ratio": ("Busy share of the last period.", seen.utilization),
+            "slim_server_power_watts": ("Power over the last period.", seen.power_w),
+            "slim_server_memory_bytes": ("Device memory of loaded instances.", seen.vram_bytes),
+        }
+        found = []
+        for name, (about, values) in columns.items():
+            rows = [({"server": server}, float(values[i])) for i, server in enumerate(names)]
+            found += family(name, "gauge", about, rows)
+        energies = {
+            "slim_energy_active_joules_total": ("Energy of batches above idle.", self._active_j),
+            "slim_energy_joules_total": ("Energy drawn, idle included.", self._drawn_j),
+        }
+        for name, (about, joules) in energies.items():
+            rows = [
+                ({"server": server, "source": self._power_source(i)}, float(joules[server]))
+                for i, server in enumerate(names)
+            ]
+            found += family(name, "counter", about, rows)
+        return found
+
+
+class FluidGauge:
+    """The bound at the rate of now, worked out in a thread and no more often than every few seconds."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._accuracy, self._rate, self._at_s = nan, -1.0, -BOUND_EVERY_S
+        self._thread: Thread | None = None
+
+    def accuracy(self, rate_per_s: float) -> float:
+        """The latest value; asking starts the next one. Not a number before the first is there."""
+        idle = self._thread is None or not self._thread.is_alive()
+        if idle and monotonic() - self._at_s >= BOUND_EVERY_S and rate_per_s > 0 and rate_per_s != self._rate:
+            self._at_s, self._rate = monotonic(), rate_per_s
+            self._thread = Thread(target=self._solve, args=(rate_per_s,), daemon=True)
+            self._thread.start()
+        return self._accuracy
+
+    def _solve(self, rate_per_s: float) -> None:
+        self._accuracy = fluid_optimum(self._cluster, rate_per_s).accuracy
+
+
+def _bounded(known: Counter[str], reason: str) -> str:
+    return reason if reason in known or len(known) < MOST_REASONS else "other"

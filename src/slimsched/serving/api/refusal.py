@@ -1,0 +1,88 @@
+"""Refusals: what went wrong, what to do about it, and its code in either protocol."""
+
+from typing import ClassVar
+
+from slimsched.kernel.errors import SlimError
+
+
+class RefusalError(SlimError):
+    """A request that is not carried out; HTTP status and gRPC code sit on the class."""
+
+    status: ClassVar[int] = 500
+    grpc_code: ClassVar[str] = "INTERNAL"
+    retry_after_s: float | None = None
+
+
+class BadRequest(RefusalError):  # noqa: N818
+    """The request itself is wrong; sending it again will not help."""
+
+    status = 400
+    grpc_code = "INVALID_ARGUMENT"
+
+
+class Unauthenticated(RefusalError):  # noqa: N818
+    """No token, or the wrong one."""
+
+    status = 401
+    grpc_code = "UNAUTHENTICATED"
+
+
+class NotFound(RefusalError):  # noqa: N818
+    """No such path, model or version."""
+
+    status = 404
+    grpc_code = "NOT_FOUND"
+
+
+class MethodNotAllowed(RefusalError):  # noqa: N818
+    """The path is there, but not for this method."""
+
+    status = 405
+    grpc_code = "UNIMPLEMENTED"
+
+    def __init__(self, message: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class TooLarge(RefusalError):  # noqa: N818
+    """More bytes or images than one request may have."""
+
+    status = 413
+    grpc_code = "INVALID_ARGUMENT"
+
+
+class TooMany(RefusalError):  # noqa: N818
+    """The queue is full; try again a little later."""
+
+    status = 429
+    grpc_code = "RESOURCE_EXHAUSTED"
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Unavailable(RefusalError):  # noqa: N818
+    """Not ready, or going down; try again, perhaps elsewhere."""
+
+    status = 503
+    grpc_code = "UNAVAILABLE"
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class TooLate(RefusalError):  # noqa: N818
+    """The deadline passed, or could not be met any more."""
+
+    status = 504
+    grpc_code = "DEADLINE_EXCEEDED"
+
+
+class ExecutionFailed(RefusalError):  # noqa: N818
+    """The network could not run on this input."""
+
+    status = 422
+    grpc_code = "FAILED_PRECONDITION"

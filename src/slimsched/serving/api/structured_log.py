@@ -1,0 +1,60 @@
+"""Logs for machines: one JSON object a line; and an observer that tells of servers that come and go."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec import Struct
+
+from slimsched.serving.routing.events import ServerDown, ServerUp
+
+FORMATS = ("text", "json")
+_OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """Time, level, logger and message, and whatever was given as `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name, value in record.__dict__.items() if name not in _OWN}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+def set_up(form: str, level: str) -> None:
+    """Log to standard error, as text or as JSON lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    plain = logging.Formatter("%(asctime)s %(name)s %(message)s")
+    handler.setFormatter(JsonLines() if form == "json" else plain)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+
+
+class ServerLog:
+    """An observer: one line when a server comes up, one when it goes."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names, self._log = names, logging.getLogger("slim.cluster")
+        self._up: set[int] = set()
+
+    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        """Take one entry in."""
+        if isinstance(event, ServerUp):
+            self._up.add(event.server)
+            self._tell(logging.INFO, event.server, "up")
+        elif isinstance(event, ServerDown) and event.server in self._up:
+            self._up.discard(event.server)
+            self._tell(logging.WARNING, event.server, "down; its work begins again elsewhere")
+
+    def _tell(self, level: int, server: int, what: str) -> None:
+        name = self._names[server]
+        self._log.log(level, "server %s is %s", name, what, extra={"server": name})

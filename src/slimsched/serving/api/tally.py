@@ -1,0 +1,56 @@
+"""What the front door sees: responses by code, how long they took, and where the time of images went."""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+from slimsched.serving.api.exposition import Histogram, family, histogram
+from slimsched.serving.execution.live.parcel import Receipt
+
+log = logging.getLogger("slim.access")
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Buckets of every time in seconds."""
+
+
+class Tally:
+    """Counts in plain numbers; text is made when the page is asked for."""
+
+    def __init__(self) -> None:
+        self.access_log = False
+        self._responses: Counter[tuple[str, str, str]] = Counter()
+        self._took_s = {"http": Histogram(SECONDS), "grpc": Histogram(SECONDS)}
+        self._queue_s, self._compute_s, self._network_s = (Histogram(SECONDS) for _ in range(3))
+
+    def responded(self, protocol: str, kind: str, code: str, seconds: float) -> None:
+        """A request has had its response; `kind` is infer or other."""
+        self._responses[protocol, kind, code] += 1
+        if self.access_log:
+            took_ms = round(1e3 * seconds, 3)
+            given = {"protocol": protocol, "kind": kind, "code": code, "took_ms": took_ms}
+            log.info("%s %s %s %.3f ms", protocol, kind, code, took_ms, extra=given)
+        if kind == "infer":
+            self._took_s[protocol].observe(seconds)
+
+    def answered(self, receipts: Sequence[Receipt], each: int) -> None:
+        """Images were answered, so many with each receipt."""
+        for one in receipts:
+            self._queue_s.observe(one.queue_s, each)
+            self._compute_s.observe(one.compute_s, each)
+            self._network_s.observe(max(0.0, one.latency_s - one.queue_s - one.compute_s), each)
+
+    def lines(self) -> list[str]:
+        """Exposition text."""
+        responses = [
+            ({"protocol": protocol, "kind": kind, "code": code}, float(count))
+            for (protocol, kind, code), count in sorted(self._responses.items())
+        ]
+        took = [({"protocol": name}, one) for name, one in self._took_s.items()]
+        image = "of an answered image, over its four segments."
+        return [
+            *family("slim_responses_total", "counter", "Responses by protocol, kind and code.", responses),
+            *histogram("slim_infer_seconds", "Inference requests, from whole request to response.", took),
+            *histogram("slim_image_queue_seconds", f"Waiting at servers {image}", [({}, self._queue_s)]),
+            *histogram("slim_image_compute_seconds", f"Computing {image}", [({}, self._compute_s)]),
+            *histogram("slim_image_network_seconds", f"All other time {image}", [({}, self._network_s)]),
+        ]

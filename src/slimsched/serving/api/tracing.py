@@ -1,0 +1,129 @@
+"""OpenTelemetry traces: one span an image, below it one span a segment; a fold over the event log."""
+
+from collections.abc import Sequence
+from time import time_ns
+from typing import Any
+
+from msgspec import Struct
+
+from slimsched import __version__
+from slimsched.kernel.errors import SlimError
+from slimsched.kernel.observer import GATEWAY_NAME
+from slimsched.models.width import format_widths
+from slimsched.serving.domain.request import Request
+from slimsched.serving.routing.commands import Answer, Drop, SendBlock
+from slimsched.serving.routing.events import RequestsArrived, SegmentFinished
+
+
+class _Image(Struct):
+    """An image under way: its span, the context its segments hang below, and the block it is in."""
+
+    span: Any
+    context: Any
+    sent_ns: int = 0
+    reason: str = ""
+
+
+class SegmentSpans:
+    """An observer that turns the gateway's entries into spans; sampling is the tracer's affair."""
+
+    def __init__(self, tracer: Any, names: Sequence[str]) -> None:
+        self._tracer, self._names = tracer, names
+        self._open: dict[int, _Image] = {}
+        self._zero_ns: int | None = None
+
+    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        """Take one entry in."""
+        if machine != GATEWAY_NAME:
+            return
+        now_ns = self._epoch_ns(now_s)
+        if isinstance(event, RequestsArrived):
+            for request in event.requests:
+                self._begin(request, now_ns)
+        elif isinstance(event, SegmentFinished):
+            for block in event.blocks:
+                for request in block.requests:
+                    self._segments(request, event, now_ns)
+        for command in commands:
+            if isinstance(command, SendBlock):
+                for request in command.block.requests:
+                    if (image := self._open.get(request.id)) is not None:
+                        image.sent_ns, image.reason = now_ns, command.reason
+            elif isinstance(command, Answer):
+                for request in command.requests:
+                    self._end(request, now_ns, "answered")
+            elif isinstance(command, Drop):
+                for request in command.requests:
+                    self._end(request, now_ns, command.reason)
+
+    def _begin(self, request: Request, now_ns: int) -> None:
+        from opentelemetry.trace import set_span_in_context
+
+        span = self._tracer.start_span("image", start_time=now_ns)
+        if span.is_recording():
+            self._open[request.id] = _Image(span, set_span_in_context(span))
+
+    def _segments(self, request: Request, event: SegmentFinished, now_ns: int) -> None:
+        """From leaving the gateway to being back: moving, waiting and running; of several segments that ran
+        in a row the first has the moving and waiting."""
+        image = self._open.get(request.id)
+        if image is None or not image.sent_ns:
+            return
+        start_ns, widths, ran_s = image.sent_ns, (event.width, *event.ahead), event.legs_s
+        for number, width in enumerate(widths):
+            end_ns = now_ns - int(1e9 * sum(ran_s[number + 1 :]))
+            given = {
+                "slim.segment": request.segment + number,
+                "slim.width": width,
+                "slim.server": self._names[event.server],
+                "slim.reason": image.reason,
+            }
+            name = f"segment {request.segment + number}"
+            span = self._tracer.start_span(name, image.context, start_time=start_ns, attributes=given)
+            span.end(end_ns)
+            start_ns = end_ns
+
+    def _end(self, request: Request, now_ns: int, outcome: str) -> None:
+        image = self._open.pop(request.id, None)
+        if image is not None:
+            image.span.set_attribute("slim.outcome", outcome)
+            image.span.set_attribute("slim.widths", format_widths(request.widths))
+            image.span.end(now_ns)
+
+    def _epoch_ns(self, now_s: float) -> int:
+        if self._zero_ns is None:
+            self._zero_ns = time_ns() - int(1e9 * now_s)
+        return self._zero_ns + int(1e9 * now_s)
+
+
+class Traces:
+    """Spans and where they go."""
+
+    def __init__(self, provider: Any, names: Sequence[str]) -> None:
+        self._provider = provider
+        self.spans = SegmentSpans(provider.get_tracer("slimsched", __version__), names)
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._provider.shutdown()
+
+
+def otlp_traces(names: Sequence[str]) -> Traces:
+    """Traces sent by OTLP over HTTP.
+
+    Where to and how many is said by the usual variables, OTEL_EXPORTER_OTLP_ENDPOINT and
+    OTEL_TRACES_SAMPLER among them.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise SlimError(
+            "traces need OpenTelemetry; install it with: pip install 'slim-scheduler[otel]'"
+        ) from None
+    resource = Resource.create({"service.name": "slim-scheduler", "service.version": __version__})
+    provider = TracerProvider(resource=resource)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return Traces(provider, names)

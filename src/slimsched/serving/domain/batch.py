@@ -1,0 +1,21 @@
+"""A batch: what one instance runs at once."""
+
+from msgspec import Struct
+
+from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.key import Key
+
+
+class Batch(Struct, frozen=True, kw_only=True):
+    """Blocks (or parts of them) that run together on an instance, at the width of `key`.
+
+    With upward merge a block's own key may ask for a narrower width than the batch runs at. A batch whose
+    key goes on holds an instance of each segment, `instance` and then `also`; its blocks may ask for more.
+    """
+
+    id: int
+    key: Key
+    instance: int
+    blocks: tuple[Block, ...]
+    size: int
+    also: tuple[int, ...] = ()

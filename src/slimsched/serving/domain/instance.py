@@ -1,0 +1,47 @@
+"""An instance: one segment at one width, loaded on a device and able to run one batch at a time."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from slimsched.kernel.errors import SlimError
+
+
+class InstanceState(StrEnum):
+    """Where an instance is in its life."""
+
+    LOADING = "loading"
+    FREE = "free"
+    BUSY = "busy"
+    UNLOADING = "unloading"
+    GONE = "gone"
+
+
+TRANSITIONS: dict[tuple[InstanceState, str], InstanceState] = {
+    (InstanceState.LOADING, "loaded"): InstanceState.FREE,
+    (InstanceState.FREE, "run"): InstanceState.BUSY,
+    (InstanceState.BUSY, "finished"): InstanceState.FREE,
+    (InstanceState.FREE, "unload"): InstanceState.UNLOADING,
+    (InstanceState.UNLOADING, "unloaded"): InstanceState.GONE,
+}
+"""(state, step) → state; a pair that is not here is a mistake of whoever took the step."""
+
+
+class Instance(Struct, frozen=True, kw_only=True):
+    """An execution slot for (segment, width); it can run any narrower width by slicing."""
+
+    id: int
+    segment: int
+    width: float
+    memory_bytes: int
+
+
+def next_state(instance: Instance, state: InstanceState, step: str) -> InstanceState:
+    """Follow the table."""
+    try:
+        return TRANSITIONS[state, step]
+    except KeyError:
+        raise SlimError(
+            f"instance {instance.id} (segment {instance.segment} at {instance.width:g}) is {state}: "
+            f"it cannot take the step '{step}'"
+        ) from None

@@ -1,0 +1,148 @@
+"""A profile: what each key costs on a device, by batch size and concurrency."""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+from slimsched.kernel.errors import DataError
+from slimsched.serving.domain.key import KEYS, Key
+
+
+class Profile:
+    """Latency, active energy and memory of a device.
+
+    `latency_s[key][i][j]` is the time of a batch of `batches[j]` images while `concurrency[i]` batches run
+    on the device at once (itself included); `energy_j[key][j]` what it draws above idle. Between measured
+    batch sizes latency and energy are interpolated, beyond the last they grow in proportion.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        source: str,
+        batches: Sequence[int],
+        concurrency: Sequence[int],
+        latency_s: Mapping[Key, Sequence[Sequence[float]]],
+        energy_j: Mapping[Key, Sequence[float]],
+        instance_bytes: Mapping[tuple[int, float], int],
+        load_s: Mapping[tuple[int, float], float],
+        idle_w: float,
+        element_bytes: int,
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.batches = tuple(batches)
+        self.concurrency = tuple(concurrency)
+        self.latency_table_s = latency_s
+        self.energy_table_j = energy_j
+        self.instance_bytes = instance_bytes
+        self.load_s = load_s
+        self.idle_w = idle_w
+        self.element_bytes = element_bytes
+        self._check()
+        self._latency: dict[Key, list[list[float]]] = {}  # [batch - 1][concurrency - 1]
+        self._energy: dict[Key, list[float]] = {}
+        top = max(self.batches)
+        for key in KEYS.values():
+            rows = [_dense(self.batches, row, top) for row in latency_s[key]]
+            self._latency[key] = [
+                _dense(self.concurrency, at, max(concurrency)) for at in zip(*rows, strict=True)
+            ]
+            self._energy[key] = _dense(self.batches, energy_j[key], top)
+        self.top_batch = top
+        self.top_concurrency = max(self.concurrency)
+
+    def slowed(self, factor: float) -> "Profile":
+        """The profile of a device that takes `factor` times as long for everything."""
+        return Profile(
+            name=self.name if factor == 1.0 else f"{self.name} ÷ {factor:g}",
+            source=self.source,
+            batches=self.batches,
+            concurrency=self.concurrency,
+            latency_s={
+                k: [[v * factor for v in row] for row in rows] for k, rows in self.latency_table_s.items()
+            },
+            energy_j=self.energy_table_j,
+            instance_bytes=self.instance_bytes,
+            load_s={place: seconds * factor for place, seconds in self.load_s.items()},
+            idle_w=self.idle_w,
+            element_bytes=self.element_bytes,
+        )
+
+    def latency_s(self, key: Key, batch: int, concurrency: int = 1) -> float:
+        """Time of a batch while `concurrency` batches share the device."""
+        by_concurrency = self.latencies_s(key, batch)
+        if concurrency <= len(by_concurrency):
+            return by_concurrency[concurrency - 1]
+        return by_concurrency[-1] * concurrency / len(by_concurrency)
+
+    def latencies_s(self, key: Key, batch: int) -> list[float]:
+        """Time of a batch while 1, 2, …, `top_concurrency` batches share the device."""
+        rows = self._latency.get(key) or self._course_latency(key)
+        if batch <= self.top_batch:
+            return rows[batch - 1]
+        return [latency_s * batch / self.top_batch for latency_s in rows[-1]]
+
+    def energy_j(self, key: Key, batch: int) -> float:
+        """Energy of a batch above idle."""
+        row = self._energy.get(key) or self._course_energy(key)
+        return row[batch - 1] if batch <= self.top_batch else row[-1] * batch / self.top_batch
+
+    def work_s(self, key: Key, batch_limit: int) -> float:
+        """Least device time an image costs: the best throughput over batch size and concurrency."""
+        return min(
+            latency_s / (size * count)
+            for size, row in enumerate(self._latency[key][:batch_limit], start=1)
+            for count, latency_s in enumerate(row, start=1)
+        )
+
+    def _course_latency(self, key: Key) -> list[list[float]]:
+        """Of a key that goes on through further segments: the sum of its legs, kept for the next time."""
+        legs = [self._latency[leg] for leg in key.legs]
+        rows = [[sum(at) for at in zip(*row, strict=True)] for row in zip(*legs, strict=True)]
+        self._latency[key] = rows
+        return rows
+
+    def _course_energy(self, key: Key) -> list[float]:
+        row = self._energy[key] = [
+            sum(at) for at in zip(*[self._energy[leg] for leg in key.legs], strict=True)
+        ]
+        return row
+
+    def _check(self) -> None:
+        where = f"profile '{self.name}'"
+        if not self.batches or list(self.batches) != sorted(set(self.batches)) or self.batches[0] != 1:
+            raise DataError(f"{where}: batches must rise from 1, got {list(self.batches)}")
+        if (
+            not self.concurrency
+            or list(self.concurrency) != sorted(set(self.concurrency))
+            or self.concurrency[0] != 1
+        ):
+            raise DataError(f"{where}: concurrency must rise from 1, got {list(self.concurrency)}")
+        for key in KEYS.values():
+            if key not in self.latency_table_s or key not in self.energy_table_j:
+                raise DataError(f"{where}: {key} is missing; measure or model all {len(KEYS)} keys")
+            rows = self.latency_table_s[key]
+            if len(rows) != len(self.concurrency) or any(len(row) != len(self.batches) for row in rows):
+                raise DataError(
+                    f"{where}: {key} needs {len(self.concurrency)} × {len(self.batches)} latencies"
+                )
+            if any(value <= 0 for row in rows for value in row):
+                raise DataError(f"{where}: {key} has a latency_s that is not above 0; a batch takes time")
+            if len(self.energy_table_j[key]) != len(self.batches) or min(self.energy_table_j[key]) < 0:
+                raise DataError(f"{where}: {key} needs {len(self.batches)} values of energy_j, none below 0")
+        if self.idle_w < 0:
+            raise DataError(f"{where}: idle_w is {self.idle_w:g}; give the idle power in watts, 0 or above")
+
+
+def _dense(at: Sequence[int], values: Sequence[float], top: int) -> list[float]:
+    """Linear interpolation at 1, 2, …, top."""
+    out = []
+    for x in range(1, top + 1):
+        i = bisect_left(at, x)
+        if i < len(at) and at[i] == x:
+            out.append(float(values[i]))
+        else:
+            share = (x - at[i - 1]) / (at[i] - at[i - 1])
+            out.append(values[i - 1] + share * (values[i] - values[i - 1]))
+    return out

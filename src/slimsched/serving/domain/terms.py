@@ -1,0 +1,18 @@
+"""What a sender asks for besides the answer."""
+
+from msgspec import Struct
+
+from slimsched.serving.domain.request import NEVER_S
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """The deadline counts from arrival; 0 means no floor, no ceiling, any width."""
+
+    deadline_s: float = NEVER_S
+    priority: int = 0
+    min_accuracy: float = 0.0
+    max_energy_j: float = 0.0
+    width: float = 0.0
+
+
+ANY_TERMS = Terms()

@@ -1,0 +1,140 @@
+"""One batch through an executor: gather the inputs, run, keep the outputs. Runs in a lane's thread."""
+
+from time import monotonic
+
+import numpy as np
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from slimsched.models.width import SEGMENTS
+from slimsched.serving.domain.batch import Batch
+from slimsched.serving.domain.block import Block, block_of
+from slimsched.serving.execution.live.activation_store import ActivationStore
+from slimsched.serving.execution.live.executor import Executor, Launched
+
+
+class BatchRun(Struct, frozen=True, kw_only=True):
+    """Blocks that ran, blocks that failed and why, the logits of those that ran (after the last segment).
+
+    `began_s` is on the host's monotonic clock; `legs_s` is how long each segment took if there was more than
+    one.
+    """
+
+    done: list[Block]
+    failed: list[tuple[Block, str]]
+    logits: bytes
+    began_s: float
+    busy_s: float
+    legs_s: tuple[float, ...] = ()
+
+
+class BatchUnderWay:
+    """A batch that an executor has begun."""
+
+    def __init__(self, executor: Executor, store: ActivationStore, batch: Batch) -> None:
+        self._began_s = monotonic()
+        self._executor, self._store, self._batch = executor, store, batch
+        self._inputs = store.take_all([[request.id for request in block.requests] for block in batch.blocks])
+        self._to_come = list(zip(batch.key.legs, (batch.instance, *batch.also), strict=True))
+        self._ends_s = [self._began_s]
+        self._launched: Launched | None = None
+        self._launch = getattr(
+            executor, "launch", None
+        )  # isinstance of a protocol takes longer than a launch
+        if self._launch is not None:
+            try:
+                self._begin_leg(_prepared(executor, batch, self._inputs))
+            except Exception:
+                self._launched = None  # it is run instead, and fails there, one by one
+
+    def ready(self) -> bool:
+        """Whether the device is done with it; if only with one of its segments, the next one begins."""
+        while self._launched is not None and self._launched.ready():
+            if not self._to_come:
+                return True
+            try:
+                self._begin_leg(self._launched.wait())
+            except Exception:
+                self._launched = None
+        return self._launched is None
+
+    def finish(self) -> BatchRun:
+        """Wait for it; when it fails, run its requests one by one, so that a bad input fails alone."""
+        batch, reasons = self._batch, dict[int, str]()
+        try:
+            if self._launched is None:
+                self._ends_s = [self._began_s]
+                rows = _run(self._executor, batch, self._inputs, self._ends_s)
+            else:
+                rows = self._launched.wait()
+                while self._to_come:
+                    self._begin_leg(rows)
+                    rows = self._launched.wait()
+                self._ends_s.append(monotonic())
+        except Exception:
+            rows, reasons = _one_by_one(self._executor, batch, self._inputs)
+        done, failed = _sort(batch, reasons)
+        logits = b""
+        if batch.key.last_segment == SEGMENTS - 1:
+            logits = rows.float().cpu().numpy().tobytes()
+        elif done:
+            self._store.put([request.id for block in done for request in block.requests], rows)
+        busy_s = monotonic() - self._began_s
+        legs_s = tuple(np.diff(self._ends_s).tolist()) if batch.key.ahead and not reasons else ()
+        return BatchRun(
+            done=done, failed=failed, logits=logits, began_s=self._began_s, busy_s=busy_s, legs_s=legs_s
+        )
+
+    def _begin_leg(self, inputs: Tensor) -> None:
+        if len(self._to_come) < len(self._batch.key.legs):
+            self._ends_s.append(monotonic())
+        assert self._launch is not None
+        leg, instance = self._to_come.pop(0)
+        self._launched = self._launch(leg, inputs, instance)
+
+
+def run_batch(executor: Executor, store: ActivationStore, batch: Batch) -> BatchRun:
+    """Run a batch from beginning to end."""
+    return BatchUnderWay(executor, store, batch).finish()
+
+
+def _run(executor: Executor, batch: Batch, inputs: Tensor, ends_s: list[float] | None = None) -> Tensor:
+    rows = _prepared(executor, batch, inputs)
+    for leg in batch.key.legs:
+        rows = executor.run(leg, rows)
+        if ends_s is not None:
+            ends_s.append(monotonic())
+    return rows
+
+
+def _prepared(executor: Executor, batch: Batch, inputs: Tensor) -> Tensor:
+    return executor.inputs(inputs) if batch.key.segment == 0 else inputs
+
+
+def _one_by_one(executor: Executor, batch: Batch, inputs: Tensor) -> tuple[Tensor, dict[int, str]]:
+    rows, reasons = [], {}
+    ids = [request.id for block in batch.blocks for request in block.requests]
+    for number, request in enumerate(ids):
+        try:
+            rows.append(_run(executor, batch, inputs[number : number + 1]))
+        except Exception as error:
+            reasons[request] = f"execution failed: {type(error).__name__}: {error}".splitlines()[0]
+    return torch.cat(rows) if rows else torch.empty(0), reasons
+
+
+def _sort(batch: Batch, reasons: dict[int, str]) -> tuple[list[Block], list[tuple[Block, str]]]:
+    """Blocks without failures as they are, the others cut into what ran and what did not."""
+    if not reasons:
+        return list(batch.blocks), []
+    done, failed = [], []
+    for block in batch.blocks:
+        good = tuple(request for request in block.requests if request.id not in reasons)
+        if good:
+            done.append(block_of(block.id, block.key, good))
+        failed += [
+            (block_of(block.id, block.key, (request,)), reasons[request.id])
+            for request in block.requests
+            if request.id in reasons
+        ]
+    return done, failed

@@ -1,0 +1,65 @@
+"""Measures what serving costs beyond the profiles: an observer of a live run, read out at its end.
+
+A profile is measured with the core to itself, one key after another. In service a batch shares its core
+with the server's own messages, its neighbours and whatever else runs there, and finds its caches cold.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.service_cost import ALONE, PACE_S, ServiceCost
+from slimsched.serving.scheduling.commands import RunBatch
+from slimsched.serving.scheduling.events import BatchFinished
+
+ENOUGH = 30
+"""Batches a server must have run before they say anything about it."""
+
+
+class Calibration:
+    """Collects each server's batch times and what its profile says of them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._profiles = dict(zip(cluster.names, cluster.profiles, strict=True))
+        self._found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in cluster.names}
+
+    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        """Note a batch that is done."""
+        if machine in self._found and isinstance(event, BatchFinished):
+            for command in commands:
+                if isinstance(command, RunBatch):
+                    batch = command.batch
+                    alone_s = self._profiles[machine].latency_s(batch.key, batch.size)
+                    self._found[machine].append((now_s - event.busy_s, alone_s, event.busy_s))
+
+    def costs(self) -> tuple[ServiceCost, ...]:
+        """Overhead, slowdown and pace of each server, by least squares over its batches.
+
+        busy = overhead_s + slowdown × profile, nothing being faster in service than alone; where the
+        overhead would be negative, only a slowdown, of either kind.
+        """
+        return tuple(_fit(np.array(rows)) if len(rows) >= ENOUGH else ALONE for rows in self._found.values())
+
+
+def _fit(rows: NDArray[np.float64]) -> ServiceCost:
+    began_s, alone_s, busy_s = rows.T
+    slowdown = max(1.0, float(np.polyfit(alone_s, busy_s, 1)[0]))
+    overhead_s = float(np.mean(busy_s - slowdown * alone_s))
+    if overhead_s < 0.0:
+        overhead_s, slowdown = 0.0, float(busy_s.sum() / alone_s.sum())
+    pace = _pace(began_s, busy_s, overhead_s + slowdown * alone_s)
+    return ServiceCost(slowdown=slowdown, overhead_s=overhead_s, pace=pace)
+
+
+def _pace(
+    began_s: NDArray[np.float64], busy_s: NDArray[np.float64], usual_s: NDArray[np.float64]
+) -> tuple[float, ...]:
+    """How much longer than usual batches took, by time; as usual where none ran."""
+    bins = (began_s / PACE_S).astype(int)
+    bins -= bins.min()
+    took_s, expected_s = np.bincount(bins, busy_s), np.bincount(bins, usual_s)
+    ratio = np.divide(took_s, expected_s, out=np.ones(len(took_s)), where=expected_s > 0.0)
+    return tuple(round(float(one), 4) for one in ratio)

@@ -1,0 +1,327 @@
+"""The live cluster: the same gateway as simulated, its commands carried out by an engine's servers."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from time import monotonic
+from typing import assert_never
+
+import numpy as np
+from msgspec import Struct
+
+from slimsched.kernel.errors import SlimError
+from slimsched.kernel.observer import GATEWAY_NAME, Observer
+from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.models.accuracy import AccuracyTable
+from slimsched.serving.domain.batch import Batch
+from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.cluster import GATEWAY
+from slimsched.serving.domain.key import KEYS, onward
+from slimsched.serving.domain.request import NEVER_S, Request
+from slimsched.serving.domain.terms import ANY_TERMS, Terms
+from slimsched.serving.execution.live.engine import Engine
+from slimsched.serving.execution.live.messages import (
+    BatchDone,
+    BlockGone,
+    Forget,
+    InputMissing,
+    Ready,
+    Recall,
+    Sampled,
+    TakeBlock,
+    ToGateway,
+)
+from slimsched.serving.execution.live.parcel import Classified, Parcel
+from slimsched.serving.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
+from slimsched.serving.routing.events import (
+    BlockDropped,
+    Event,
+    InputLost,
+    RequestsArrived,
+    RequestsCancelled,
+    SegmentFinished,
+    ServerDown,
+    ServerLeaving,
+    ServerUp,
+    TelemetryReceived,
+)
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.scheduling.commands import RunBatch
+from slimsched.serving.scheduling.events import BatchFinished, TelemetrySampled
+
+
+class DroppedError(SlimError):
+    """A request was given up; the message says why."""
+
+
+class LiveCluster:
+    """Carries out the commands of a gateway in real time."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        engine: Engine,
+        observers: Sequence[Observer] = (),
+        *,
+        clock_zero_s: float | None = None,
+        first_id: int = 0,
+    ) -> None:
+        self._gateway, self._engine, self._observers = gateway, engine, observers
+        self._names = gateway.cluster.names
+        self._open: dict[int, Parcel] = {}  # by request
+        self._arrived: list[Request] = []  # that the gateway has not been told of yet
+        self._next_id = first_id
+        self._zero_s = monotonic() if clock_zero_s is None else clock_zero_s
+        self._power_source = [""] * len(self._names)
+        self.power_sources = ""
+        """Where the servers' power figures come from."""
+        self.why_waiting: dict[str, dict[str, str]] = {}
+        """What each server last said of batches that could not form."""
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since this cluster was made, on the host's monotonic clock."""
+        return monotonic() - self._zero_s
+
+    @property
+    def in_system(self) -> int:
+        """Requests taken in and neither answered nor dropped."""
+        return len(self._open)
+
+    @property
+    def accuracy(self) -> AccuracyTable:
+        """What each width tuple is worth."""
+        return self._gateway.cluster.accuracy
+
+    @property
+    def any_alive(self) -> bool:
+        """Whether any server takes work now."""
+        return bool(self._gateway.seen.alive_ids)
+
+    def is_alive(self, server: int) -> bool:
+        """Whether a server takes work now."""
+        return bool(self._gateway.seen.alive[server])
+
+    def power_source(self, server: int) -> str:
+        """Where one server's power figure comes from; empty before its first sample."""
+        return self._power_source[server]
+
+    async def start(self) -> None:
+        """Bring the servers up; requests may come once this returns."""
+        self._loop = asyncio.get_running_loop()
+        for server in range(len(self._names)):
+            self._tell(ServerDown(server=server))
+        await self._engine.start(self)
+
+    def submit(self, images: bytes | memoryview, terms: Terms = ANY_TERMS, *, count: int = 1) -> Parcel:
+        """Take a call in: so many raw uint8 images, one behind the other; the answer is to be awaited."""
+        now_s = self.now_s
+        parcel = self._parcel(images, count, now_s)
+        self._arrive([_request(number, -1, terms, now_s) for number in parcel.requests])
+        return parcel
+
+    def submit_each(
+        self, images: Sequence[bytes], terms: Terms = ANY_TERMS, *, numbers: Sequence[int] | None = None
+    ) -> list[Parcel]:
+        """Take several calls of one image in at once; `numbers` are the images' places in a known set."""
+        now_s = self.now_s
+        parcels = [self._parcel(image, 1, now_s) for image in images]
+        requests = [
+            _request(parcel.first, number, terms, now_s)
+            for parcel, number in zip(parcels, numbers or [-1] * len(parcels), strict=True)
+        ]
+        self._arrive(requests)
+        return parcels
+
+    def _arrive(self, requests: list[Request]) -> None:
+        """Tell the gateway in the event loop's next round: calls that come in one round are told together."""
+        if not self._arrived:
+            self._loop.call_soon(self._tell_arrived)
+        self._arrived += requests
+
+    def _tell_arrived(self) -> None:
+        arrived, self._arrived = tuple(self._arrived), []
+        self._tell(RequestsArrived(requests=arrived))
+
+    def _parcel(self, images: bytes | memoryview, count: int, now_s: float) -> Parcel:
+        waiter: asyncio.Future[Classified] = self._loop.create_future()
+        parcel = Parcel(self._next_id, memoryview(images), count, now_s, waiter)
+        self._next_id += count
+        self._open.update(dict.fromkeys(parcel.requests, parcel))
+        return parcel
+
+    def cancel(self, parcel: Parcel) -> None:
+        """Give up what is not answered yet; nobody waits for it."""
+        parcel.waiter.cancel()
+        if open_ := tuple(number for number in parcel.requests if number in self._open):
+            self._tell(RequestsCancelled(requests=open_))
+
+    async def drain(self) -> None:
+        """Wait until everything taken in is answered or dropped."""
+        while waiting := {one.waiter for one in self._open.values() if not one.waiter.done()}:
+            await asyncio.wait(waiting)
+
+    async def stop(self) -> None:
+        """Drain, then stop the servers."""
+        await self.drain()
+        await self._engine.stop()
+
+    def server_up(self, server: int) -> None:
+        """The engine says a server takes work."""
+        self._tell(ServerUp(server=server))
+
+    def server_down(self, server: int) -> None:
+        """The engine says a server is gone."""
+        self._tell(ServerDown(server=server))
+
+    def server_leaving(self, server: int) -> None:
+        """The engine says a server wants no more work."""
+        self._tell(ServerLeaving(server=server))
+
+    def received(self, server: int, message: ToGateway) -> None:
+        """A server says something."""
+        match message:
+            case BatchDone():
+                self._batch_done(server, message)
+            case BlockGone(block=block, reason=reason):
+                self._tell(BlockDropped(server=server, block=block, reason=reason))
+            case InputMissing(block=block):
+                self._tell(InputLost(server=server, block=block))
+            case Sampled(snapshot=snapshot, power_source=source, waiting=waiting):
+                if source != self._power_source[server]:
+                    self._power_source[server] = source
+                    self.power_sources = "; ".join(sorted({one for one in self._power_source if one}))
+                self.why_waiting[self._names[server]] = waiting
+                sample = TelemetrySampled(
+                    utilization=snapshot.utilization, power_w=snapshot.power_w, vram_bytes=snapshot.vram_bytes
+                )
+                self._observe(self._names[server], sample, [])
+                self._tell(TelemetryReceived(server=server, snapshot=snapshot))
+            case Ready():
+                pass  # the engine has told us by server_up
+            case _:
+                assert_never(message)
+
+    def _tell(self, event: Event) -> None:
+        """Feed the gateway one event and carry its commands out."""
+        now_s = self.now_s
+        commands = self._gateway.handle(event, now_s=now_s)
+        for command in commands:
+            self._carry_out(command, now_s)
+        for observer in self._observers:
+            observer.observe(now_s, GATEWAY_NAME, event, commands)
+
+    def _carry_out(self, command: Command, now_s: float) -> None:
+        match command:
+            case SendBlock(server=server, block=block, source=source, reason=reason):
+                self._send(server, block, source, reason)
+            case Answer(requests=requests):
+                self._answer(requests, now_s)
+            case Drop(requests=requests, reason=reason):
+                for request in requests:
+                    self._drop(request, reason)
+            case RecallRequests(server=server, requests=requests):
+                self._engine.send(server, Recall(requests=requests))
+            case WakeAt(at_s=at_s):
+                self._loop.call_later(max(0.0, at_s - self.now_s), self._tell, Wake())
+            case _:
+                assert_never(command)
+
+    def _send(self, server: int, block: Block, source: int, reason: str) -> None:
+        images: list[memoryview] = []
+        segment, peer = block.key.segment, ""
+        for _, parcel, start, end in self._stretches(block.requests):
+            for receipt in parcel.receipts(start, end):
+                receipt.reasons = (*receipt.reasons[:segment], *[reason] * len(block.key.legs))
+            if source == GATEWAY:
+                images.append(parcel.images(start, end))
+        if source != server and source != GATEWAY:
+            peer = self._engine.peer_address(source)
+        self._engine.send(server, TakeBlock(block=block, images=b"".join(images), peer=peer))
+
+    def _batch_done(self, server: int, message: BatchDone) -> None:
+        """Note what the batch gave each request, then let the gateway move them on."""
+        segment, widths = message.blocks[0].key.segment, (message.width, *message.ahead)
+        size = sum([len(block.requests) for block in message.blocks])
+        logits = np.frombuffer(message.logits, np.float32).reshape(size, -1) if message.logits else None
+        servers, energy_j, before = (self._names[server],) * len(widths), message.energy_j / size, 0
+        for block, queue_s in zip(message.blocks, message.queue_s, strict=True):
+            for row, parcel, start, end in self._stretches(block.requests):
+                for receipt in parcel.receipts(start, end):
+                    receipt.servers = (*receipt.servers[:segment], *servers)
+                    receipt.queue_s += queue_s
+                    receipt.compute_s += message.busy_s
+                    receipt.energy_j += energy_j
+                if logits is not None:
+                    parcel.put_logits(start, logits[before + row : before + row + end - start])
+            before += len(block.requests)
+        self._observe_batch(server, message, size)
+        self._tell(
+            SegmentFinished(
+                server=server,
+                width=message.width,
+                ahead=message.ahead,
+                blocks=tuple(message.blocks),
+                legs_s=message.legs_s,
+            )
+        )
+
+    def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
+        for row, parcel, start, end in self._stretches(requests):
+            for receipt in parcel.receipts(start, end):
+                receipt.widths = requests[row].widths
+                receipt.latency_s = now_s - parcel.arrival_s
+                receipt.energy_source = self.power_sources
+            for request in requests[row : row + end - start]:
+                del self._open[request.id]
+            parcel.answered(end - start)
+
+    def _stretches(self, requests: Sequence[Request]) -> Iterator[tuple[int, Parcel, int, int]]:
+        """Neighbours of one parcel: where they begin among these requests, the parcel, from and to there."""
+        row, count = 0, len(requests)
+        while row < count:
+            first = requests[row].id
+            parcel = self._open.get(first)
+            if parcel is None:  # answered or dropped before: a stale report
+                row += 1
+                continue
+            start = first - parcel.first
+            most = min(count - row, parcel.count - start)
+            length = 1
+            while length < most and requests[row + length].id == first + length:
+                length += 1
+            yield row, parcel, start, start + length
+            row += length
+
+    def _drop(self, request: Request, reason: str) -> None:
+        one = self._open.pop(request.id)
+        for server in range(len(self._names)) if request.widths else ():
+            self._engine.send(server, Forget(requests=[request.id]))
+        if not one.waiter.done():
+            one.waiter.set_exception(DroppedError(reason))
+
+    def _observe_batch(self, server: int, message: BatchDone, size: int) -> None:
+        """Let observers see a server's batch as they would in its own log."""
+        if not self._observers:
+            return
+        asked, blocks = message.blocks[0].key, tuple(message.blocks)
+        key = onward(KEYS[asked.segment, message.width, asked.previous], message.ahead)
+        batch = Batch(id=0, key=key, instance=0, blocks=blocks, size=size)
+        done = BatchFinished(instance=0, busy_s=message.busy_s, energy_j=message.energy_j)
+        self._observe(self._names[server], done, [RunBatch(batch=batch, why="")])
+
+    def _observe(self, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        for observer in self._observers:
+            observer.observe(self.now_s, machine, event, commands)
+
+
+def _request(number: int, image: int, terms: Terms, now_s: float) -> Request:
+    return Request(
+        id=number,
+        arrival_s=now_s,
+        deadline_s=min(NEVER_S, now_s + terms.deadline_s),
+        min_accuracy=terms.min_accuracy,
+        priority=terms.priority,
+        image=image,
+        width=terms.width,
+        max_energy_j=terms.max_energy_j,
+    )

@@ -1,0 +1,205 @@
+"""What Figures 1 to 3 of the paper show, measured: memory, utilization, energy and latency of a device.
+
+Two sweeps. Over the batch size: one chain of all four segments in a closed loop. Over the load: blocks of one
+batch size arrive at random, wait in line, and run on several lanes, up to what the device can carry.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from time import perf_counter, sleep
+
+import numpy as np
+import torch
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from slimsched.models.width import SEGMENTS, WIDTHS
+from slimsched.serving.domain.batch import Batch
+from slimsched.serving.domain.block import block_of
+from slimsched.serving.domain.instance import Instance
+from slimsched.serving.domain.key import KEYS
+from slimsched.serving.domain.request import Request
+from slimsched.serving.execution.live.activation_store import ActivationStore
+from slimsched.serving.execution.live.batch_run import run_batch
+from slimsched.serving.execution.live.device_watch import DeviceWatch
+from slimsched.serving.execution.live.executor import Executor
+
+
+class FigurePoint(Struct, frozen=True, kw_only=True):
+    """One setting (`load` is the share of what the device can carry, 0 in a closed loop) and its figures."""
+
+    width: float
+    batch: int
+    load: float
+    utilization: float
+    latency_mean_s: float
+    latency_p99_s: float
+    segment_s: tuple[float, ...]  # mean time of a batch by segment
+    segment_bytes: tuple[int, ...]  # memory of each segment's instance
+    images_per_s: float
+    power_w: float
+
+
+class DeviceFigures(Struct, frozen=True, kw_only=True):
+    """Both sweeps with a description of the device."""
+
+    device: dict[str, str]
+    idle_w: float
+    batch_sweep: list[FigurePoint]
+    load_sweep: list[FigurePoint]
+
+
+class _Lane:
+    """Runs one batch after another through all four segments, noting the time of each."""
+
+    def __init__(self, executor: Executor, width: float, batch: int, number: int) -> None:
+        self._executor, self._store = executor, ActivationStore()
+        requests = tuple(Request(id=number * batch + n, arrival_s=0.0) for n in range(batch))
+        self._ids = [request.id for request in requests]
+        self._images = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8)
+        self._batches = [
+            Batch(id=0, key=key, instance=0, blocks=(block_of(0, key, requests),), size=batch)
+            for key in (KEYS[s, width, width if s else None] for s in range(SEGMENTS))
+        ]
+        self.segment_s: list[list[float]] = []
+
+    def run(self) -> None:
+        self._store.put(self._ids, self._images)
+        self.segment_s.append([run_batch(self._executor, self._store, one).busy_s for one in self._batches])
+
+
+Watch = Callable[[], DeviceWatch]
+
+
+class Sweep(Struct, frozen=True, kw_only=True):
+    """What to measure: both sweeps' batch sizes, the lanes and loads of the second, seconds a point."""
+
+    batches: tuple[int, ...]
+    block: int
+    lanes: int
+    loads: tuple[float, ...]
+    seconds: float
+    widths: tuple[float, ...] = WIDTHS
+
+    def measure(
+        self, make: Callable[[int], Executor], watch: Watch, progress: Callable[[str], None]
+    ) -> tuple[list[FigurePoint], list[FigurePoint]]:
+        """Points of the batch sweep and of the load sweep; `make` gives an executor for one batch size."""
+        by_batch, by_load = [], []
+        for batch in self.batches:
+            executor = make(batch)
+            for width in self.widths:
+                progress(f"batch {batch} at width {width:g}")
+                by_batch.append(
+                    closed_loop(executor, width, batch, lanes=1, seconds=self.seconds, watch=watch)
+                )
+        executor = make(self.block)
+        for width in self.widths:
+            full = closed_loop(
+                executor, width, self.block, lanes=self.lanes, seconds=self.seconds, watch=watch
+            )
+            by_load.append(full)
+            for load in self.loads:
+                progress(f"width {width:g} at {load:.0%}")
+                point = open_loop(
+                    executor,
+                    width,
+                    self.block,
+                    load=load,
+                    capacity_per_s=full.images_per_s,
+                    lanes=self.lanes,
+                    seconds=self.seconds,
+                    watch=watch,
+                )
+                by_load.append(point)
+        return by_batch, by_load
+
+
+def loaded(executor: Executor, width: float, lanes: int) -> list[Instance]:
+    """Instances of one width for as many lanes, with the bytes each really takes."""
+    found = []
+    for number in range(lanes * SEGMENTS):
+        slot = Instance(id=number, segment=number % SEGMENTS, width=width, memory_bytes=0)
+        found.append(Instance(id=number, segment=slot.segment, width=width, memory_bytes=executor.load(slot)))
+    return found
+
+
+def closed_loop(
+    executor: Executor, width: float, batch: int, *, lanes: int, seconds: float, watch: Watch
+) -> FigurePoint:
+    """Each lane begins its next batch when the last is done."""
+    arrivals_s = np.zeros(10**6)
+    return _measure(executor, width, batch, arrivals_s, load=0.0, lanes=lanes, seconds=seconds, watch=watch)
+
+
+def open_loop(
+    executor: Executor,
+    width: float,
+    batch: int,
+    *,
+    load: float,
+    capacity_per_s: float,
+    lanes: int,
+    seconds: float,
+    watch: Watch,
+) -> FigurePoint:
+    """Batches arrive at random at a share of the capacity (in images a second) and wait in line."""
+    rng = np.random.default_rng(round(1000 * load))
+    rate = load * capacity_per_s / batch
+    arrivals_s = np.cumsum(rng.exponential(1 / rate, int(rate * seconds) + 1))
+    return _measure(executor, width, batch, arrivals_s, load=load, lanes=lanes, seconds=seconds, watch=watch)
+
+
+def _measure(
+    executor: Executor,
+    width: float,
+    batch: int,
+    arrivals_s: NDArray[np.float64],
+    *,
+    load: float,
+    lanes: int,
+    seconds: float,
+    watch: Watch,
+) -> FigurePoint:
+    slots = loaded(executor, width, lanes)
+    workers = [_Lane(executor, width, batch, number) for number in range(lanes)]
+    for worker in workers:
+        worker.run()
+        worker.segment_s.clear()
+    line, lock, latencies_s = iter(arrivals_s), Lock(), list[float]()
+    with watch() as seen:
+        began_s = perf_counter()
+
+        def work(worker: _Lane) -> None:
+            while perf_counter() - began_s < seconds:
+                with lock:
+                    arrival_s = next(line, None)
+                if arrival_s is None:
+                    return
+                wait_s = began_s + arrival_s - perf_counter()
+                if wait_s > 0:
+                    sleep(wait_s)
+                arrived_s = began_s + arrival_s if load else perf_counter()
+                worker.run()
+                latencies_s.append(perf_counter() - arrived_s)
+
+        with ThreadPoolExecutor(lanes) as pool:
+            list(pool.map(work, workers))
+        passed_s = perf_counter() - began_s
+    times_s = np.array([row for worker in workers for row in worker.segment_s])
+    for slot in slots:
+        executor.unload(slot.id)
+    utilization = seen.utilization
+    return FigurePoint(
+        width=width,
+        batch=batch,
+        load=load,
+        utilization=float(times_s.sum()) / (lanes * passed_s) if utilization is None else utilization,
+        latency_mean_s=float(np.mean(latencies_s)),
+        latency_p99_s=float(np.percentile(latencies_s, 99)),
+        segment_s=tuple(float(one) for one in times_s.mean(axis=0)),
+        segment_bytes=tuple(slot.memory_bytes for slot in slots[:SEGMENTS]),
+        images_per_s=len(latencies_s) * batch / passed_s,
+        power_w=seen.power_w or 0.0,
+    )

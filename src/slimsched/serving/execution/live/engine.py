@@ -1,0 +1,49 @@
+"""Who starts servers and carries messages to them: the seam between a live cluster and its machines."""
+
+from typing import Protocol
+
+from slimsched.serving.execution.live.messages import ToGateway, ToServer
+
+
+class EngineListener(Protocol):
+    """Whom an engine tells what happens."""
+
+    def server_up(self, server: int) -> None:
+        """A server is warmed up and takes work."""
+        ...
+
+    def server_down(self, server: int) -> None:
+        """A server is gone; the engine is starting it again."""
+        ...
+
+    def server_leaving(self, server: int) -> None:
+        """A server takes no more work; `server_down` follows when it has finished what it has."""
+        ...
+
+    def received(self, server: int, message: ToGateway) -> None:
+        """A server says something."""
+        ...
+
+
+class Engine(Protocol):
+    """Starts, supervises and stops servers, and carries messages."""
+
+    async def start(self, listener: EngineListener) -> None:
+        """Start every server and return when all are ready."""
+        ...
+
+    def send(self, server: int, message: ToServer) -> None:
+        """Send without waiting; what a dead server was sent is lost, and `server_down` says so."""
+        ...
+
+    def peer_address(self, server: int) -> str:
+        """Where other servers can fetch this one's activations."""
+        ...
+
+    def kill(self, server: int) -> None:
+        """Kill a server at once, as a fault would."""
+        ...
+
+    async def stop(self, *, drain: bool = True) -> None:
+        """Stop every server, with `drain` after its work is done."""
+        ...

@@ -1,0 +1,190 @@
+"""The local engine: one supervised operating-system process for each server on this machine."""
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from slimsched.kernel.errors import SlimError
+from slimsched.serving.execution.live import shared_tensor
+from slimsched.serving.execution.live.engine import EngineListener
+from slimsched.serving.execution.live.frame_connection import FrameConnection
+from slimsched.serving.execution.live.messages import Drain, Ready, ToGateway, ToServer
+from slimsched.serving.execution.live.server_spec import ServerSpec
+
+START_LIMIT_S = 120.0
+KERNELS = 8192
+"""Convolutions kept ready to run: 52 keys, about 5 in a segment, dozens of batch sizes."""
+
+RESTART_AFTER_S = (0.1, 0.5, 2.0, 5.0, 10.0)
+
+
+class LocalEngine:
+    """Starts `server_main` for each spec, restarts what dies, and cleans up behind it."""
+
+    def __init__(self, specs: Sequence[ServerSpec]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="slim-")
+        root, prefix = Path(self._folder.name), f"slim-{os.getpid()}"
+        self._prefix = prefix
+        self._specs = [
+            msgspec.structs.replace(
+                spec,
+                gateway_socket=str(root / "gateway"),
+                own_socket=str(root / f"server-{spec.index}"),
+                shared_prefix=prefix,
+            )
+            for spec in specs
+        ]
+        self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._connections: dict[int, FrameConnection] = {}
+        self._ready = {spec.index: asyncio.Event() for spec in specs}
+        self._failures = dict.fromkeys(self._ready, 0)
+        self._supervisors: list[asyncio.Task[None]] = []
+        self._starting: set[asyncio.Task[asyncio.subprocess.Process]] = set()
+        self._stopping = False
+
+    async def start(self, listener: EngineListener) -> None:
+        """Start every server and return when all are ready."""
+        self._listener = listener
+        path = self._specs[0].gateway_socket
+        self._socket = await asyncio.get_running_loop().create_unix_server(
+            lambda: FrameConnection(ToGateway, self._received, self._lost), path
+        )
+        self._supervisors = [asyncio.create_task(self._supervise(spec)) for spec in self._specs]
+        everyone = asyncio.create_task(self._all_ready())
+        tasks = [everyone, *self._supervisors]
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=START_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.stop(drain=False)
+            raise
+        if everyone not in done:
+            await self.stop(drain=False)
+            for task in done:
+                task.result()
+            raise SlimError(f"servers were not ready after {START_LIMIT_S:g} s; see their messages above")
+
+    def send(self, server: int, message: ToServer) -> None:
+        """Send without waiting."""
+        connection = self._connections.get(server)
+        if connection is not None:
+            connection.send(message)
+
+    def peer_address(self, server: int) -> str:
+        """The socket where a server hands activations over."""
+        return self._specs[server].own_socket
+
+    def pid(self, server: int) -> int:
+        """The process a server runs in."""
+        return self._processes[server].pid
+
+    def kill(self, server: int) -> None:
+        """SIGKILL."""
+        self._processes[server].kill()
+
+    async def stop(self, *, drain: bool = True) -> None:
+        """Drain or kill every server, and remove sockets and shared memory."""
+        self._stopping = True
+        if self._starting:
+            await asyncio.wait(self._starting)  # so that none is overlooked
+        for index, connection in list(self._connections.items()):
+            if drain:
+                self.send(index, Drain())
+            else:
+                connection.close()
+        for index, process in self._processes.items():
+            try:
+                patience_s = 30.0 if drain and index in self._connections else 0.2  # no work while it starts
+                await asyncio.wait_for(process.wait(), timeout=patience_s)
+            except TimeoutError:
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        for task in self._supervisors:
+            task.cancel()
+        self._socket.close()
+        shared_tensor.clear(self._prefix)
+        self._folder.cleanup()
+
+    async def _all_ready(self) -> None:
+        for event in self._ready.values():
+            await event.wait()
+
+    async def _supervise(self, spec: ServerSpec) -> None:
+        """Keep one server alive; give up when it dies again and again before it is ready."""
+        while not self._stopping:
+            starting = asyncio.create_task(self._start_process(spec))
+            self._starting.add(starting)
+            starting.add_done_callback(self._starting.discard)
+            process = await asyncio.shield(starting)
+            code = await process.wait()
+            if self._stopping:
+                return
+            was_ready = self._ready[spec.index].is_set()
+            self._gone(spec.index)
+            self._failures[spec.index] = 0 if was_ready else self._failures[spec.index] + 1
+            tries = self._failures[spec.index]
+            if tries >= len(RESTART_AFTER_S):
+                raise SlimError(f"{spec.name} ended {tries} times before it was ready (exit code {code})")
+            await asyncio.sleep(RESTART_AFTER_S[tries])
+
+    async def _start_process(self, spec: ServerSpec) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "slimsched.serving.execution.live.server_main",
+            stdin=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the gateway, which stops its servers in order
+            env={**os.environ, **_environment(spec)},
+        )
+        self._processes[spec.index] = process
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(spec))
+        process.stdin.close()
+        return process
+
+    def _received(self, connection: FrameConnection, message: ToGateway) -> None:
+        """A server says something; the first thing is that it is ready."""
+        if isinstance(message, Ready) and not self._stopping:
+            self._connections[message.server] = connection
+            self._ready[message.server].set()
+            self._listener.server_up(message.server)
+        elif (server := self._server_of(connection)) is not None:
+            self._listener.received(server, message)
+
+    def _lost(self, connection: FrameConnection) -> None:
+        """A connection is closed, and its server with it."""
+        if (server := self._server_of(connection)) is not None:
+            self._gone(server)
+
+    def _server_of(self, connection: FrameConnection) -> int | None:
+        return next((server for server, one in self._connections.items() if one is connection), None)
+
+    def _gone(self, server: int) -> None:
+        """Tell once that a server is down."""
+        self._connections.pop(server, None)
+        if self._ready[server].is_set():
+            self._ready[server].clear()
+            if not self._stopping:
+                self._listener.server_down(server)
+
+
+def _environment(spec: ServerSpec) -> dict[str, str]:
+    """Threads, room for oneDNN's kernels of every key and batch size, the share of a GPU that MPS allows."""
+    threads = str(spec.host.threads)
+    found = {
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": str(KERNELS),
+    }
+    if spec.host.kind == "cuda":
+        found |= {
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(spec.host.mps_percentage),
+            "CUDA_VISIBLE_DEVICES": str(spec.host.gpu),
+        }
+    return found

@@ -1,0 +1,164 @@
+"""One live run: the same scenario, router and arrivals as simulated, on real server processes."""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Sequence
+from time import monotonic
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from slimsched.kernel.collector import collector_paused
+from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.observer import Observer
+from slimsched.models.width import SEGMENTS
+from slimsched.serving.domain.profile_record import record_of
+from slimsched.serving.domain.terms import Terms
+from slimsched.serving.execution.live.cluster import DroppedError, LiveCluster
+from slimsched.serving.execution.live.engine import Engine
+from slimsched.serving.execution.live.local_engine import LocalEngine
+from slimsched.serving.execution.live.parcel import Classified
+from slimsched.serving.execution.live.server_spec import ServerSpec
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.routing.fluid import fluid_optimum
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.registry import RouterMaker, make_router
+from slimsched.serving.telemetry.meter import Meter
+from slimsched.serving.telemetry.trace import Trace
+
+
+class LiveResult(Struct, frozen=True, kw_only=True):
+    """A live run's trace, how late requests were sent, and accuracy on images whose labels are known.
+
+    `message_s` is the mean time of a message between gateway and servers: eight of them carry a request.
+    """
+
+    trace: Trace
+    dispatch_error_p99_s: float
+    message_s: float
+    accuracy: float | None
+
+
+def specs_of(scenario: Scenario, clock_zero_s: float) -> list[ServerSpec]:
+    """What each server process of a scenario must know."""
+    for name, host in zip(scenario.cluster.names, scenario.hosts, strict=True):
+        if host is None:
+            raise ConfigError(
+                f"server '{name}' of scenario '{scenario.name}' has no host, so it can only be simulated; "
+                'add host = { kind = "cpu" } to its [[server]] section'
+            )
+    return [
+        ServerSpec(
+            index=index,
+            name=name,
+            host=host,
+            scheduler=scheduler,
+            profile=record_of(profile),
+            gateway_socket="",
+            own_socket="",
+            shared_prefix="",
+            clock_zero_s=clock_zero_s,
+            telemetry_period_s=scenario.telemetry.period_s,
+        )
+        for index, (name, host, scheduler, profile) in enumerate(
+            zip(
+                scenario.cluster.names,
+                scenario.hosts,
+                scenario.schedulers,
+                scenario.cluster.profiles,
+                strict=True,
+            )
+        )
+        if host is not None
+    ]
+
+
+async def run_live(
+    scenario: Scenario,
+    router: str,
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64] | None = None,
+    *,
+    seed: int = 0,
+    observers: Sequence[Observer] = (),
+    make: RouterMaker = make_router,
+    engine: Engine | None = None,
+    clock_zero_s: float | None = None,
+) -> LiveResult:
+    """Start the servers, send the scenario's load in open loop, wait for every answer, stop the servers.
+
+    Where an engine is given it is used, its servers' clocks beginning at `clock_zero_s`.
+    """
+    cluster, load = scenario.cluster, scenario.load
+    meter = Meter(cluster.accuracy)
+    gateway = Gateway(cluster, make(router, cluster, seed), scenario.gateway)
+    zero_s = monotonic() if clock_zero_s is None else clock_zero_s
+    engine = engine or LocalEngine(specs_of(scenario, zero_s))
+    live = LiveCluster(gateway, engine, (meter, *observers), clock_zero_s=zero_s)
+    waiters: list[asyncio.Future[Classified]] = []
+    await live.start()
+    try:
+        stream = load.stream(seed, len(images))
+        requests = stream.take_until(load.seconds)
+        await asyncio.sleep(0)  # what the run before left is let go of here, not while this one counts
+        began_s = live.now_s
+        arrivals_s = [request.arrival_s for request in requests]
+        late_s: list[float] = []
+        with collector_paused():
+            while (sent := len(waiters)) < len(requests):
+                await asyncio.sleep(max(0.0, began_s + arrivals_s[sent] - live.now_s))
+                passed_s = live.now_s - began_s
+                due = bisect_right(arrivals_s, passed_s, lo=sent)
+                late_s += [passed_s - arrival_s for arrival_s in arrivals_s[sent:due]]
+                numbers = [request.image for request in requests[sent:due]]
+                raw = [images[number].tobytes() for number in numbers]
+                parcels = live.submit_each(raw, Terms(deadline_s=load.deadline_s), numbers=numbers)
+                waiters += [parcel.waiter for parcel in parcels]
+            await live.drain()
+            seconds = live.now_s - began_s
+        answers = await asyncio.gather(*waiters, return_exceptions=True)
+    finally:
+        await live.stop()
+        await asyncio.gather(*waiters, return_exceptions=True)  # seen, also when interrupted
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, DroppedError):
+            raise answer
+    rate = max(1.0, len(requests) / load.seconds)
+    summary = meter.summary(
+        router=router,
+        seconds=seconds,
+        in_system=gateway.in_system,
+        bound_accuracy=fluid_optimum(cluster, rate).accuracy,
+        wall_s=seconds,
+        idle_w=sum(profile.idle_w for profile in cluster.profiles),
+        energy_source=live.power_sources,
+    )
+    answered_s, latency_s, tuples = meter.answers()
+    return LiveResult(
+        trace=Trace(summary=summary, answered_s=answered_s - began_s, latency_s=latency_s, tuples=tuples),
+        dispatch_error_p99_s=float(np.percentile(late_s, 99)) if late_s else 0.0,
+        message_s=_message_s(answers),
+        accuracy=_accuracy(answers, [request.image for request in requests], labels),
+    )
+
+
+def _message_s(answers: Sequence[object]) -> float:
+    """What is neither queue nor compute, over the two messages of each segment."""
+    receipts = [answer.receipts[0] for answer in answers if isinstance(answer, Classified)]
+    other_s = [one.latency_s - one.queue_s - one.compute_s for one in receipts]
+    return float(np.mean(other_s)) / (2 * SEGMENTS) if other_s else 0.0
+
+
+def _accuracy(
+    answers: Sequence[object], numbers: list[int], labels: NDArray[np.int64] | None
+) -> float | None:
+    """Share of answered labelled images that were classified correctly."""
+    if labels is None:
+        return None
+    right = [
+        int(answer.logits.argmax()) == labels[number]
+        for answer, number in zip(answers, numbers, strict=True)
+        if isinstance(answer, Classified)
+    ]
+    return float(np.mean(right)) if right else None

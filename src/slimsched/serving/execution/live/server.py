@@ -1,0 +1,267 @@
+"""One live server: the same local scheduler as simulated, its commands done by an executor on a device."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from math import isqrt
+from time import monotonic
+from typing import assert_never
+
+import torch
+from torch import Tensor
+
+from slimsched.kernel.observer import Observer
+from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.serving.domain.batch import Batch
+from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.profile import Profile
+from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.execution.live.activation_store import ActivationStore
+from slimsched.serving.execution.live.batch_run import BatchRun
+from slimsched.serving.execution.live.executor import Executor, OverlappingExecutor
+from slimsched.serving.execution.live.lanes import Lanes
+from slimsched.serving.execution.live.messages import (
+    BatchDone,
+    BlockGone,
+    Drain,
+    Forget,
+    InputMissing,
+    Recall,
+    Sampled,
+    TakeBlock,
+    ToGateway,
+    ToServer,
+)
+from slimsched.serving.execution.live.overlapping_lanes import OverlappingLanes
+from slimsched.serving.execution.live.peers import Peers
+from slimsched.serving.execution.live.power_meter import PowerMeter
+from slimsched.serving.execution.live.server_spec import ServerSpec
+from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
+from slimsched.serving.scheduling.events import (
+    BatchFinished,
+    BlockArrived,
+    Event,
+    InstanceLoaded,
+    InstanceUnloaded,
+    RequestsRecalled,
+    Started,
+    TelemetrySampled,
+)
+from slimsched.serving.scheduling.greedy import GreedyScheduler
+
+
+class LiveServer:
+    """Feeds events to a GreedyScheduler and turns its commands into work on a device."""
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        profile: Profile,
+        executor: Executor,
+        meter: PowerMeter,
+        peers: Peers,
+        tell: Callable[[ToGateway], None],
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.scheduler = GreedyScheduler(spec.scheduler, profile)
+        self.drained = asyncio.Event()
+        self._spec, self._profile, self._executor, self._meter = spec, profile, executor, meter
+        self._peers, self._tell = peers, tell
+        self._observers = observers
+        self._loop = asyncio.get_running_loop()
+        overlaps = isinstance(executor, OverlappingExecutor)
+        self._lanes = (OverlappingLanes if overlaps else Lanes)(executor.lanes, self._failed)
+        self._store = ActivationStore()
+        self._arrived_s: dict[int, float] = {}  # by request, on the host's clock
+        self._draining = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._busy_s = 0.0  # lane seconds since the last sample
+        self._active_j = 0.0  # by profile, since the start
+        self._correction = 1.0  # measured over modelled active energy
+        self._last = meter.read(0.0)
+        self._last_active_j = 0.0
+
+    @property
+    def now_s(self) -> float:
+        """Seconds on the clock all servers and the gateway share."""
+        return monotonic() - self._spec.clock_zero_s
+
+    async def start(self) -> None:
+        """Load what shall always be loaded, and return when it is."""
+        self.handle(Started())
+        while self._lanes.under_way:
+            await asyncio.sleep(0.001)
+
+    def receive(self, message: ToServer) -> None:
+        """The gateway says something."""
+        match message:
+            case TakeBlock(block=block, images=images, peer=peer):
+                self._take(block, images, peer)
+            case Forget(requests=requests):
+                self._store.forget(requests)
+            case Recall(requests=requests):
+                self.handle(RequestsRecalled(requests=requests))
+            case Drain():
+                self._draining = True
+                self._check_drained()
+            case _:
+                assert_never(message)
+
+    def surrender(self, requests: Sequence[int]) -> Tensor | None:
+        """Give another server the activations it asks for; None unless all of them are here."""
+        return self._store.take(requests) if self._store.has(requests) else None
+
+    def kept(self) -> list[int]:
+        """Requests whose activations lie here until somebody asks for them."""
+        return [request for request in self._store.requests() if request not in self._arrived_s]
+
+    def under_way(self) -> list[int]:
+        """Requests that are queued here or running."""
+        return list(self._arrived_s)
+
+    async def sample_forever(self) -> None:
+        """Read the sensors off the hot path, tell the scheduler, tell the gateway."""
+        period_s = self._spec.telemetry_period_s
+        while True:
+            began_s = monotonic()
+            await asyncio.sleep(period_s)
+            active_j = self._active_j
+            reading = await asyncio.to_thread(self._meter.read, active_j)
+            passed_s = max(1e-6, reading.at_s - self._last.at_s)
+            power_w = (reading.energy_j - self._last.energy_j) / passed_s
+            self._attribute(
+                active_j, reading.energy_j - self._last.energy_j - self._profile.idle_w * passed_s
+            )
+            self._last = reading
+            utilization = min(1.0, self._busy_s / ((monotonic() - began_s) * self._executor.lanes))
+            self._busy_s = 0.0
+            memory = self.scheduler.fleet.memory_bytes
+            self.handle(TelemetrySampled(utilization=utilization, power_w=power_w, vram_bytes=memory))
+            snapshot = ServerSnapshot(
+                taken_s=self.now_s,
+                utilization=utilization,
+                power_w=power_w,
+                vram_bytes=memory,
+                queued=self.scheduler.queued_by_segment(),
+                instances=len(self.scheduler.fleet),
+            )
+            waiting = {str(key): why for key, why in self.scheduler.explain().items()}
+            self._tell(Sampled(snapshot=snapshot, power_source=self._meter.source, waiting=waiting))
+
+    def handle(self, event: Event) -> None:
+        """Feed one event and carry the commands out."""
+        now_s = self.now_s
+        commands = self.scheduler.handle(event, now_s=now_s)
+        for command in commands:
+            self._carry_out(command)
+        for observer in self._observers:
+            observer.observe(now_s, self._spec.name, event, commands)
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case RunBatch(batch=batch):
+                self._lanes.run_batch(self._executor, self._store, batch, partial(self._ran, batch))
+            case LoadInstance(instance=instance):
+                self._lanes.run(partial(self._executor.load, instance), partial(self._loaded, instance.id))
+            case UnloadInstance(instance=instance_id):
+                self._lanes.run(
+                    partial(self._executor.unload, instance_id), partial(self._unloaded, instance_id)
+                )
+            case DropBlock(block=block, reason=reason):
+                self._store.forget([request.id for request in block.requests])
+                self._waited_s(block, 0.0)
+                self._tell(BlockGone(block=block, reason=reason))
+            case WakeAt(at_s=at_s):
+                self._loop.call_later(max(0.0, at_s - self.now_s), self.handle, Wake())
+            case _:
+                assert_never(command)
+
+    def _take(self, block: Block, images: bytes, peer: str) -> None:
+        """Keep a block's images, or go for its activations, then let the scheduler have it."""
+        ids = [request.id for request in block.requests]
+        if peer:
+            self._spawn(self._fetch(block, ids, peer))
+            return
+        if images:
+            side = isqrt(len(images) // (3 * len(ids)))
+            raw = torch.frombuffer(bytearray(images), dtype=torch.uint8)
+            self._store.put(ids, raw.view(len(ids), 3, side, side))
+        self._arrive(block, ids)
+
+    def _arrive(self, block: Block, ids: list[int]) -> None:
+        if not self._store.has(ids):
+            self._tell(InputMissing(block=block))
+            return
+        self._arrived_s.update(dict.fromkeys(ids, monotonic()))
+        self.handle(BlockArrived(block=block))
+
+    async def _fetch(self, block: Block, ids: list[int], peer: str) -> None:
+        rows = await self._peers.fetch(peer, ids)
+        if rows is not None:
+            self._store.put(ids, rows)
+        self._arrive(block, ids)
+
+    def _ran(self, batch: Batch, run: BatchRun) -> None:
+        """A lane is done with a batch: let it run the next one, then report."""
+        self._busy_s += run.busy_s
+        energy_j = self._profile.energy_j(batch.key, batch.size)
+        self._active_j += energy_j
+        energy_j *= self._correction
+        self.handle(BatchFinished(instance=batch.instance, busy_s=run.busy_s, energy_j=energy_j))
+        for block, reason in run.failed:
+            self._waited_s(block, run.began_s)
+            self._tell(BlockGone(block=block, reason=reason))
+        if run.done:
+            self._tell(
+                BatchDone(
+                    width=batch.key.width,
+                    blocks=run.done,
+                    queue_s=[self._waited_s(block, run.began_s) for block in run.done],
+                    busy_s=run.busy_s,
+                    energy_j=energy_j,
+                    logits=run.logits,
+                    ahead=batch.key.ahead,
+                    legs_s=run.legs_s,
+                )
+            )
+        self._check_drained()
+
+    def _waited_s(self, block: Block, until_s: float) -> float:
+        """How long a block was here before it ran; asked once."""
+        arrived_s = until_s
+        for request in block.requests:
+            arrived_s = self._arrived_s.pop(request.id, until_s)
+        return max(0.0, until_s - arrived_s)
+
+    def _loaded(self, instance: int, _: object) -> None:
+        self.handle(InstanceLoaded(instance=instance))
+
+    def _unloaded(self, instance: int, _: object) -> None:
+        self.handle(InstanceUnloaded(instance=instance))
+        self._check_drained()
+
+    def _failed(self, error: Exception) -> None:
+        self._loop.call_exception_handler({"message": f"{self._spec.name} failed", "exception": error})
+
+    def _attribute(self, active_j: float, measured_j: float) -> None:
+        """Learn how much more or less than its profile the device really draws above idle."""
+        modelled_j = active_j - self._last_active_j
+        self._last_active_j = active_j
+        if modelled_j > 0.0 and measured_j > 0.0:
+            self._correction += 0.2 * (measured_j / modelled_j - self._correction)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._check_drained()
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self._failed(error)
+
+    def _check_drained(self) -> None:
+        idle = not self._lanes.under_way and not self._tasks
+        if self._draining and idle and not self.scheduler.is_busy:
+            self.drained.set()

@@ -1,0 +1,80 @@
+"""A server process: reads its spec from standard input, warms up, says it is ready, serves until drained.
+
+It ends with its gateway: when that connection closes, so does the process, and nothing is left running.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from slimsched import __version__
+from slimsched.models.slimresnet.shape import NetworkShape
+from slimsched.models.slimresnet.weights import load
+from slimsched.serving.execution.live.event_loop import run
+from slimsched.serving.execution.live.executor import Executor
+from slimsched.serving.execution.live.executor_choice import make_executor, make_peers
+from slimsched.serving.execution.live.frame_connection import FrameConnection
+from slimsched.serving.execution.live.messages import Ready, ToServer
+from slimsched.serving.execution.live.power_meter import open_meter
+from slimsched.serving.execution.live.server import LiveServer
+from slimsched.serving.execution.live.server_spec import ServerSpec
+from slimsched.serving.execution.live.warm_up import touch, warm_up
+from slimsched.serving.telemetry.log import Header, LogWriter
+
+
+def main() -> None:
+    """Serve as the spec on standard input says."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway decides when to stop
+    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=ServerSpec)
+    if hasattr(os, "sched_setaffinity") and (cores := os.sched_getaffinity(0) & set(spec.host.cores)):
+        os.sched_setaffinity(0, cores)
+    model = load(Path(spec.model) if spec.model else None)
+    executor = make_executor(spec, model)
+    warm_up(executor, model.card.shape, spec.scheduler.batch_limit)
+    gc.collect()
+    gc.freeze()  # what is here now stays: no collection needs to look at it again
+    with ExitStack() as stack:
+        observers = []
+        if spec.log:
+            header = Header(slim=__version__, scenario=spec.log_scenario, beside="", router="", seed=0)
+            observers.append(stack.enter_context(LogWriter(Path(spec.log), header)))
+        run(_serve(spec, executor, observers, model.card.shape))
+
+
+async def _serve(
+    spec: ServerSpec, executor: Executor, observers: list[LogWriter], shape: NetworkShape
+) -> None:
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
+    meter = open_meter(spec.host.kind, spec.profile.idle_w, spec.host.gpu)
+    peers = make_peers(spec)
+
+    def received(_: FrameConnection, message: ToServer) -> None:
+        server.receive(message)
+
+    _, gateway = await loop.create_unix_connection(
+        lambda: FrameConnection(ToServer, received, lambda _: gone.set()), spec.gateway_socket
+    )
+    server = LiveServer(spec, spec.profile.profile(), executor, meter, peers, gateway.send, observers)
+    async with await peers.listen(spec.own_socket, server.surrender):
+        await server.start()
+        touch(executor, shape, spec.scheduler.resident)
+        gateway.send(Ready(server=spec.index, pid=os.getpid()))
+        work = [gone.wait(), server.sample_forever(), server.drained.wait()]
+        tasks = [asyncio.ensure_future(one) for one in work]
+        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        gateway.close()
+        await gone.wait()  # so that the last words are said
+        for task in pending:
+            task.cancel()
+        for task in done:
+            task.result()
+
+
+if __name__ == "__main__":
+    main()

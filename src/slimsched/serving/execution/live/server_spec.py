@@ -1,0 +1,25 @@
+"""Everything a server process must know to start; it travels as JSON on its standard input."""
+
+from msgspec import Struct
+
+from slimsched.serving.domain.host import Host
+from slimsched.serving.domain.profile_record import ProfileRecord
+from slimsched.serving.scheduling.options import SchedulerOptions
+
+
+class ServerSpec(Struct, frozen=True, kw_only=True):
+    """One server: who it is, what it runs on, where gateway and peers listen, when its clock began."""
+
+    index: int
+    name: str
+    host: Host
+    scheduler: SchedulerOptions
+    profile: ProfileRecord
+    gateway_socket: str
+    own_socket: str
+    shared_prefix: str
+    clock_zero_s: float
+    telemetry_period_s: float
+    model: str = ""
+    log: str = ""
+    log_scenario: dict[str, object] = {}

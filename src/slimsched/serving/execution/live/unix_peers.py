@@ -1,0 +1,72 @@
+"""Activations between processes of one machine: asked for over a Unix socket, moved in shared memory."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from slimsched.serving.execution.live import shared_tensor
+from slimsched.serving.execution.live.frame_connection import FrameConnection
+from slimsched.serving.execution.live.messages import Fetch, Fetched
+
+Surrender = Callable[[Sequence[int]], Tensor | None]
+
+
+class UnixPeers:
+    """Both ends: fetches from others over kept connections, and hands over what others ask for."""
+
+    def __init__(self, shared_prefix: str) -> None:
+        self._prefix = shared_prefix
+        self._to: dict[str, FrameConnection] = {}
+        self._asked: dict[FrameConnection, deque[asyncio.Future[Fetched | None]]] = {}
+
+    async def fetch(self, peer: str, requests: Sequence[int]) -> Tensor | None:
+        """Ask the server that listens at `peer`; None when it is gone or has not got them."""
+        try:
+            connection = self._to.get(peer) or await self._connect(peer)
+            answer: asyncio.Future[Fetched | None] = asyncio.get_running_loop().create_future()
+            self._asked[connection].append(answer)  # answers come in the order of questions
+            connection.send(Fetch(requests=list(requests)))
+            found = await answer
+            return None if found is None else self._take(found)
+        except OSError:
+            return None
+
+    async def listen(self, path: str, surrender: Surrender) -> asyncio.Server:
+        """Hand over at `path` what `surrender` gives up."""
+
+        def hand_over(connection: FrameConnection, wanted: Fetch) -> None:
+            connection.send(self._put(surrender(wanted.requests)))
+
+        return await asyncio.get_running_loop().create_unix_server(
+            lambda: FrameConnection(Fetch, hand_over, lambda _: None), path
+        )
+
+    async def _connect(self, peer: str) -> FrameConnection:
+        _, connection = await asyncio.get_running_loop().create_unix_connection(
+            lambda: FrameConnection(Fetched, self._answered, self._lost), peer
+        )
+        self._asked[connection] = deque()
+        return self._to.setdefault(peer, connection)
+
+    def _answered(self, connection: FrameConnection, found: Fetched) -> None:
+        answer = self._asked[connection].popleft()
+        if not answer.done():
+            answer.set_result(found)
+
+    def _lost(self, connection: FrameConnection) -> None:
+        """The server at the other end is gone; a later one at the same place is connected anew."""
+        self._to = {peer: one for peer, one in self._to.items() if one is not connection}
+        for answer in self._asked.pop(connection, ()):
+            if not answer.done():
+                answer.set_result(None)
+
+    def _put(self, rows: Tensor | None) -> Fetched:
+        if rows is None:
+            return Fetched(name="", shape=(), dtype="")
+        dtype = str(rows.dtype).removeprefix("torch.")
+        return Fetched(name=shared_tensor.put(rows, self._prefix), shape=tuple(rows.shape), dtype=dtype)
+
+    def _take(self, found: Fetched) -> Tensor | None:
+        return shared_tensor.take(found.name, found.shape, found.dtype) if found.name else None

@@ -1,0 +1,139 @@
+"""Does the simulator tell the truth? The same load live and simulated, side by side."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from slimsched.serving.domain.service_cost import ServiceCost
+from slimsched.serving.execution.live.calibration import Calibration
+from slimsched.serving.execution.live.event_loop import run
+from slimsched.serving.execution.live.run import LiveResult, run_live
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.routing.fluid import capacity_per_s
+from slimsched.serving.routing.registry import RouterMaker, make_router
+from slimsched.serving.telemetry.summary import Summary
+
+FIGURES = ("latency_mean_s", "latency_p99_s", "throughput_per_s", "accuracy", "energy_j_per_request")
+
+
+CALIBRATION_LOAD = 0.5
+
+
+class Validated(Struct, frozen=True, kw_only=True):
+    """One load: figures live and simulated, and the simulator's relative error.
+
+    `costs` and `message_s` are what this run itself measured; the simulation did not know them. Had it known
+    the costs, `error_at_own_speed` would be its error: what a change of the machine's speed since the
+    calibration does not explain.
+    """
+
+    load: float
+    rate_per_s: float
+    requests: int
+    live: dict[str, float]
+    simulated: dict[str, float]
+    error: dict[str, float]
+    error_at_own_speed: dict[str, float]
+    dispatch_error_p99_s: float
+    accuracy_on_images: float | None
+    costs: tuple[ServiceCost, ...]
+    message_s: float
+
+
+class Validation(Struct, frozen=True, kw_only=True):
+    """What serving costs beyond the profiles, as measured in a run of its own, and how well that predicts."""
+
+    costs: tuple[ServiceCost, ...]
+    message_s: float
+    loads: list[Validated]
+
+
+class Validator:
+    """Runs a scenario live and simulated under one router."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        router: str,
+        images: NDArray[np.uint8],
+        labels: NDArray[np.int64] | None,
+        *,
+        seconds: float,
+        seed: int,
+        progress: Callable[[str], None],
+        make: RouterMaker = make_router,
+    ) -> None:
+        self._make = make
+        self._scenario, self._router, self._images, self._labels = scenario, router, images, labels
+        self._seconds, self._seed, self._progress = seconds, seed, progress
+        self._capacity_per_s = capacity_per_s(scenario.cluster, (1.0,) * 4)
+
+    def validate(self, loads: Sequence[float], *, calibrate: bool) -> Validation:
+        """Measure what serving costs, unless the scenario's figures shall do, then predict each load."""
+        costs, message_s = self._scenario.costs, 2 * self._scenario.cluster.gateway_link.latency_s
+        if calibrate:
+            self._progress("measuring what serving costs beyond the profiles")
+            live, costs = self._live(CALIBRATION_LOAD, self._seed + 1)
+            message_s = live.message_s
+        return Validation(
+            costs=costs, message_s=message_s, loads=[self._validate(load, costs) for load in loads]
+        )
+
+    def _validate(self, load: float, costs: tuple[ServiceCost, ...]) -> Validated:
+        """Run a share of the full-width capacity live, and simulate the same arrivals."""
+        self._progress(
+            f"live at {100 * load:.0f} % of capacity ({load * self._capacity_per_s:.0f} requests/s)"
+        )
+        live, own_costs = self._live(load, self._seed)
+        self._progress(f"simulating {100 * load:.0f} %")
+        real = _figures(live.trace.summary)
+        model, at_own_speed = self._simulated(load, costs), self._simulated(load, own_costs)
+        return Validated(
+            load=load,
+            rate_per_s=load * self._capacity_per_s,
+            requests=live.trace.summary.arrived,
+            live=real,
+            simulated=model,
+            error={name: model[name] / real[name] - 1 for name in FIGURES},
+            error_at_own_speed={name: at_own_speed[name] / real[name] - 1 for name in FIGURES},
+            dispatch_error_p99_s=live.dispatch_error_p99_s,
+            accuracy_on_images=live.accuracy,
+            costs=own_costs,
+            message_s=live.message_s,
+        )
+
+    def _live(self, load: float, seed: int) -> tuple[LiveResult, tuple[ServiceCost, ...]]:
+        calibration = Calibration(self._scenario.cluster)
+        work = run_live(
+            self._at(load),
+            self._router,
+            self._images,
+            self._labels,
+            seed=seed,
+            observers=(calibration,),
+            make=self._make,
+        )
+        return run(work), calibration.costs()
+
+    def _simulated(self, load: float, costs: tuple[ServiceCost, ...]) -> dict[str, float]:
+        at = replace(self._at(load), costs=costs)
+        images = len(self._images)
+        same = simulate(at, self._router, seed=self._seed, drain=True, images=images, make=self._make)
+        return _figures(same.summary)
+
+    def _at(self, load: float) -> Scenario:
+        return self._scenario.with_load(rate_per_s=load * self._capacity_per_s, seconds=self._seconds)
+
+
+def _figures(row: Summary) -> dict[str, float]:
+    return {
+        "latency_mean_s": row.latency_mean_s,
+        "latency_p99_s": row.latency_p99_s,
+        "throughput_per_s": row.completed / row.seconds,
+        "accuracy": row.accuracy_prior,
+        "energy_j_per_request": row.energy_j_per_request,
+    }

@@ -1,0 +1,93 @@
+"""A server as a Ray actor: exactly the live server of the local engine behind a door of its own."""
+
+import asyncio
+import os
+from pathlib import Path
+from time import monotonic, time
+
+import msgspec
+import ray
+
+from slimsched.models.slimresnet.weights import load
+from slimsched.serving.execution.live.executor_choice import make_executor
+from slimsched.serving.execution.live.messages import Drain
+from slimsched.serving.execution.live.power_meter import open_meter
+from slimsched.serving.execution.live.server import LiveServer
+from slimsched.serving.execution.live.server_spec import ServerSpec
+from slimsched.serving.execution.live.warm_up import touch, warm_up
+from slimsched.serving.execution.ray.charter import decode
+from slimsched.serving.execution.ray.door import Door
+from slimsched.serving.execution.ray.peers import TcpPeers
+
+LEAVE_LIMIT_S = 30.0
+LOOK_S, LAST_WORDS_S = 0.01, 0.05
+
+
+class ServerActor:
+    """Warms up when it is made, opens its door when first asked where it is, drains when told to leave.
+
+    Ray makes it again, with the same arguments, on a node that has room when its own is gone.
+    """
+
+    def __init__(self, spec: bytes, epoch_s: float, secret: str) -> None:
+        self._spec = _as_here(decode(spec, ServerSpec), epoch_s)
+        self._secret = secret
+        if hasattr(os, "sched_setaffinity") and (
+            cores := os.sched_getaffinity(0) & set(self._spec.host.cores)
+        ):
+            os.sched_setaffinity(0, cores)
+        model = load(Path(self._spec.model) if self._spec.model else None)
+        self._executor = make_executor(self._spec, model)
+        self._shape = model.card.shape
+        warm_up(self._executor, self._shape, self._spec.scheduler.batch_limit)
+        self._door = Door(self._spec.index, secret)
+        self._opened: asyncio.Task[str] | None = None
+
+    async def address(self) -> str:
+        """Where the door is."""
+        if self._opened is None:
+            self._opened = asyncio.create_task(self._open())
+        return await asyncio.shield(self._opened)
+
+    async def highest_gateway(self) -> int:
+        """The highest number a gateway has called with."""
+        return self._door.highest_gateway
+
+    async def leave(self) -> bool:
+        """Take nothing more and finish what there is; False if that took too long."""
+        await self.address()
+        self._door.say_leaving()
+        try:
+            async with asyncio.timeout(LEAVE_LIMIT_S):
+                while not self._door.is_quiet:
+                    await asyncio.sleep(LOOK_S)
+                self._server.receive(Drain())
+                await self._server.drained.wait()
+                while self._server.kept():
+                    await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(LAST_WORDS_S)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _open(self) -> str:
+        spec = self._spec
+        meter = open_meter(spec.host.kind, spec.profile.idle_w, spec.host.gpu)
+        peers = TcpPeers(self._secret, spec.host.kind)
+        self._server = LiveServer(spec, spec.profile.profile(), self._executor, meter, peers, self._door.tell)
+        await self._server.start()
+        touch(self._executor, self._shape, spec.scheduler.resident)
+        host = ray.util.get_node_ip_address()
+        port = await self._door.open(self._server, host)
+        self._sampling = asyncio.create_task(self._server.sample_forever())
+        return f"{host}:{port}"
+
+
+def _as_here(spec: ServerSpec, epoch_s: float) -> ServerSpec:
+    """The spec on this node's clock and with the GPU that Ray has given."""
+    host = spec.host
+    if host.kind == "cuda" and (given := ray.get_gpu_ids()):
+        host = msgspec.structs.replace(host, gpu=int(given[0]))
+        os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(host.mps_percentage)
+    zero_s = monotonic() - (time() - epoch_s)
+    return msgspec.structs.replace(spec, host=host, clock_zero_s=zero_s)

@@ -1,0 +1,47 @@
+"""Finding Ray: the package, and a cluster to run on."""
+
+import logging
+import os
+
+from slimsched.kernel.errors import SlimError
+
+OBJECT_STORE_BYTES = 96 * 2**20
+"""For a Ray of our own; activations do not go through it."""
+
+
+class RayError(SlimError):
+    """Ray is missing, or not where it was said to be."""
+
+
+def connect(address: str | None, namespace: str, *, cpus: int = 0) -> None:
+    """Join the Ray at an address ("auto": the one on this machine), or start one here with so many CPUs."""
+    try:
+        import ray
+    except ImportError:
+        raise RayError(
+            "the engine 'ray' needs Ray; install it with pip install 'slim-scheduler[ray]'"
+        ) from None
+    if ray.is_initialized():
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    address = address or os.environ.get("RAY_ADDRESS")
+    own = {
+        "num_cpus": max(cpus, os.cpu_count() or 1),
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "include_dashboard": False,
+    }
+    try:
+        ray.init(
+            address=address or "local",
+            namespace=namespace or None,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            **({} if address else own),
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        where = f"at '{address}'" if address else "on this machine"
+        raise RayError(
+            f"no Ray {where} ({str(error).splitlines()[0]}); start one with ray start --head, "
+            "or leave --address out to start one for this run"
+        ) from None

@@ -1,0 +1,124 @@
+"""A server's door: one TCP port where gateways bring blocks and other servers fetch activations."""
+
+import asyncio
+import hmac
+import os
+
+from slimsched.serving.execution.live.frame_connection import FrameConnection
+from slimsched.serving.execution.live.messages import (
+    BatchDone,
+    BlockGone,
+    Drain,
+    Fetch,
+    Forget,
+    InputMissing,
+    Ready,
+    Sampled,
+    ToGateway,
+)
+from slimsched.serving.execution.live.server import LiveServer
+from slimsched.serving.execution.ray.batch_split import split_by_gateway
+from slimsched.serving.execution.ray.greeting import Hello, Leaving, ToDoor, gateway_of, pack
+
+LOOK_S = 0.005
+
+
+class Door:
+    """Lets in who knows the secret, and brings each gateway the news of its own blocks.
+
+    When a gateway is gone, what it left here is forgotten; blocks it has queued run, and nobody is told.
+    """
+
+    def __init__(self, index: int, secret: str) -> None:
+        self._index, self._secret = index, secret
+        self._gateways: dict[int, FrameConnection] = {}
+        self._number: dict[FrameConnection, int] = {}  # of the gateway behind it; 0: a server
+        self._agreed: set[int] = set()  # gateways that send nothing more
+        self.highest_gateway = 0
+
+    async def open(self, server: LiveServer, host: str) -> int:
+        """Listen on any free port of this address, and return the port."""
+        self._server = server
+        self._socket = await asyncio.get_running_loop().create_server(
+            lambda: FrameConnection(ToDoor, self._received, self._lost), host, 0
+        )
+        return int(self._socket.sockets[0].getsockname()[1])
+
+    def tell(self, message: ToGateway) -> None:
+        """Tell the gateways concerned."""
+        match message:
+            case BatchDone():
+                for gateway, part in split_by_gateway(message):
+                    self._tell(gateway, part, [r.id for block in part.blocks for r in block.requests])
+            case BlockGone(block=block) | InputMissing(block=block):
+                self._tell(gateway_of(block.id), message, [])
+            case Sampled() | Ready():
+                for connection in self._gateways.values():
+                    connection.send(message)
+
+    def say_leaving(self) -> None:
+        """Ask every gateway to send nothing more."""
+        for connection in self._gateways.values():
+            connection.send(Leaving())
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no gateway sends anything more."""
+        return self._agreed >= self._gateways.keys()
+
+    def _tell(self, gateway: int, message: ToGateway, made: list[int]) -> None:
+        connection = self._gateways.get(gateway)
+        if connection is not None:
+            connection.send(message)
+        else:
+            self._server.receive(Forget(requests=made))
+
+    def _received(self, connection: FrameConnection, message: ToDoor) -> None:
+        if connection not in self._number:
+            self._greet(connection, message)
+            return
+        match message:
+            case Fetch(requests=requests):
+                connection.send(pack(self._server.surrender(requests)))
+            case Drain():
+                self._agreed.add(self._number[connection])
+            case Hello():
+                pass
+            case _:
+                self._server.receive(message)
+
+    def _greet(self, connection: FrameConnection, message: ToDoor) -> None:
+        """Let a caller in, or not."""
+        if not isinstance(message, Hello) or not hmac.compare_digest(message.secret, self._secret):
+            connection.close()
+            return
+        self._number[connection] = message.gateway
+        if message.gateway:
+            self.highest_gateway = max(self.highest_gateway, message.gateway)
+            self._gateways.pop(message.gateway, None)
+            self._admit(connection, message.gateway)
+
+    def _admit(self, connection: FrameConnection, gateway: int) -> None:
+        """Be ready for a gateway once nothing is left of what it sent before it lost sight of this server.
+
+        It has begun that again elsewhere, and may send the same requests here.
+        """
+        if self._number.get(connection) != gateway:
+            return  # gone again
+        if any(gateway_of(request) == gateway for request in self._server.under_way()):
+            asyncio.get_running_loop().call_later(LOOK_S, self._admit, connection, gateway)
+            return
+        self._forget(gateway)
+        self._gateways[gateway] = connection
+        self._agreed.discard(gateway)
+        connection.send(Ready(server=self._index, pid=os.getpid()))
+
+    def _lost(self, connection: FrameConnection) -> None:
+        gateway = self._number.pop(connection, 0)
+        if gateway and self._gateways.get(gateway) is connection:
+            del self._gateways[gateway]
+            self._forget(gateway)
+
+    def _forget(self, gateway: int) -> None:
+        left = [request for request in self._server.kept() if gateway_of(request) == gateway]
+        self._server.receive(Forget(requests=left))

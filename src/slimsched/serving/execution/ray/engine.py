@@ -1,0 +1,225 @@
+"""The Ray engine: servers are actors that Ray places and starts again; gateways speak to their doors.
+
+Several gateways may share the servers of one namespace. Each finds out by itself who is up and who is down.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import monotonic, time
+from typing import Any
+from uuid import uuid4
+
+from slimsched.kernel.errors import SlimError
+from slimsched.serving.execution.live.engine import EngineListener
+from slimsched.serving.execution.live.frame_connection import FrameConnection
+from slimsched.serving.execution.live.messages import Drain, Ready, ToServer
+from slimsched.serving.execution.live.server_spec import ServerSpec
+from slimsched.serving.execution.ray.charter import Membership, encode, new_charter, server_name
+from slimsched.serving.execution.ray.connection import RayError, connect
+from slimsched.serving.execution.ray.greeting import GATEWAY_BITS, FromDoor, Hello, Leaving
+from slimsched.serving.execution.ray.placement import needs
+from slimsched.serving.routing.autoscaler import AutoscaleOptions, Load
+
+START_LIMIT_S = 120.0
+PATIENCE_S = 5.0
+"""How long a start waits for more servers once some are up; others join when there is a node for them."""
+
+REPORT_S = 0.25
+RETRY_S = 0.2
+SILENCE_S = 5.0
+"""A server that has said nothing for so long (and ten of its telemetry periods) is taken to be gone."""
+
+
+def join(
+    specs: Sequence[ServerSpec],
+    *,
+    address: str | None = None,
+    namespace: str = "",
+    autoscale: AutoscaleOptions | None = None,
+) -> "RayEngine":
+    """Become a gateway of the servers in a namespace, which start if there are none; or of our own."""
+    namespace = namespace or f"slim-{uuid4().hex[:8]}"
+    connect(address, namespace, cpus=sum(spec.host.threads for spec in specs))
+    import ray
+
+    from slimsched.serving.execution.ray.roster import NAME, Roster
+
+    charter = new_charter(specs, autoscale)
+    roster = (
+        ray.remote(Roster)
+        .options(
+            name=NAME,
+            namespace=namespace,
+            get_if_exists=True,
+            lifetime="detached",
+            max_restarts=-1,
+            num_cpus=0,
+        )
+        .remote(encode(charter), namespace)
+    )
+    given = ray.get(roster.join.remote(charter.names), timeout=START_LIMIT_S)
+    if isinstance(given, str):
+        raise RayError(f"cannot join namespace '{namespace}': {given}; use the same scenario")
+    return RayEngine(specs, roster, given, namespace)
+
+
+class RayEngine:
+    """Keeps a connection to every server that shall run, and tells who comes and goes."""
+
+    def __init__(
+        self, specs: Sequence[ServerSpec], roster: Any, membership: Membership, namespace: str
+    ) -> None:
+        self.namespace = namespace
+        self.first_id = membership.number << GATEWAY_BITS
+        self.clock_zero_s = monotonic() - (time() - membership.epoch_s)
+        self.load: Callable[[], Load] = Load
+        """What this gateway has to carry; whoever knows it puts it here."""
+        self._specs, self._roster, self._membership = specs, roster, membership
+        self._wanted: set[int] = set()
+        self._connections: dict[int, FrameConnection] = {}
+        self._addresses: dict[int, str] = {}
+        self._heard_s: dict[int, float] = {}
+        self._ended: dict[int, str] = {}  # servers that Ray has given up, and why
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    async def start(self, listener: EngineListener) -> None:
+        """Return when every server is ready, or those that Ray found a place for."""
+        self._listener = listener
+        await self._report()
+        self._tasks = [asyncio.create_task(self._report_forever())]
+        self._tasks += [asyncio.create_task(self._keep(spec)) for spec in self._specs]
+        began_s = changed_s = monotonic()
+        up = 0
+        while up < len(self._wanted):
+            await asyncio.sleep(0.02)
+            now_s = monotonic()
+            if len(self._connections) != up:
+                up, changed_s = len(self._connections), now_s
+            if up and now_s - changed_s > PATIENCE_S:
+                logging.getLogger("slim.ray").warning("going on without %s", self._missing())
+                return
+            if not up and now_s - began_s > START_LIMIT_S:
+                await self.stop(drain=False)
+                raise SlimError(f"no server was up after {START_LIMIT_S:g} s: {self._missing()}")
+
+    def send(self, server: int, message: ToServer) -> None:
+        """Send without waiting."""
+        connection = self._connections.get(server)
+        if connection is not None:
+            connection.send(message)
+
+    def peer_address(self, server: int) -> str:
+        """A server's door."""
+        return self._addresses.get(server, "")
+
+    def kill(self, server: int) -> None:
+        """Kill a server's actor; Ray starts it again."""
+        import ray
+
+        ray.kill(self._actor(server), no_restart=False)
+
+    def lose_sight(self, server: int) -> None:
+        """Break the connection to a server, as a network would; it is found again."""
+        if (connection := self._connections.get(server)) is not None:
+            connection.abort()
+
+    async def stop(self, *, drain: bool = True) -> None:
+        """Leave; the last gateway to do so stops the servers."""
+        import ray
+        from ray.exceptions import RayError as RaysError
+
+        self._stopping = True
+        for task in self._tasks:
+            task.cancel()
+        for connection in list(self._connections.values()):
+            connection.close()
+        with suppress(RaysError, TimeoutError):
+            async with asyncio.timeout(10.0):
+                if await self._roster.leave.remote(self._membership.number):
+                    ray.kill(self._roster)
+
+    async def _keep(self, spec: ServerSpec) -> None:
+        """Find a server whenever it shall run, and stay with it while it is there."""
+        from ray.exceptions import ActorDiedError
+        from ray.exceptions import RayError as RaysError
+
+        while True:
+            if spec.index in self._wanted:
+                try:
+                    actor = await asyncio.to_thread(self._actor, spec.index)
+                    await self._visit(spec.index, await actor.address.remote())
+                except ActorDiedError as error:
+                    self._note_end(spec, str(error))
+                except (RaysError, OSError, ValueError):
+                    pass  # not there yet, or between two lives
+            await asyncio.sleep(RETRY_S)
+
+    def _note_end(self, spec: ServerSpec, error: str) -> None:
+        why = error.strip().splitlines()[-1].strip()
+        if self._ended.get(spec.index) != why:
+            logging.getLogger("slim.ray").warning("%s ended: %s", spec.name, why)
+        self._ended[spec.index] = why
+
+    async def _visit(self, server: int, address: str) -> None:
+        """Talk to a server until the connection is lost."""
+        lost = asyncio.Event()
+        host, _, port = address.rpartition(":")
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: FrameConnection(
+                FromDoor, lambda to, message: self._received(server, to, message), lambda _: lost.set()
+            ),
+            host,
+            int(port),
+        )
+        self._addresses[server] = address
+        connection.send(Hello(secret=self._membership.secret, gateway=self._membership.number))
+        await lost.wait()
+        if self._connections.pop(server, None) is not None and not self._stopping:
+            self._listener.server_down(server)
+
+    def _received(self, server: int, connection: FrameConnection, message: FromDoor) -> None:
+        self._heard_s[server] = monotonic()
+        if isinstance(message, Ready):
+            self._connections[server] = connection
+            self._ended.pop(server, None)
+            self._listener.server_up(server)
+        elif isinstance(message, Leaving):
+            self._listener.server_leaving(server)
+            connection.send(Drain())
+        else:
+            self._listener.received(server, message)
+
+    async def _report_forever(self) -> None:
+        """Tell the roster how we are, hear who shall run, and hang up on servers that have gone silent."""
+        while True:
+            await asyncio.sleep(REPORT_S)
+            await self._report()
+            for server in list(self._connections):
+                patience_s = SILENCE_S + 10 * self._specs[server].telemetry_period_s
+                if monotonic() - self._heard_s[server] > patience_s:
+                    self.lose_sight(server)
+
+    async def _report(self) -> None:
+        from ray.exceptions import RayError as RaysError
+
+        with suppress(RaysError, TimeoutError):  # without the roster we go on with those we know
+            async with asyncio.timeout(PATIENCE_S):
+                up = sorted(self._connections)
+                number, ended = self._membership.number, sorted(self._ended)
+                wanted = await self._roster.report.remote(number, self.load(), up, ended)
+                self._wanted = set(wanted)
+
+    def _actor(self, server: int) -> Any:
+        import ray
+
+        return ray.get_actor(server_name(self._specs[server].name), self.namespace)
+
+    def _missing(self) -> str:
+        return "; ".join(
+            f"{spec.name} ({self._ended.get(spec.index) or f'needs a node with {needs(spec.host)}'})"
+            for spec in self._specs
+            if spec.index in self._wanted and spec.index not in self._connections
+        )

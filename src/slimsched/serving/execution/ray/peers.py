@@ -1,0 +1,50 @@
+"""Activations from server to server over TCP, whichever nodes they are on."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from slimsched.serving.execution.live.frame_connection import FrameConnection
+from slimsched.serving.execution.live.messages import Fetch
+from slimsched.serving.execution.ray.greeting import Handed, Hello, unpack
+
+
+class TcpPeers:
+    """Asks other servers at their doors ("host:port") over kept connections."""
+
+    def __init__(self, secret: str, device: str) -> None:
+        self._secret, self._device = secret, device
+        self._to: dict[str, FrameConnection] = {}
+        self._asked: dict[FrameConnection, deque[asyncio.Future[Handed]]] = {}
+
+    async def fetch(self, peer: str, requests: Sequence[int]) -> Tensor | None:
+        """Ask the server at `peer`; None when it is gone or has not got them."""
+        try:
+            connection = self._to.get(peer) or await self._connect(peer)
+        except OSError:
+            return None
+        answer: asyncio.Future[Handed] = asyncio.get_running_loop().create_future()
+        self._asked[connection].append(answer)  # answers come in the order of questions
+        connection.send(Fetch(requests=list(requests)))
+        rows = unpack(await answer)
+        return rows if rows is None else rows.to(self._device)
+
+    async def _connect(self, peer: str) -> FrameConnection:
+        host, _, port = peer.rpartition(":")
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: FrameConnection(Handed, self._answered, self._lost), host, int(port)
+        )
+        self._asked[connection] = deque()
+        connection.send(Hello(secret=self._secret))
+        return self._to.setdefault(peer, connection)
+
+    def _answered(self, connection: FrameConnection, handed: Handed) -> None:
+        self._asked[connection].popleft().set_result(handed)
+
+    def _lost(self, connection: FrameConnection) -> None:
+        """The server at the other end is gone: it has nothing any more."""
+        self._to = {peer: one for peer, one in self._to.items() if one is not connection}
+        for answer in self._asked.pop(connection, ()):
+            answer.set_result(Handed())

@@ -1,0 +1,28 @@
+"""Ray tasks as an executor of the standard library, so that sweeps need not know who runs them."""
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
+
+from slimsched.serving.execution.ray.connection import connect
+
+T = TypeVar("T")
+
+
+class RayTasks(Executor):
+    """Runs each call as a task of one CPU, wherever the cluster has one free."""
+
+    def __init__(self, address: str | None = None) -> None:
+        connect(address, "")
+        import ray
+
+        self._call = ray.remote(_call)
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
+        """One call."""
+        future: Future[T] = self._call.remote(fn, args, kwargs).future()
+        return future
+
+
+def _call(fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    return fn(*args, **kwargs)

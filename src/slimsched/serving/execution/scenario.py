@@ -1,0 +1,73 @@
+"""A scenario: a cluster, how it is run, and the load on it."""
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slimsched.kernel.errors import ConfigError
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.fault import Fault
+from slimsched.serving.domain.host import Host
+from slimsched.serving.domain.service_cost import ServiceCost
+from slimsched.serving.execution.simulated.cluster import TelemetryOptions
+from slimsched.serving.routing.autoscaler import AutoscaleOptions
+from slimsched.serving.routing.gateway import GatewayOptions
+from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.workload.load import Load
+
+
+class Scenario(Struct, frozen=True, kw_only=True):
+    """Everything a run needs but the router and the seed."""
+
+    name: str
+    description: str
+    cluster: Cluster
+    schedulers: tuple[SchedulerOptions, ...]
+    gateway: GatewayOptions
+    telemetry: TelemetryOptions
+    load: Load
+    faults: tuple[Fault, ...] = ()
+    autoscale: AutoscaleOptions | None = None
+    """Limits on how many servers run live; None: all of them, always."""
+    hosts: tuple[Host | None, ...] = ()
+    """How each server sits on its machine when it runs live; None where it can only be simulated."""
+    costs: tuple[ServiceCost, ...] = ()
+    """What each server's batches cost in service beyond its profile; empty: nothing."""
+    neighbours_slowdown: tuple[float, ...] = ()
+    """How much longer batches take while 1, 2, … other servers of the same GPU are busy; empty: no longer."""
+
+    def with_load(
+        self,
+        *,
+        arrivals: str | None = None,
+        rate_per_s: float | None = None,
+        seconds: float | None = None,
+        warmup_s: float | None = None,
+        deadline_s: float | None = None,
+    ) -> "Scenario":
+        """The same cluster under another load; what is not given stays."""
+        load = replace(
+            self.load,
+            arrivals=self.load.arrivals if arrivals is None else arrivals,
+            shape=self.load.shape if arrivals is None else {},
+            rate_per_s=self.load.rate_per_s if rate_per_s is None else rate_per_s,
+            seconds=self.load.seconds if seconds is None else seconds,
+            warmup_s=self.load.warmup_s if warmup_s is None else warmup_s,
+            deadline_s=self.load.deadline_s if deadline_s is None else deadline_s,
+        )
+        load.check()
+        return replace(self, load=load)
+
+    def for_clients(self) -> "Scenario":
+        """The same with what clients are promised: late work given up early, priorities in every queue."""
+        schedulers = tuple(
+            replace(one, order="deadline", early_drop=True, priorities=True) for one in self.schedulers
+        )
+        return replace(self, schedulers=schedulers, gateway=replace(self.gateway, early_drop=True))
+
+    def with_faults(self, faults: tuple[Fault, ...]) -> "Scenario":
+        """The same with more faults on its timeline."""
+        for fault in faults:
+            if fault.server not in self.cluster.names:
+                known = ", ".join(self.cluster.names[:8])
+                raise ConfigError(f"scenario '{self.name}' has no server '{fault.server}'; it has {known}")
+        return replace(self, faults=self.faults + faults)

@@ -1,0 +1,261 @@
+"""Reads scenarios, devices and accuracy tables; every mistake names file, section, key and remedy."""
+
+import tomllib
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+import slimsched
+from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
+from slimsched.models.accuracy import AccuracyTable
+from slimsched.models.slimresnet.shape import SLIM_RESNET
+from slimsched.models.width import parse_widths
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.device import Device
+from slimsched.serving.domain.fault import Fault
+from slimsched.serving.domain.host import Host
+from slimsched.serving.domain.link import Link
+from slimsched.serving.domain.profile import Profile
+from slimsched.serving.domain.profile_record import ProfileRecord
+from slimsched.serving.domain.roofline import modelled_profile
+from slimsched.serving.domain.service_cost import ALONE, ServiceCost
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.simulated.cluster import TelemetryOptions
+from slimsched.serving.routing.autoscaler import AutoscaleOptions
+from slimsched.serving.routing.gateway import GatewayOptions
+from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.workload.load import Load
+
+T = TypeVar("T")
+
+_PACKAGE = Path(slimsched.__file__).parent
+_PACKAGED = _PACKAGE / "configs"
+CONFIGS = _PACKAGED if _PACKAGED.is_dir() else _PACKAGE.parents[1] / "configs"
+"""Shipped configurations: inside the installed package, or beside src/ in a checkout."""
+
+MEASURED_BITS = _PACKAGE / "models" / "slimresnet" / "shipped" / "slimresnet-cifar100-correct.npz"
+
+
+class _Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One kind of server in a scenario file, `count` of them."""
+
+    name: str
+    device: str
+    count: int = 1
+    link: Link | None = None
+    host: Host | None = None
+    service: ServiceCost = ALONE
+    scheduler: dict[str, Any] = {}
+
+
+class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A scenario file."""
+
+    name: str
+    server: list[dict[str, Any]]
+    load: dict[str, Any]
+    link: dict[str, Any]
+    description: str = ""
+    accuracy: str = "measured"
+    gateway_link: dict[str, Any] | None = None
+    gateway: dict[str, Any] = {}
+    scheduler: dict[str, Any] = {}
+    telemetry: dict[str, Any] = {}
+    autoscale: dict[str, Any] | None = None
+    fault: list[dict[str, Any]] = []
+    neighbours_slowdown: tuple[float, ...] = ()
+
+
+def load_scenario(name_or_path: str, *, accuracy: str | None = None) -> Scenario:
+    """Read a shipped scenario by name, or any by path."""
+    raw, path = read_scenario(name_or_path)
+    return build_scenario(raw, path.name, path.parent, accuracy=accuracy)
+
+
+def read_scenario(name_or_path: str) -> tuple[dict[str, Any], Path]:
+    """A scenario file as it stands, and where it was found."""
+    path = _find(name_or_path)
+    return _toml(path), path
+
+
+def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: str | None = None) -> Scenario:
+    """Check a scenario file section by section and assemble what it describes."""
+    file = _section(raw, _File, name, "")
+    options = _section(file.scheduler, SchedulerOptions, name, "scheduler")
+    link = _section(file.link, Link, name, "link")
+    gateway_link = (
+        link if file.gateway_link is None else _section(file.gateway_link, Link, name, "gateway_link")
+    )
+    names, profiles, links, schedulers, hosts, costs = [], [], [], [], [], []
+    known: dict[tuple[str, float], Profile] = {}
+    for raw in file.server:
+        server = _section(raw, _Server, name, "server")
+        own = _section({**file.scheduler, **server.scheduler}, SchedulerOptions, name, "server.scheduler")
+        if server.count < 1:
+            raise ConfigError(f"{name} [server] '{server.name}': count is {server.count}; give 1 or more")
+        speed = server.host.speed if server.host is not None else 1.0
+        if not 0 < speed <= 1:
+            raise ConfigError(f"{name} [server] '{server.name}': host.speed is {speed:g}; give 0 < speed ≤ 1")
+        if (server.device, speed) not in known:
+            known[server.device, speed] = load_profile(server.device, beside).slowed(1 / speed)
+        profile = known[server.device, speed]
+        _check_scheduler(own, profile, f"{name} [server] '{server.name}'")
+        for number in range(server.count):
+            names.append(server.name if server.count == 1 else f"{server.name}-{number}")
+            profiles.append(profile)
+            links.append(server.link or link)
+            schedulers.append(own)
+            hosts.append(server.host)
+            costs.append(server.service)
+    _check_servers(names, links, name)
+    cluster = Cluster(
+        names=names,
+        profiles=profiles,
+        network=SLIM_RESNET,
+        accuracy=load_accuracy(accuracy or file.accuracy),
+        links=links,
+        gateway_link=gateway_link,
+        batch_limit=options.batch_limit,
+    )
+    load = _section(file.load, Load, name, "load")
+    load.check()
+    scenario = Scenario(
+        name=file.name,
+        description=file.description,
+        cluster=cluster,
+        schedulers=tuple(schedulers),
+        gateway=_section(file.gateway, GatewayOptions, name, "gateway"),
+        telemetry=_section(file.telemetry, TelemetryOptions, name, "telemetry"),
+        load=load,
+        hosts=tuple(hosts),
+        costs=tuple(costs) if any(cost != ALONE for cost in costs) else (),
+        neighbours_slowdown=file.neighbours_slowdown,
+        autoscale=_autoscale(file.autoscale, name, len(names)),
+    )
+    return scenario.with_faults(tuple(_section(raw, Fault, name, "fault") for raw in file.fault))
+
+
+def load_profile(name: str, beside: Path) -> Profile:
+    """A device's profile by name or path: measured (.json), or modelled from the data sheet in a .toml."""
+    for path in (beside / name, beside / "profiles" / f"{name}.json", CONFIGS / "profiles" / f"{name}.json"):
+        if path.suffix == ".json" and path.is_file():
+            return read_profile(path).profile()
+    for path in (beside / name, beside / "devices" / f"{name}.toml", CONFIGS / "devices" / f"{name}.toml"):
+        if path.is_file():
+            device = _section(_toml(path), Device, path.name, "")
+            for key in (
+                "peak_flop_per_s",
+                "memory_bytes_per_s",
+                "launch_s",
+                "efficiency",
+                "load_bytes_per_s",
+            ):
+                if not getattr(device, key) > 0:
+                    raise ConfigError(f"{path.name}: {key} is {getattr(device, key):g}; give a value above 0")
+            if not device.peak_w >= device.idle_w >= 0:
+                power = f"idle_w is {device.idle_w:g} and peak_w {device.peak_w:g}"
+                raise ConfigError(f"{path.name}: {power}; give 0 ≤ idle_w ≤ peak_w")
+            return modelled_profile(device, SLIM_RESNET)
+    measured = sorted(path.stem for path in (CONFIGS / "profiles").glob("*.json"))
+    raise UnknownNameError("device", name, [*measured, *_names(CONFIGS / "devices")])
+
+
+def read_profile(path: Path) -> ProfileRecord:
+    """A profile file, as `slim profile` writes it."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ProfileRecord)
+    except (OSError, msgspec.DecodeError) as error:
+        raise DataError(f"{path.name} is not a profile: {error}; write one with slim profile") from None
+
+
+def load_accuracy(name: str) -> AccuracyTable:
+    """'measured' is the shipped network's, any other name a table of points under configs/accuracy."""
+    if name == "measured":
+        if not MEASURED_BITS.is_file():
+            raise DataError(
+                f"the measured accuracy table is missing ({MEASURED_BITS.name}); use --accuracy paper"
+            )
+        with np.load(MEASURED_BITS, allow_pickle=False) as bits:
+            return AccuracyTable.from_bits(name=name, correct=bits["correct"], images=int(bits["images"]))
+    path = CONFIGS / "accuracy" / f"{name}.toml"
+    if not path.is_file():
+        raise UnknownNameError("accuracy table", name, ["measured", *_names(CONFIGS / "accuracy")])
+    points = {parse_widths(widths): float(value) / 100 for widths, value in _toml(path)["percent"].items()}
+    return AccuracyTable.from_points(name=name, points=points, fill="additive")
+
+
+def _find(name_or_path: str) -> Path:
+    if name_or_path.endswith(".toml"):
+        path = Path(name_or_path)
+        if not path.is_file():
+            raise ConfigError(f"no configuration at {path}; write one like those in {CONFIGS.name}/")
+        return path
+    path = CONFIGS / f"{name_or_path}.toml"
+    if not path.is_file():
+        raise UnknownNameError("scenario", name_or_path, scenario_names())
+    return path
+
+
+def scenario_names() -> list[str]:
+    """The scenarios shipped under configs/."""
+    return [n for n in _names(CONFIGS) if "server" in _toml(CONFIGS / f"{n}.toml")]
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.toml"))
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path.name} is not valid TOML: {error}") from None
+
+
+def _section(raw: dict[str, Any], kind: type[T], file: str, section: str) -> T:
+    """Convert one section, checking its keys against the fields of the value it becomes."""
+    where = f"{file} [{section}]" if section else file
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}  # type: ignore[arg-type]
+    for key in raw:
+        if key not in fields:
+            raise ConfigError(f"{where}: unknown key '{key}'; known keys: {', '.join(fields)}")
+    for name, field in fields.items():
+        if field.required and name not in raw:
+            raise ConfigError(f"{where}: key '{name}' is missing; it has no default")
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        message, _, at = str(error).partition(" - at `$")
+        raise ConfigError(f"{where}: {message[0].lower()}{message[1:]} for key '{at.strip('`.')}'") from None
+
+
+def _autoscale(raw: dict[str, Any] | None, file: str, servers: int) -> AutoscaleOptions | None:
+    return None if raw is None else _section(raw, AutoscaleOptions, file, "autoscale").limited_to(servers)
+
+
+def _check_servers(names: list[str], links: list[Link], file: str) -> None:
+    if not names:
+        raise ConfigError(f"{file}: no servers; add a [[server]] section with name and device")
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ConfigError(f"{file} [server]: the name '{min(twice)}' stands twice; give each server its own")
+    if any(link.bandwidth_bytes_per_s <= 0 or link.latency_s < 0 for link in links):
+        raise ConfigError(f"{file} [link]: bandwidth_bytes_per_s must be above 0, latency_s at least 0")
+
+
+def _check_scheduler(options: SchedulerOptions, profile: Profile, where: str) -> None:
+    largest = max(profile.instance_bytes.values())
+    if options.vram_cap_bytes < largest:
+        raise ConfigError(
+            f"{where}: vram_cap_bytes is {options.vram_cap_bytes}, but the largest instance of "
+            f"'{profile.name}' takes {largest}; raise the cap to at least that"
+        )
+    if options.batch_limit < 1 or options.scale_cap < 1:
+        raise ConfigError(f"{where}: batch_limit and scale_cap must be at least 1")
+    if options.batch_limit_s < 0:
+        raise ConfigError(
+            f"{where}: batch_limit_s is {options.batch_limit_s:g}; give seconds, or 0 for no limit"
+        )

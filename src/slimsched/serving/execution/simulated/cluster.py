@@ -1,0 +1,236 @@
+"""The simulated cluster: the same gateway and schedulers as live, driven by profiles and links.
+
+Commands become future events: a block travels over the network and arrives, a batch takes the time its
+profile says, telemetry reaches the gateway late, servers die and return on a timeline. Nothing here
+decides anything.
+"""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from msgspec import Struct
+
+from slimsched.kernel.observer import GATEWAY_NAME, Observer
+from slimsched.kernel.timeline import Timeline
+from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.models.width import SEGMENTS
+from slimsched.serving.domain.batch import Batch
+from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.cluster import GATEWAY, Cluster
+from slimsched.serving.domain.fault import Fault
+from slimsched.serving.domain.service_cost import ALONE, ServiceCost
+from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.execution.simulated.crowding import Crowding
+from slimsched.serving.execution.simulated.network import SimulatedNetwork
+from slimsched.serving.execution.simulated.server import SimulatedServer
+from slimsched.serving.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
+from slimsched.serving.routing.events import (
+    BlockDropped,
+    Event,
+    InputLost,
+    RequestsArrived,
+    SegmentFinished,
+    ServerDown,
+    ServerUp,
+    TelemetryReceived,
+)
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.workload.requests import RequestStream
+
+DRAIN_LIMIT_S = 3600.0
+"""Simulated time after which draining gives up: something, such as the last server, never came back."""
+
+
+class TelemetryOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often servers report, how late it arrives, how long a death goes unnoticed."""
+
+    period_s: float = 0.1
+    delay_s: float = 0.005
+    detection_s: float = 0.5
+
+
+class SimulatedCluster:
+    """Carries out the commands of one gateway and its servers in simulated time."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        gateway: Gateway,
+        schedulers: Sequence[SchedulerOptions],
+        stream: RequestStream,
+        telemetry: TelemetryOptions,
+        faults: Sequence[Fault] = (),
+        observers: Sequence[Observer] = (),
+        costs: Sequence[ServiceCost] = (),
+        crowding: Crowding | None = None,
+    ) -> None:
+        self.timeline = Timeline()
+        self._cluster = cluster
+        self._gateway = gateway
+        self._schedulers = schedulers
+        self._stream = stream
+        self._telemetry = telemetry
+        self._observers = observers
+        self._costs = costs or [ALONE] * len(cluster)
+        self._crowding = crowding
+        self._network = SimulatedNetwork(cluster)
+        self._lives = [0] * len(cluster)
+        self.servers = [self._boot(index) for index in range(len(cluster))]
+        for fault in faults:
+            self.timeline.at(fault.at_s, self._fault, fault)
+        self.timeline.at(telemetry.period_s, self._sample)
+
+    def run(self, until_s: float, *, drain: bool = False) -> float:
+        """Run to the end of the given time, or with `drain` until every request is answered."""
+        timeline, stream = self.timeline, self._stream
+        arrival_s = stream.next_s()
+        while True:
+            next_s = timeline.next_s()
+            if min(next_s, arrival_s) > until_s and not (drain and self._gateway.in_system):
+                break
+            if next_s > until_s + DRAIN_LIMIT_S:
+                break
+            if arrival_s <= next_s:
+                self._arrive(min(next_s, until_s))
+                arrival_s = stream.next_s()
+            else:
+                timeline.advance()
+        timeline.now_s = max(timeline.now_s, until_s)
+        return timeline.now_s
+
+    def segment_finished(self, server: int, batch: Batch) -> None:
+        """A server reports a batch: the metadata travels, and after the last segment the logits."""
+        if batch.key.last_segment == SEGMENTS - 1:
+            size = batch.size * self._cluster.network.classes * 4
+            at_s = self._network.send(server, GATEWAY, size, self.timeline.now_s)
+        else:
+            at_s = self._network.notify(server, GATEWAY, self.timeline.now_s)
+        key = batch.key
+        event = SegmentFinished(server=server, width=key.width, ahead=key.ahead, blocks=batch.blocks)
+        self.timeline.at(at_s, self._tell, event)
+
+    def block_dropped(self, server: int, block: Block, reason: str) -> None:
+        """A server reports that it gave a block up."""
+        at_s = self._network.notify(server, GATEWAY, self.timeline.now_s)
+        self.timeline.at(at_s, self._tell, BlockDropped(server=server, block=block, reason=reason))
+
+    def busy_changed(self, server: int) -> None:
+        """Servers of one GPU slow each other down while they are busy."""
+        if not self._crowding:
+            return
+        together = [self.servers[index] for index in self._crowding.neighbours(server)]
+        busy = sum(one.alive and one.device.is_busy for one in together)
+        for one in together:
+            one.crowd(self._crowding.slowdown(busy - one.device.is_busy))
+
+    def _arrive(self, until_s: float) -> None:
+        """Hand over one request, or all that come before anything else happens."""
+        requests = self._stream.take_until(until_s) if self._gateway.awaits_step else self._stream.take_one()
+        self.timeline.now_s = requests[-1].arrival_s
+        self._tell(RequestsArrived(requests=requests))
+
+    def _tell(self, event: Event) -> None:
+        """Feed the gateway one event and carry its commands out."""
+        now_s = self.timeline.now_s
+        commands = self._gateway.handle(event, now_s=now_s)
+        for observer in self._observers:
+            observer.observe(now_s, GATEWAY_NAME, event, commands)
+        for command in commands:
+            self._carry_out(command, now_s)
+
+    def _carry_out(self, command: Command, now_s: float) -> None:
+        match command:
+            case SendBlock(server=server, block=block, source=source):
+                self._send(server, block, source, now_s)
+            case RecallRequests(server=server, requests=requests):
+                at_s = self._network.notify(GATEWAY, server, now_s)
+                self.timeline.at(at_s, self.servers[server].recall, requests)
+            case WakeAt(at_s=at_s):
+                self.timeline.at(at_s, self._tell, Wake())
+            case Answer() | Drop():
+                pass  # the client has it; meters count it
+            case _:
+                assert_never(command)
+
+    def _send(self, server: int, block: Block, source: int, now_s: float) -> None:
+        """Move a block's inputs to its server, from the gateway or straight from the server that has them."""
+        target = self.servers[server]
+        if source == server:
+            arrival_s = self._network.notify(GATEWAY, server, now_s)
+            self.timeline.at(arrival_s, self._deliver, (target, block))
+            return
+        if source != GATEWAY:
+            now_s = self._network.notify(GATEWAY, source, now_s)
+        size = self._cluster.input_bytes(block.key.segment, block.key.previous, source) * len(block.requests)
+        arrival_s = self._network.send(source, server, size, now_s)
+        if source == GATEWAY:
+            self.timeline.at(arrival_s, self._deliver, (target, block))
+        else:
+            self.timeline.at(arrival_s, self._deliver_from, (target, block, self.servers[source]))
+
+    def _deliver(self, arrival: tuple[SimulatedServer, Block]) -> None:
+        target, block = arrival
+        if target.alive:
+            target.receive(block)
+
+    def _deliver_from(self, arrival: tuple[SimulatedServer, Block, SimulatedServer]) -> None:
+        target, block, source = arrival
+        if source.alive:
+            self._deliver((target, block))
+        elif target.alive:
+            at_s = self._network.notify(target.index, GATEWAY, self.timeline.now_s)
+            self.timeline.at(at_s, self._tell, InputLost(server=target.index, block=block))
+
+    def _sample(self, _: None) -> None:
+        """All servers read their sensors; the gateway hears of it later."""
+        telemetry, now_s = self._telemetry, self.timeline.now_s
+        for server in self.servers:
+            if server.alive:
+                reading = (server, server.sample())
+                self.timeline.at(now_s + telemetry.delay_s, self._report, reading)
+        self.timeline.at(now_s + telemetry.period_s, self._sample)
+
+    def _report(self, reading: tuple[SimulatedServer, ServerSnapshot]) -> None:
+        server, snapshot = reading
+        if server.alive:
+            self._tell(TelemetryReceived(server=server.index, snapshot=snapshot))
+
+    def _fault(self, fault: Fault) -> None:
+        index, now_s = self._cluster.names.index(fault.server), self.timeline.now_s
+        server = self.servers[index]
+        match fault.kind:
+            case "kill":
+                if server.alive:
+                    server.alive = False
+                    self.timeline.at(
+                        now_s + self._telemetry.detection_s, self._tell, ServerDown(server=index)
+                    )
+            case "restore":
+                if not server.alive:
+                    self.servers[index] = self._boot(index)
+                    at_s = now_s + self._telemetry.detection_s
+                    self.timeline.at(at_s, self._tell, ServerUp(server=index))
+            case "slow":
+                server.slow(fault.slowdown)
+            case _:
+                assert_never(fault.kind)
+
+    def _boot(self, index: int) -> SimulatedServer:
+        """A fresh server; each life has its own name in the log."""
+        self._lives[index] += 1
+        life = "" if self._lives[index] == 1 else f"#{self._lives[index]}"
+        server = SimulatedServer(
+            index=index,
+            name=self._cluster.names[index] + life,
+            profile=self._cluster.profiles[index],
+            cost=self._costs[index],
+            options=self._schedulers[index],
+            timeline=self.timeline,
+            upstream=self,
+            observers=self._observers,
+        )
+        server.device.sample(self.timeline.now_s)
+        server.start(warm=self._lives[index] == 1)
+        return server

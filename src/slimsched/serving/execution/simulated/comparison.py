@@ -1,0 +1,72 @@
+"""Several routers over several seeds, on all cores, as one table."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from math import sqrt
+from multiprocessing import get_context
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.routing.registry import RouterMaker, make_router
+from slimsched.serving.telemetry.summary import Summary
+from slimsched.serving.telemetry.trace import Trace
+
+
+class Compared(Struct, frozen=True, kw_only=True):
+    """One router: the mean row over seeds, half the 95 % interval by figure, and the first seed's trace."""
+
+    summary: Summary
+    ci95: dict[str, float]
+    trace: Trace
+
+
+def compare(
+    scenario: Scenario,
+    routers: Sequence[str],
+    *,
+    seed: int,
+    seeds: int,
+    workers: int,
+    progress: Callable[[str], None],
+    make: RouterMaker = make_router,
+    pool: Executor | None = None,
+) -> list[Compared]:
+    """Run every router on every seed; figures do not depend on who shares the work: workers, or a pool."""
+    for router in routers:
+        make(router, scenario.cluster, seed)  # refuse an unknown one before a long run begins
+    runs = [(scenario, router, seed + number, make) for router in routers for number in range(seeds)]
+    traces: list[Trace] = []
+    if workers <= 1 and pool is None:
+        for run in runs:
+            traces.append(_one(run))
+            progress(run[1])
+    else:
+        with pool or ProcessPoolExecutor(min(workers, len(runs)), mp_context=get_context("fork")) as running:
+            for run, trace in zip(runs, running.map(_one, runs), strict=True):
+                traces.append(trace)
+                progress(run[1])
+    return [_gather(traces[i * seeds : (i + 1) * seeds]) for i in range(len(routers))]
+
+
+def _one(run: tuple[Scenario, str, int, RouterMaker]) -> Trace:
+    scenario, router, seed, make = run
+    return simulate(scenario, router, seed=seed, make=make)
+
+
+def _gather(traces: list[Trace]) -> Compared:
+    """Mean of every figure and Student's half interval of the mean."""
+    from scipy.special import stdtrit  # the quantile of Student's t
+
+    rows = [msgspec.structs.asdict(trace.summary) for trace in traces]
+    mean, ci95 = dict(rows[0]), {}
+    for name, first in rows[0].items():
+        if isinstance(first, float | int) and len(rows) > 1:
+            values = np.array([row[name] for row in rows], dtype=float)
+            mean[name] = type(first)(values.mean()) if isinstance(first, float) else round(values.mean())
+            width = stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / sqrt(len(values))
+            ci95[name] = float(width)
+    return Compared(summary=Summary(**mean), ci95=ci95, trace=traces[0])

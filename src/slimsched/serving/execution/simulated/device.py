@@ -1,0 +1,124 @@
+"""A device that runs batches as its profile says, several at once, each slowed by the others."""
+
+from collections import deque
+from math import inf
+
+from slimsched.serving.domain.batch import Batch
+from slimsched.serving.domain.profile import Profile
+from slimsched.serving.domain.service_cost import ALONE, ServiceCost
+
+
+class _Work:
+    """A batch on the device and how much of it is left."""
+
+    __slots__ = ("batch", "energy_j", "latencies_s", "left", "rate_per_s", "started_s")
+
+    def __init__(self, batch: Batch, profile: Profile, cost: ServiceCost, now_s: float) -> None:
+        self.batch = batch
+        self.latencies_s = profile.latencies_s(batch.key, batch.size)
+        if cost is not ALONE:
+            self.latencies_s = [cost.latency_s(alone_s, now_s) for alone_s in self.latencies_s]
+        self.energy_j = profile.energy_j(batch.key, batch.size)
+        self.left = 1.0
+        self.rate_per_s = 0.0
+        self.started_s = now_s
+
+
+class SimulatedDevice:
+    """Processor sharing by profile: with c batches running each proceeds at 1 / latency(key, size, c).
+
+    At most as many run at once as were profiled together; further ones wait for a lane in order of arrival.
+    Beside busy neighbours on the same GPU everything takes `crowding` times as long.
+    """
+
+    def __init__(self, profile: Profile, cost: ServiceCost = ALONE) -> None:
+        self.profile = profile
+        self.slowdown = self.crowding = 1.0
+        self._cost = cost
+        self.version = 0  # changes whenever the next finish does
+        self._running: list[_Work] = []
+        self._waiting: deque[_Work] = deque()
+        self._first: _Work | None = None
+        self._first_s = inf
+        self._since_s = 0.0
+        self._active_w = 0.0
+        self._sampled_s = 0.0
+        self._busy_s = 0.0
+        self._active_j = 0.0
+
+    def start(self, batch: Batch, now_s: float) -> None:
+        """Begin a batch beside those already running."""
+        self._pass_time(now_s)
+        work = _Work(batch, self.profile, self._cost, now_s)
+        if len(self._running) < self.profile.top_concurrency:
+            self._running.append(work)
+            self._share()
+        else:
+            self._waiting.append(work)
+
+    def next_finish_s(self) -> float | None:
+        """When the next batch will be done if nothing else starts."""
+        return None if self._first is None else self._first_s
+
+    def finish(self, now_s: float) -> tuple[Batch, float, float]:
+        """Take the batch that is done: it, the time it took, the energy it drew above idle."""
+        done = self._first
+        assert done is not None
+        self._pass_time(now_s)
+        self._running.remove(done)
+        if self._waiting:
+            self._waiting[0].started_s = now_s
+            self._running.append(self._waiting.popleft())
+        self._share()
+        return done.batch, now_s - done.started_s, done.energy_j
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything runs."""
+        return bool(self._running)
+
+    def crowd(self, crowding: float, now_s: float) -> None:
+        """From now on neighbours make everything take `crowding` times as long."""
+        self._pass_time(now_s)
+        self.crowding = crowding
+        self._share()
+
+    def slow(self, factor: float, now_s: float) -> None:
+        """From now on everything takes `factor` times as long as the profile says."""
+        self._pass_time(now_s)
+        self.slowdown = factor
+        self._share()
+
+    def sample(self, now_s: float) -> tuple[float, float]:
+        """Utilization and mean power since the last sample."""
+        self._pass_time(now_s)
+        period_s = now_s - self._sampled_s
+        if period_s <= 0.0:
+            return 0.0, self.profile.idle_w
+        seen = self._busy_s / period_s, self.profile.idle_w + self._active_j / period_s
+        self._sampled_s, self._busy_s, self._active_j = now_s, 0.0, 0.0
+        return seen
+
+    def _pass_time(self, now_s: float) -> None:
+        """Bring what runs up to now."""
+        passed_s = now_s - self._since_s
+        self._since_s = now_s
+        if passed_s > 0.0 and self._running:
+            self._busy_s += passed_s
+            self._active_j += passed_s * self._active_w
+            for work in self._running:
+                work.left -= passed_s * work.rate_per_s
+
+    def _share(self) -> None:
+        """Set everyone's pace for the number that runs now, and see who will be done first."""
+        self.version += 1
+        self._first, least_s, active_w = None, inf, 0.0
+        pace, column = 1.0 / (self.slowdown * self.crowding), len(self._running) - 1
+        for work in self._running:
+            work.rate_per_s = rate = pace / work.latencies_s[column]
+            active_w += work.energy_j * rate
+            left_s = work.left / rate
+            if left_s < least_s:
+                self._first, least_s = work, left_s
+        self._first_s = self._since_s + max(0.0, least_s)
+        self._active_w = active_w

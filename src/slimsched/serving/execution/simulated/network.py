@@ -1,0 +1,31 @@
+"""The network between gateway and servers: transfers take time and queue at both ends."""
+
+from slimsched.serving.domain.cluster import GATEWAY, Cluster
+
+
+class SimulatedNetwork:
+    """A star: each place has one link, as fast out as in, which serves its transfers one after another."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        places = [GATEWAY, *range(len(cluster))]
+        self._out_free_s = dict.fromkeys(places, 0.0)
+        self._in_free_s = dict.fromkeys(places, 0.0)
+
+    def send(self, source: int, target: int, size_bytes: float, now_s: float) -> float:
+        """Queue a transfer at the sender's link, then at the receiver's; return when the last byte arrives.
+
+        The receiver takes bytes in while they are sent, so on idle links the slower one sets the pace.
+        """
+        if source == target:
+            return now_s
+        out, into = self._cluster.link_of(source), self._cluster.link_of(target)
+        start_s = max(now_s, self._out_free_s[source])
+        sent_s = start_s + size_bytes / out.bandwidth_bytes_per_s
+        taken_s = max(sent_s, max(start_s, self._in_free_s[target]) + size_bytes / into.bandwidth_bytes_per_s)
+        self._out_free_s[source], self._in_free_s[target] = sent_s, taken_s
+        return taken_s + out.latency_s + into.latency_s
+
+    def notify(self, source: int, target: int, now_s: float) -> float:
+        """When a message too small to queue arrives."""
+        return now_s + self._cluster.link_of(source).latency_s + self._cluster.link_of(target).latency_s

@@ -1,0 +1,175 @@
+"""One simulated server: the real local scheduler, a device by profile, and the glue between them."""
+
+from collections.abc import Sequence
+from typing import Protocol, assert_never
+
+from slimsched.kernel.observer import Observer
+from slimsched.kernel.timeline import Timeline
+from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.serving.domain.batch import Batch
+from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.profile import Profile
+from slimsched.serving.domain.service_cost import ALONE, ServiceCost
+from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.execution.simulated.device import SimulatedDevice
+from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
+from slimsched.serving.scheduling.events import (
+    BatchFinished,
+    BlockArrived,
+    Event,
+    InstanceLoaded,
+    InstanceUnloaded,
+    RequestsRecalled,
+    Started,
+    TelemetrySampled,
+)
+from slimsched.serving.scheduling.greedy import GreedyScheduler
+from slimsched.serving.scheduling.options import SchedulerOptions
+
+UNLOAD_S = 0.001
+
+
+class Upstream(Protocol):
+    """Whom a server reports to."""
+
+    def segment_finished(self, server: int, batch: Batch) -> None:
+        """A batch is done."""
+        ...
+
+    def block_dropped(self, server: int, block: Block, reason: str) -> None:
+        """A block was given up."""
+        ...
+
+    def busy_changed(self, server: int) -> None:
+        """A device began to work, or has nothing more to do."""
+        ...
+
+
+class SimulatedServer:
+    """Feeds events to a GreedyScheduler and turns its commands into future events.
+
+    A server that dies is not told: the cluster stops using it, and what its device had under way is
+    recognised as late because `alive` is False.
+    """
+
+    def __init__(
+        self,
+        *,
+        index: int,
+        name: str,
+        profile: Profile,
+        options: SchedulerOptions,
+        timeline: Timeline,
+        upstream: Upstream,
+        observers: Sequence[Observer],
+        cost: ServiceCost = ALONE,
+    ) -> None:
+        self.index = index
+        self.name = name
+        self.alive = True
+        self.scheduler = GreedyScheduler(options, profile)
+        self.device = SimulatedDevice(profile, cost)
+        self._timeline = timeline
+        self._upstream = upstream
+        self._observers = observers
+        self._is_warm = False
+
+    def start(self, *, warm: bool = False) -> None:
+        """Begin with what shall always be loaded; a warm server has loaded it before its time begins."""
+        self._is_warm = warm
+        self._handle(Started())
+        self._is_warm = False
+
+    def receive(self, block: Block) -> None:
+        """A block and its inputs are here."""
+        self._handle(BlockArrived(block=block))
+
+    def recall(self, requests: tuple[int, ...]) -> None:
+        """Nobody waits for these requests any more."""
+        self._happen(RequestsRecalled(requests=requests))
+
+    def sample(self) -> ServerSnapshot:
+        """Read the sensors, tell the scheduler, and return what the gateway shall see."""
+        now_s = self._timeline.now_s
+        utilization, power_w = self.device.sample(now_s)
+        fleet = self.scheduler.fleet
+        self._handle(
+            TelemetrySampled(utilization=utilization, power_w=power_w, vram_bytes=fleet.memory_bytes)
+        )
+        return ServerSnapshot(
+            taken_s=now_s,
+            utilization=utilization,
+            power_w=power_w,
+            vram_bytes=fleet.memory_bytes,
+            queued=self.scheduler.queued_by_segment(),
+            instances=len(fleet),
+        )
+
+    def crowd(self, crowding: float) -> None:
+        """The neighbours on its GPU are busy, or no longer."""
+        if crowding != self.device.crowding:
+            self.device.crowd(crowding, self._timeline.now_s)
+            self._expect_finish()
+
+    def slow(self, factor: float) -> None:
+        """Change the device's speed."""
+        self.device.slow(factor, self._timeline.now_s)
+        self._expect_finish()
+
+    def _handle(self, event: Event) -> None:
+        """Feed one event and carry the commands out."""
+        now_s = self._timeline.now_s
+        commands = self.scheduler.handle(event, now_s=now_s)
+        for observer in self._observers:
+            observer.observe(now_s, self.name, event, commands)
+        was_busy, started = self.device.is_busy, False
+        for command in commands:
+            started |= self._carry_out(command, now_s)
+        if started:
+            self._expect_finish()
+            if not was_busy:
+                self._upstream.busy_changed(self.index)
+
+    def _carry_out(self, command: Command, now_s: float) -> bool:
+        """Do what the scheduler wants; True when the device has new work."""
+        match command:
+            case RunBatch(batch=batch):
+                self.device.start(batch, now_s)
+                return True
+            case LoadInstance(instance=instance):
+                load_s = self.device.profile.load_s[instance.segment, instance.width] * self.device.slowdown
+                self._later(now_s + (0.0 if self._is_warm else load_s), InstanceLoaded(instance=instance.id))
+            case UnloadInstance(instance=instance_id):
+                self._later(now_s + UNLOAD_S, InstanceUnloaded(instance=instance_id))
+            case DropBlock(block=block, reason=reason):
+                self._upstream.block_dropped(self.index, block, reason)
+            case WakeAt(at_s=at_s):
+                self._later(at_s, Wake())
+            case _:
+                assert_never(command)
+        return False
+
+    def _later(self, at_s: float, event: Event) -> None:
+        self._timeline.at(at_s, self._happen, event)
+
+    def _happen(self, event: Event) -> None:
+        if self.alive:
+            self._handle(event)
+
+    def _expect_finish(self) -> None:
+        """Schedule the device's next finish; a later change makes this one void."""
+        at_s = self.device.next_finish_s()
+        if at_s is not None:
+            self._timeline.at(at_s, self._finish, self.device.version)
+
+    def _finish(self, version: int) -> None:
+        if not self.alive or version != self.device.version:
+            return
+        batch, busy_s, energy_j = self.device.finish(self._timeline.now_s)
+        self._upstream.segment_finished(self.index, batch)
+        before = self.device.version
+        self._handle(BatchFinished(instance=batch.instance, busy_s=busy_s, energy_j=energy_j))
+        if self.device.version == before:
+            self._expect_finish()
+            if not self.device.is_busy:
+                self._upstream.busy_changed(self.index)

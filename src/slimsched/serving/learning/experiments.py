@@ -1,0 +1,166 @@
+"""The experiments behind docs/results.md: what is run, on which scenarios, with which routers."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slimsched.serving.domain.fault import Fault
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.simulated.comparison import Compared, compare
+from slimsched.serving.learning.registry import make_router
+from slimsched.serving.routing.fluid import capacity_per_s
+
+FRONT = tuple(f"drift-plus-penalty:v={v}" for v in (0.1, 0.2, 0.35, 0.5, 1))
+"""The strongest classical router at five settings: its whole front of accuracy against p99."""
+
+WIDER = ("drift-plus-penalty:v=2", "drift-plus-penalty:v=5")
+"""More of the front, for loads that leave queues short."""
+
+RIVALS = ("sed", "drift-plus-penalty:v=0.2", "drift-plus-penalty:v=0.5")
+AT_LIMITS = ("goal", "goal:p99_ms=60", "goal:p99_ms=100")
+LOADS = {0.05: 8, 0.1: 7, 0.2: 6, 0.35: 5, 0.5: 4, 0.7: 3.5, 0.9: 3.2, 1.0: 3.2, 1.2: 3.2}
+"""Shares of what the cluster can carry at its narrowest width, and for how many seconds each is run."""
+
+WARMUP_S = 2.0
+"""Left out of all figures: instances are loaded and prices settle."""
+
+TRACES = ("azure_llm_2023_conv.csv.gz", "twitter_2021-08_req_per_s.tbz2")
+ABLATIONS = {
+    "goal": "all of it",
+    "goal:planner=0": "no planner: queues alone set the price",
+    "goal:integral_per_s=0": "planner without its correction by the backlog",
+    "goal:crowd_per_s=0": "no price for a crowded server",
+    "goal:wait=0.0001": "own waiting and running not counted",
+    "goal:move=0.0001": "moves not counted",
+    "goal:cold=0": "cold widths asked for like warm ones",
+}
+
+
+class Case(Struct, frozen=True, kw_only=True):
+    """One row group: a scenario and the routers tried on it."""
+
+    label: str
+    scenario: Scenario
+    routers: tuple[str, ...]
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """How many seeds on how many processes."""
+
+    seed: int
+    seeds: int
+    workers: int
+    progress: Callable[[str], None]
+
+
+def run_case(case: Case, how: Run) -> list[Compared]:
+    """All routers of a case."""
+    return compare(
+        case.scenario,
+        case.routers,
+        seed=how.seed,
+        seeds=how.seeds,
+        workers=how.workers,
+        progress=how.progress,
+        make=make_router,
+    )
+
+
+def front_accuracy(found: Iterable[Compared], p99_s: float) -> float | None:
+    """What drift-plus-penalty gives at a p99, between its settings; None where all are slower, or quicker."""
+    rows = [one.summary for one in found if one.summary.router in (*FRONT, *WIDER)]
+    best: list[tuple[float, float]] = []  # (p99, accuracy), dominated settings left out
+    for row in sorted(rows, key=lambda row: row.latency_p99_s):
+        if not best or row.accuracy > best[-1][1]:
+            best.append((row.latency_p99_s, row.accuracy))
+    if not best or not best[0][0] <= p99_s <= max(row.latency_p99_s for row in rows):
+        return None
+    return float(np.interp(p99_s, [p99 for p99, _ in best], [accuracy for _, accuracy in best]))
+
+
+def loads(paper: Scenario, seconds: float | None) -> list[Case]:
+    """From an easy load to more than the cluster can carry."""
+    capacity = capacity_per_s(paper.cluster, (0.25,) * 4)
+    return [
+        Case(
+            label=f"{100 * share:.0f} % = {share * capacity:,.0f}/s",
+            scenario=_timed(paper.with_load(rate_per_s=share * capacity), seconds or length_s),
+            routers=(*FRONT, *(WIDER if share <= 0.2 else ()), *AT_LIMITS),
+        )
+        for share, length_s in LOADS.items()
+    ]
+
+
+def _timed(scenario: Scenario, seconds: float) -> Scenario:
+    """A run of this length, its warm-up left out."""
+    return scenario.with_load(seconds=seconds, warmup_s=min(WARMUP_S, 0.5 * seconds))
+
+
+def robustness(paper: Scenario, seconds: float | None, data: Path | None) -> list[Case]:
+    """Other arrivals, faults and old telemetry, at the load of Table III."""
+    paper = _timed(paper, seconds or 8.0)
+    length_s = paper.load.seconds
+    at_s, back_s = 0.3 * length_s, 0.7 * length_s
+    kinds: list[tuple[str, Scenario]] = [("poisson", paper)]
+    kinds += [(kind, paper.with_load(arrivals=kind)) for kind in ("bursty", "diurnal", "step")]
+    for name in TRACES if data is not None else ():
+        assert data is not None
+        kinds.append((name.split(".")[0], paper.with_load(arrivals=str(data / "arrivals" / name))))
+    first = paper.cluster.names[0]
+    died = (Fault(server=first, at_s=at_s, kind="kill"), Fault(server=first, at_s=back_s, kind="restore"))
+    slow = (Fault(server=first, at_s=at_s, kind="slow", slowdown=3.0),)
+    kinds += [
+        ("server-0 dies, returns", paper.with_faults(died)),
+        ("server-0 3 × slower", paper.with_faults(slow)),
+        ("telemetry 1 s old", replace(paper, telemetry=replace(paper.telemetry, delay_s=1.0))),
+    ]
+    return [Case(label=label, scenario=scenario, routers=(*RIVALS, "goal")) for label, scenario in kinds]
+
+
+def scale(scenarios: Sequence[Scenario], seconds: float | None) -> list[Case]:
+    """Q2: more servers of mixed speed; what was trained elsewhere is used as it is."""
+    lengths = {"paper": 8.0, "edge-12": 14.0, "fleet-64": 1.0}
+    cases = []
+    for one in scenarios:
+        scenario = _timed(one, seconds or lengths.get(one.name, one.load.seconds))
+        routers = ("random", "sed", FRONT[0], FRONT[1], FRONT[3], "goal", "goal:target_s=0.006")
+        cases.append(
+            Case(label=f"{one.name}, {len(one.cluster)} servers", scenario=scenario, routers=routers)
+        )
+    return cases
+
+
+def variance(paper: Scenario, seconds: float | None) -> list[Case]:
+    """Q1: is the gain kept without the spread?"""
+    routers = ("random", "ppo-efficient", "ppo-balanced", "goal")
+    return [Case(label="Q1", scenario=paper.with_load(seconds=seconds or 20.0), routers=routers)]
+
+
+def goals(paper: Scenario, seconds: float | None) -> list[Case]:
+    """Are stated goals met?"""
+    stated = (
+        "goal:p99_ms=60",
+        "goal:p99_ms=80",
+        "goal:p99_ms=150",
+        "goal:min_accuracy=75.5",
+        "goal:minimise=energy:min_accuracy=75",
+        "goal:minimise=energy:min_accuracy=73:p99_ms=80",
+        "goal:minimise=latency:min_accuracy=74",
+    )
+    return [Case(label="goals", scenario=_timed(paper, seconds or 8.0), routers=stated)]
+
+
+def ablation(paper: Scenario, seconds: float | None) -> list[Case]:
+    """What each part earns, at four loads."""
+    routers = tuple(ABLATIONS)
+    return [
+        Case(
+            label=f"{rate:,.0f}/s",
+            scenario=_timed(paper.with_load(rate_per_s=rate), seconds or length_s),
+            routers=routers,
+        )
+        for rate, length_s in ((4800.0, 6.0), (9200.0, 6.0), (25_671.0, 4.0), (51_342.0, 3.2))
+    ]

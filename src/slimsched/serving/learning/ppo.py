@@ -1,0 +1,222 @@
+"""The paper's PPO router, equations (1) to (13).
+
+State (1) is `routing.routers.ppo.state_of`, the reward (7) `learning.rollout.Outcome.reward`, the update
+(6) to (13) `kernel.ppo`; the rest is here.
+Where the paper is silent: docs/decisions/0030-ppo-where-the-paper-is-silent.md.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+import numpy as np
+import torch
+from msgspec import Struct
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from slimsched.kernel.ppo import Losses, UpdateOptions, advantages, descend, losses
+from slimsched.models.width import WIDTHS
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.learning.rollout import Outcome, RewardWeights, Rollout
+from slimsched.serving.routing.routers.ppo import Decision, PpoRouter
+from slimsched.serving.routing.routers.random import group_sizes
+
+Values = NDArray[np.float64]
+
+
+class PpoOptions(UpdateOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The paper's constants where it gives them (clip, c_v, K), ours where it does not."""
+
+    weights: RewardWeights = RewardWeights()
+    updates: int = 90
+    clusters: int = 4  # simulated side by side, their episodes staggered
+    window_s: float = 0.25  # simulated time of each between updates
+    episode_s: float = 12.0
+    hidden: int = 64
+    epsilon_max: float = 0.3
+    epsilon_min: float = 0.02
+    epsilon_share: float = 0.5  # T_dec as a share of the updates
+
+
+# ---------------------------------------------------------------------------------- (3) the network
+
+
+class PolicyNetwork(nn.Module):
+    """(ℓ_srv, ℓ_w, ℓ_g, V)(s) = MLP(s): two shared layers, three heads in one matrix, one value."""
+
+    def __init__(self, state: int, choices: tuple[int, int, int], hidden: int) -> None:
+        super().__init__()
+        self.choices = choices
+        self.input = nn.Linear(state, hidden)
+        self.hidden = nn.Linear(hidden, hidden)
+        self.heads = nn.Linear(hidden, sum(choices))
+        self.value = nn.Linear(hidden, 1)
+        nn.init.zeros_(self.heads.bias)
+        nn.init.normal_(self.heads.weight, std=0.01)  # begin as uniform random routing
+
+    def forward(self, states: Tensor) -> tuple[list[Tensor], Tensor]:
+        x = torch.tanh(self.hidden(torch.tanh(self.input(states))))
+        return list(self.heads(x).split(self.choices, dim=1)), self.value(x).squeeze(1)
+
+
+# ------------------------------------------------------------------------------- (5) exploration
+
+
+def epsilon_at(step: float, decay_steps: float, low: float, high: float) -> float:
+    """ε_t = max(ε_min, ε_max + t / T_dec · (ε_min − ε_max)), eq. (5)."""
+    return max(low, high + step / decay_steps * (low - high))
+
+
+# ---------------------------------------------------------------------- collect, update, report
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """What one update saw: the curve of a training run."""
+
+    update: int
+    decisions: int
+    reward: float
+    accuracy: float
+    latency_s: float
+    energy_j: float
+    imbalance: float
+    entropy: float
+    value_loss: float
+    epsilon: float
+
+
+class PpoTrainer:
+    """Collect → advantages → update → report; the cluster runs on between updates, as a live one would."""
+
+    def __init__(self, scenario: Scenario, options: PpoOptions, *, seed: int) -> None:
+        self.options = options
+        self.scenario = scenario.with_load(seconds=options.episode_s)
+        self._seed = 1_000_000 + 1000 * seed  # far from the seeds runs are compared on
+        torch.manual_seed(seed)
+        self._shuffle = torch.Generator().manual_seed(seed)
+        cluster = scenario.cluster
+        state = 2 + 3 * len(cluster)
+        choices = (len(cluster), len(WIDTHS), len(group_sizes(cluster.batch_limit)))
+        self.network = PolicyNetwork(state, choices, options.hidden)
+        self.optimiser = torch.optim.Adam(self.network.parameters(), lr=options.learning_rate)
+        self.mean, self.deviation, self._states = np.zeros(state), np.ones(state), 0.0
+        self._routers = [
+            PpoRouter(cluster, Random(f"{seed}/{number}"), self.weights(), options.epsilon_max)
+            for number in range(options.clusters)
+        ]
+        self._rollouts: list[Rollout | None] = [None] * options.clusters
+        self.update_number = 0
+        self._scale = 1.0  # running deviation of rewards: keeps V within reach
+
+    def train(self, report: Callable[[Progress], None]) -> None:
+        """All updates that are still to come."""
+        while self.update_number < self.options.updates:
+            report(self.step())
+
+    def step(self) -> Progress:
+        """One window of simulated time and one update."""
+        options = self.options
+        epsilon = epsilon_at(
+            self.update_number,
+            max(1.0, options.epsilon_share * options.updates),
+            options.epsilon_min,
+            options.epsilon_max,
+        )
+        decisions, outcomes = self._collect(epsilon)
+        rewards = np.array([outcome.reward(options.weights) for outcome in outcomes])
+        last = self._update(decisions, rewards, epsilon)
+        self.update_number += 1
+        return Progress(
+            update=self.update_number,
+            decisions=len(decisions),
+            reward=float(rewards.mean()),
+            accuracy=float(np.mean([outcome.accuracy for outcome in outcomes])),
+            latency_s=float(np.mean([outcome.latency_s for outcome in outcomes])),
+            energy_j=float(np.mean([outcome.energy_j for outcome in outcomes])),
+            imbalance=float(np.mean([outcome.imbalance for outcome in outcomes])),
+            entropy=float(last.entropy.detach()),
+            value_loss=float(last.value.detach()),
+            epsilon=epsilon,
+        )
+
+    def _collect(self, epsilon: float) -> tuple[list[Decision], list[Outcome]]:
+        """Blocks that came back in one window of every cluster, each with the decision that sent it."""
+        weights, decisions, outcomes = self.weights(), [], []
+        for number, router in enumerate(self._routers):
+            router.epsilon = epsilon
+            router.use(weights)
+            back = self._rollout(number).advance(self.options.window_s)
+            made = router.decisions
+            assert made is not None
+            decisions += [made[outcome.decision] for outcome in back]
+            outcomes += back
+        return decisions, outcomes
+
+    def _rollout(self, number: int) -> Rollout:
+        """The episode a cluster is in, a new one when it is over; the first ones end one after another."""
+        found = self._rollouts[number]
+        if found is None or found.is_over:
+            share = 1.0 if found is not None else (number + 1) / len(self._rollouts)
+            self._seed += 1
+            scenario = self.scenario.with_load(seconds=share * self.options.episode_s)
+            self._routers[number].decisions = []
+            found = self._rollouts[number] = Rollout(scenario, self._routers[number], seed=self._seed)
+        return found
+
+    def _update(self, decisions: list[Decision], rewards: Values, epsilon: float) -> Losses:
+        """K epochs of minibatches over what was collected."""
+        options, network = self.options, self.network
+        raw = np.array([decision.state for decision in decisions])
+        self._normalise(raw)
+        states = torch.tensor(np.clip((raw - self.mean) / self.deviation, -10.0, 10.0), dtype=torch.float32)
+        actions = torch.tensor([decision.action for decision in decisions])
+        old = torch.tensor([decision.log_probability for decision in decisions], dtype=torch.float32)
+        self._scale += (
+            0.1 * (float(rewards.std()) - self._scale) if self.update_number else float(rewards.std()) - 1
+        )
+        returns = torch.tensor(rewards / max(self._scale, 1e-6), dtype=torch.float32)
+        mixed = torch.full((len(decisions),), epsilon)
+        with torch.no_grad():
+            advantage = advantages(returns, network(states)[1])
+        for _ in range(options.epochs):
+            for some in torch.split(
+                torch.randperm(len(decisions), generator=self._shuffle), options.minibatch
+            ):
+                logits, values = network(states[some])
+                found = losses(
+                    logits,
+                    values,
+                    actions[some],
+                    mixed[some],
+                    old[some],
+                    advantage[some],
+                    returns[some],
+                    options,
+                )
+                descend(self.optimiser, network, found, options)
+        return found
+
+    def _normalise(self, states: Values) -> None:
+        """Running mean and deviation of the state; slow enough that old decisions stay comparable."""
+        share = max(0.02, len(states) / (self._states + len(states)))
+        self._states += len(states)
+        self.mean += share * (states.mean(axis=0) - self.mean)
+        self.deviation += share * (np.maximum(states.std(axis=0), 1e-3) - self.deviation)
+
+    @property
+    def statistics(self) -> tuple[float, float]:
+        """States seen and the running deviation of rewards."""
+        return self._states, self._scale
+
+    def resume(self, update: int, statistics: tuple[float, ...]) -> None:
+        """Go on after an update; episodes go on with seeds not used before it."""
+        self.update_number = update
+        self._states, self._scale = statistics
+        self._seed += update
+
+    def weights(self) -> dict[str, Values]:
+        """What a PpoRouter needs."""
+        found = {
+            name: value.detach().double().numpy().copy() for name, value in self.network.state_dict().items()
+        }
+        return {**found, "state.mean": self.mean.copy(), "state.deviation": self.deviation.copy()}

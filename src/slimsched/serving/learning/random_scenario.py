@@ -1,0 +1,89 @@
+"""Clusters and loads drawn at random, for training that has to carry over to others."""
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.random import Generator
+
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.device import Device
+from slimsched.serving.domain.fault import Fault
+from slimsched.serving.domain.link import Link
+from slimsched.serving.domain.profile import Profile
+from slimsched.serving.domain.roofline import modelled_profile
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.simulated.cluster import TelemetryOptions
+from slimsched.serving.routing.fluid import capacity_per_s
+from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.workload.load import Load
+
+ARRIVALS = ("poisson", "poisson", "bursty", "diurnal", "step")
+
+MOST_PER_S = 12_000.0
+"""Higher rates only take longer to simulate: devices here are small enough to be overloaded by it."""
+
+
+def random_scenario(like: Scenario, rng: Generator, *, requests: int = 6_000) -> Scenario:
+    """A cluster of 2 to 8 servers of 1 to 3 kinds, its links, and a load from easy to overloaded.
+
+    The network and its accuracies are those of `like`; the length is such that about `requests` come.
+    """
+    kinds = [_device(rng, like, number) for number in range(int(rng.integers(1, 4)))]
+    servers = int(rng.integers(2, 9))
+    profiles = [kinds[int(rng.integers(len(kinds)))] for _ in range(servers)]
+    bandwidth = float(np.exp(rng.uniform(np.log(100e6), np.log(1.2e9))))
+    link = Link(bandwidth_bytes_per_s=bandwidth, latency_s=float(rng.uniform(0.0001, 0.002)))
+    cluster = Cluster(
+        names=[f"server-{number}" for number in range(servers)],
+        profiles=profiles,
+        network=like.cluster.network,
+        accuracy=like.cluster.accuracy,
+        links=[link] * servers,
+        gateway_link=replace(link, bandwidth_bytes_per_s=max(500e6, 4 * bandwidth)),
+        batch_limit=like.cluster.batch_limit,
+    )
+    full, narrow = capacity_per_s(cluster, (1.0,) * 4), capacity_per_s(cluster, (0.25,) * 4)
+    most = max(full, min(0.8 * narrow, MOST_PER_S))
+    rate_per_s = float(np.exp(rng.uniform(np.log(0.5 * full), np.log(most))))
+    seconds = float(np.clip(requests / rate_per_s, 0.5, 6.0))
+    kind = ARRIVALS[int(rng.integers(len(ARRIVALS)))]
+    shape = {"bursty": {"calm_s": 0.8, "burst_s": 0.2}, "diurnal": {"period_s": seconds}}.get(kind, {})
+    load = Load(arrivals=kind, rate_per_s=rate_per_s, seconds=seconds, shape=shape, deadline_s=1.0)
+    return Scenario(
+        name="random",
+        description="drawn for training",
+        cluster=cluster,
+        schedulers=(SchedulerOptions(batch_limit=cluster.batch_limit, vram_cap_bytes=5_000_000_000),)
+        * servers,
+        gateway=replace(like.gateway, step_s=float(rng.choice([0.002, 0.005]))),
+        telemetry=TelemetryOptions(delay_s=float(rng.choice([0.005, 0.2]))),
+        load=load,
+        faults=_faults(rng, cluster, seconds),
+    )
+
+
+def _device(rng: Generator, like: Scenario, number: int) -> Profile:
+    """A device between a small edge box and a large card."""
+    flop_per_s = float(np.exp(rng.uniform(np.log(0.2e12), np.log(2e12))))
+    device = Device(
+        name=f"random-{number}",
+        source="drawn",
+        peak_flop_per_s=flop_per_s,
+        memory_bytes_per_s=flop_per_s * 0.1,
+        memory_bytes=8 * 2**30,
+        idle_w=20.0,
+        peak_w=float(rng.uniform(40.0, 300.0)),
+        launch_s=float(rng.uniform(0.0002, 0.001)),
+        efficiency=0.5,
+        element_bytes=2,
+    )
+    return modelled_profile(device, like.cluster.network)
+
+
+def _faults(rng: Generator, cluster: Cluster, seconds: float) -> tuple[Fault, ...]:
+    """In one scenario of four a server slows down or dies."""
+    if len(cluster) < 3 or rng.uniform() > 0.25:
+        return ()
+    server = cluster.names[int(rng.integers(len(cluster)))]
+    if rng.uniform() < 0.5:
+        return (Fault(server=server, at_s=0.4 * seconds, kind="slow", slowdown=float(rng.uniform(1.5, 4.0))),)
+    return (Fault(server=server, at_s=0.4 * seconds, kind="kill"),)

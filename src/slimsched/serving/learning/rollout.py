@@ -1,0 +1,142 @@
+"""A rollout: the simulated cluster advanced a little at a time, with a reward for every block that came back.
+
+Reward (7), block by block:  r = α·p_acc − β·L − γ·P̄·L − δ·Var(U) + b·(requests / B_max)
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from slimsched.kernel.observer import GATEWAY_NAME
+from slimsched.models.accuracy import AccuracyTable
+from slimsched.models.width import SEGMENTS
+from slimsched.serving.domain.request import Request
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.simulated.cluster import SimulatedCluster
+from slimsched.serving.routing.commands import SendBlock
+from slimsched.serving.routing.events import SegmentFinished
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.router import Router
+from slimsched.serving.telemetry.meter import Meter
+
+
+class RewardWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """α, β, γ, δ and b of eq. (7); `centre` is subtracted from the accuracy prior (p̄ in the paper)."""
+
+    accuracy: float = 1.0  # α
+    latency_per_s: float = 1.0  # β
+    energy_per_j: float = 0.0  # γ
+    imbalance: float = 0.0  # δ
+    bonus: float = 0.03  # b, for a full block: without it blocks of one are the quickest way through
+    centre: float = 0.0
+
+
+class Outcome(Struct, frozen=True):
+    """A block that is back: which decision it was, and the terms of its reward."""
+
+    decision: int
+    accuracy: float  # p_acc
+    latency_s: float  # L_t
+    energy_j: float  # E_t = P̄_t · L_t
+    imbalance: float  # Var(U)
+    fullness: float = 1.0  # requests / B_max
+
+    def reward(self, weights: RewardWeights) -> float:
+        """Eq. (7), term by term."""
+        return (
+            weights.accuracy * (self.accuracy - weights.centre)
+            - weights.latency_per_s * self.latency_s
+            - weights.energy_per_j * self.energy_j
+            - weights.imbalance * self.imbalance
+            + weights.bonus * self.fullness
+        )
+
+
+class OutcomeRecorder:
+    """Follows blocks from decision to return; the n-th decision of a router is block n + 1 of its gateway."""
+
+    def __init__(self, accuracy: AccuracyTable, seen: Observation, batch_limit: int) -> None:
+        self.outcomes: list[Outcome] = []
+        self._accuracy = accuracy
+        self._seen = seen
+        self._batch_limit = batch_limit
+        self._out: dict[int, tuple[float, int, int]] = {}  # block → (sent, requests still out, of so many)
+
+    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        """Note blocks that go out and blocks that come back."""
+        if machine != GATEWAY_NAME:
+            return
+        if isinstance(event, SegmentFinished):
+            for block in event.blocks:
+                sent = self._out.pop(block.id, None)
+                if sent is None:
+                    continue
+                left = sent[1] - len(block.requests)
+                if left > 0:
+                    self._out[block.id] = (sent[0], left, sent[2])
+                else:
+                    self._come_back(block.id, block.requests, event.width, now_s - sent[0], sent[2])
+        for command in commands:
+            if isinstance(command, SendBlock):
+                size = len(command.block.requests)
+                self._out[command.block.id] = (now_s, size, size)
+
+    def _come_back(
+        self, block: int, requests: Sequence[Request], width: float, latency_s: float, size: int
+    ) -> None:
+        seen = self._seen
+        self.outcomes.append(
+            Outcome(
+                block - 1,
+                prior(self._accuracy, requests, width),
+                latency_s,
+                float(seen.power_w.mean()) * latency_s,
+                float(np.var(seen.utilization)),
+                size / self._batch_limit,
+            )
+        )
+
+
+def prior(accuracy: AccuracyTable, requests: Sequence[Request], width: float) -> float:
+    """p_acc: the table's prior for the widths so far; after the last segment, the share that was correct."""
+    first = (*requests[0].widths, width)
+    if len(first) < SEGMENTS:
+        return accuracy.expected(first)
+    found = [accuracy.is_correct((*request.widths, width), request.image) for request in requests]
+    known = [hit for hit in found if hit is not None]
+    return sum(known) / len(known) if known else accuracy.accuracy(first)
+
+
+class Rollout:
+    """One episode of a scenario under a router."""
+
+    def __init__(self, scenario: Scenario, router: Router, *, seed: int) -> None:
+        cluster = scenario.cluster
+        self.gateway = Gateway(cluster, router, scenario.gateway)
+        self.recorder = OutcomeRecorder(cluster.accuracy, self.gateway.seen, cluster.batch_limit)
+        self.meter = Meter(cluster.accuracy)
+        self.simulated = SimulatedCluster(
+            cluster=cluster,
+            gateway=self.gateway,
+            schedulers=scenario.schedulers,
+            stream=scenario.load.stream(seed, cluster.accuracy.images),
+            telemetry=scenario.telemetry,
+            faults=scenario.faults,
+            observers=(self.recorder, self.meter),
+        )
+        self.now_s = 0.0
+        self.ends_s = scenario.load.seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the episode's time has passed."""
+        return self.now_s >= self.ends_s
+
+    def advance(self, seconds: float) -> list[Outcome]:
+        """Let time pass and return what came back in it."""
+        self.recorder.outcomes.clear()
+        self.now_s = min(self.ends_s, self.now_s + seconds)
+        self.simulated.run(self.now_s)
+        return list(self.recorder.outcomes)

@@ -1,0 +1,153 @@
+"""How many servers shall run: a state machine fed with the load, within limits the operator sets.
+
+More when the backlog of a server, or a goal that is missed, has lasted; fewer when the rest could carry the
+load at ease for long enough. One step at a time, and none while the last one is still being made.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from slimsched.kernel.errors import ConfigError
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.guard import GuardedRouter
+
+EASE = 0.6
+"""Utilization the remaining servers may reach when one leaves."""
+
+MISSED_SHARE = 0.01
+"""How far below its floor the mean accuracy counts as missed, as a share of it; p99 likewise times ten."""
+
+
+class AutoscaleOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits and patience; `max` 0 means every server of the scenario."""
+
+    min: int = 1
+    max: int = 0
+    up_backlog_s: float = 0.25  # of one server, in device time, beyond which another is started
+    up_after_s: float = 1.0  # how long that, or a missed goal, must last
+    down_idle_s: float = 30.0  # how long the others could have carried the load before one leaves
+    cooldown_s: float = 5.0  # between two steps
+
+    def limited_to(self, servers: int) -> "AutoscaleOptions":
+        """The same for a scenario with so many servers."""
+        most = self.max or servers
+        if not 1 <= self.min <= most <= servers:
+            raise ConfigError(
+                f"[autoscale] min is {self.min} and max {most}, with {servers} servers in the scenario; "
+                "give 1 ≤ min ≤ max ≤ servers"
+            )
+        if min(self.up_backlog_s, self.up_after_s, self.down_idle_s, self.cooldown_s) < 0:
+            raise ConfigError("[autoscale] times must be at least 0")
+        return AutoscaleOptions(
+            min=self.min,
+            max=most,
+            up_backlog_s=self.up_backlog_s,
+            up_after_s=self.up_after_s,
+            down_idle_s=self.down_idle_s,
+            cooldown_s=self.cooldown_s,
+        )
+
+
+class Load(Struct, frozen=True, kw_only=True):
+    """What one gateway, or all together, have to carry."""
+
+    backlog_s: float = 0.0  # device time of what is sent or waits
+    utilization: float = 0.0  # mean over the servers that are up
+    missed: str = ""  # the goal that is not met, in words
+
+
+class Scale(Struct, frozen=True, kw_only=True):
+    """Run so many servers from now on."""
+
+    servers: int
+    reason: str
+
+
+class Autoscaler:
+    """Remembers since when it has been crowded or idle; answers with the step to take, if any."""
+
+    def __init__(self, options: AutoscaleOptions) -> None:
+        self.options = options
+        self._crowded_s: float | None = None
+        self._idle_s: float | None = None
+        self._stepped_s = float("-inf")
+
+    def decide(self, load: Load, *, wanted: int, up: int, now_s: float) -> Scale | None:
+        """The next step, with `wanted` servers asked for and `up` of them serving."""
+        options = self.options
+        why = self._crowded(load, up)
+        self._crowded_s = _since(self._crowded_s, bool(why), now_s)
+        self._idle_s = _since(self._idle_s, not why and self._could_do_with_less(load, up), now_s)
+        if wanted < options.min:
+            return self._step(options.min, "below the least", now_s)
+        if up < wanted or now_s - self._stepped_s < options.cooldown_s:
+            return None
+        if wanted < options.max and _lasted(self._crowded_s, options.up_after_s, now_s):
+            return self._step(wanted + 1, why, now_s)
+        if wanted > options.min and _lasted(self._idle_s, options.down_idle_s, now_s):
+            return self._step(wanted - 1, f"idle for {options.down_idle_s:g} s", now_s)
+        return None
+
+    def _crowded(self, load: Load, up: int) -> str:
+        each_s = load.backlog_s / max(1, up)
+        if each_s > self.options.up_backlog_s:
+            return f"backlog of {each_s:.2f} s a server"
+        return load.missed
+
+    def _could_do_with_less(self, load: Load, up: int) -> bool:
+        if up < 2:
+            return False
+        return (
+            load.utilization * up / (up - 1) < EASE
+            and load.backlog_s / (up - 1) < 0.5 * self.options.up_backlog_s
+        )
+
+    def _step(self, servers: int, reason: str, now_s: float) -> Scale:
+        self._stepped_s, self._crowded_s, self._idle_s = now_s, None, None
+        return Scale(servers=servers, reason=reason)
+
+
+def load_of(gateway: Gateway) -> Load:
+    """What a gateway has to carry now."""
+    seen = gateway.seen
+    sent, sent_s = float(seen.outstanding.sum()), float(seen.backlog_s.sum())
+    waiting_s = seen.fifo * (sent_s / sent if sent else 0.0)
+    alive = seen.alive_ids
+    return Load(
+        backlog_s=sent_s + waiting_s,
+        utilization=float(seen.utilization[alive].mean()) if alive else 0.0,
+        missed=_missed(gateway),
+    )
+
+
+def together(loads: Sequence[Load]) -> Load:
+    """The load of several gateways on the same servers; each hears the same telemetry."""
+    return Load(
+        backlog_s=sum(load.backlog_s for load in loads),
+        utilization=max((load.utilization for load in loads), default=0.0),
+        missed=next((load.missed for load in loads if load.missed), ""),
+    )
+
+
+def _missed(gateway: Gateway) -> str:
+    """The goal a goal router does not meet at the moment, in words."""
+    router = gateway.router
+    if not isinstance(router, GuardedRouter) or not gateway.in_system:
+        return ""
+    goal, meter = router.router.goal, router.router.meter
+    if goal.p99_s and meter.p99_s is not None and meter.p99_s > goal.p99_s * (1 + 10 * MISSED_SHARE):
+        return f"p99 {1e3 * meter.p99_s:.0f} ms, goal {1e3 * goal.p99_s:.0f} ms"
+    floor = goal.min_accuracy * (1 - MISSED_SHARE)
+    if floor and meter.accuracy is not None and meter.accuracy < floor:
+        return f"accuracy {100 * meter.accuracy:.1f} %, goal {100 * goal.min_accuracy:.1f} %"
+    return ""
+
+
+def _since(began_s: float | None, is_so: bool, now_s: float) -> float | None:
+    """When a condition began to hold; None while it does not."""
+    return (now_s if began_s is None else began_s) if is_so else None
+
+
+def _lasted(since_s: float | None, time_s: float, now_s: float) -> bool:
+    return since_s is not None and now_s - since_s >= time_s

@@ -1,0 +1,90 @@
+"""The central FIFO: requests that wait for a route, in the order they came, grouped by what they need."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from slimsched.serving.domain.request import Request
+
+Place = tuple[int, float | None, int, float]
+"""(segment, previous width, where the input lies, width asked for or 0): one place can form a block."""
+
+
+class _Run:
+    """Requests of one place that came together."""
+
+    __slots__ = ("place", "requests")
+
+    def __init__(self, place: Place, requests: Sequence[Request]) -> None:
+        self.place = place
+        self.requests = deque(requests)
+
+
+class Fifo:
+    """Runs in order of arrival; the head's place is served first, from all its runs."""
+
+    def __init__(self) -> None:
+        self._order: deque[_Run] = deque()
+        self._by_place: dict[Place, deque[_Run]] = {}
+        self._counts: dict[Place, int] = {}
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def push(self, place: Place, requests: Sequence[Request]) -> None:
+        """Add requests of one place at the end."""
+        runs = self._by_place.get(place)
+        if runs is None:
+            runs = self._by_place[place] = deque()
+            self._counts[place] = 0
+        run = _Run(place, requests)
+        self._order.append(run)
+        runs.append(run)
+        self._counts[place] += len(requests)
+        self._length += len(requests)
+
+    def push_front(self, place: Place, requests: Sequence[Request]) -> None:
+        """Put requests that must be run again before all others."""
+        run = _Run(place, requests)
+        self._order.appendleft(run)
+        self._by_place.setdefault(place, deque()).appendleft(run)
+        self._counts[place] = self._counts.get(place, 0) + len(requests)
+        self._length += len(requests)
+
+    def head(self) -> tuple[Place, Request, int] | None:
+        """The place served next, its first request, and how many of that place wait."""
+        while self._order and not self._order[0].requests:
+            self._order.popleft()
+        if not self._order:
+            return None
+        run = self._order[0]
+        return run.place, run.requests[0], self._counts[run.place]
+
+    def take(self, place: Place, limit: int) -> tuple[Request, ...]:
+        """Take up to `limit` requests of a place, oldest first."""
+        runs = self._by_place[place]
+        taken: list[Request] = []
+        while runs and len(taken) < limit:
+            requests = runs[0].requests
+            room = limit - len(taken)
+            if len(requests) <= room:
+                taken.extend(requests)
+                requests.clear()
+                runs.popleft()
+            else:
+                taken.extend([requests.popleft() for _ in range(room)])
+        self._forget(place, len(taken))
+        return tuple(taken)
+
+    def take_from(self, source: int) -> list[Request]:
+        """Take every request whose input lies at this server."""
+        lost: list[Request] = []
+        for place in [place for place in self._by_place if place[2] == source]:
+            lost.extend(self.take(place, self._counts[place]))
+        return lost
+
+    def _forget(self, place: Place, count: int) -> None:
+        self._length -= count
+        self._counts[place] -= count
+        if not self._counts[place]:
+            del self._by_place[place], self._counts[place]

@@ -1,0 +1,313 @@
+"""The gateway: holds the central FIFO, asks the router, knows what is out and brings back what is lost.
+
+At each scheduling step the router is asked for the head of the queue until the queue is empty or it says
+wait. A segment that comes back goes to the end of the queue as a request for its next segment. When a
+server dies, everything it held begins again from the image; what a dead server still sends is recognised
+as stale because its blocks are no longer out.
+"""
+
+from collections.abc import Sequence
+from math import exp
+from typing import Literal, assert_never
+
+from msgspec import Struct
+
+from slimsched.kernel.errors import SlimError
+from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.models.width import SEGMENTS
+from slimsched.serving.domain.block import Block, block_of
+from slimsched.serving.domain.cluster import GATEWAY, Cluster
+from slimsched.serving.domain.key import KEYS, Key, onward
+from slimsched.serving.domain.request import Request
+from slimsched.serving.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
+from slimsched.serving.routing.events import (
+    BlockDropped,
+    Event,
+    InputLost,
+    RequestsArrived,
+    RequestsCancelled,
+    SegmentFinished,
+    ServerDown,
+    ServerLeaving,
+    ServerUp,
+    TelemetryReceived,
+)
+from slimsched.serving.routing.fifo import Fifo, Place
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.router import Route, Router
+from slimsched.serving.routing.terms import width_within_terms
+
+PLAIN = frozenset([(0, 0.0)])
+"""The kinds of requests (priority, width asked for) while nobody has asked for anything."""
+RETRY_S = 0.001
+"""When a router that is asked at each event said wait, it is asked again after this time at the latest."""
+
+
+class GatewayOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often the router is asked, and what is turned away."""
+
+    step_s: float = 0.002  # time between scheduling steps; 0: at each event
+    plan: Literal["segment", "network"] = "segment"  # network: routers that can plan all segments at once
+    queue_limit: int = 0  # requests in the system beyond which new ones are turned away; 0: no limit
+    early_drop: bool = False  # give up requests whose deadline has passed
+
+
+class _Sent(Struct):
+    """A block that is out."""
+
+    server: int
+    requests: tuple[Request, ...]
+    work_s: float  # of one request
+
+
+class Gateway:
+    """The global decision maker as a pure state machine around a router."""
+
+    def __init__(
+        self, cluster: Cluster, router: Router, options: GatewayOptions, *, first_block: int = 0
+    ) -> None:
+        self.cluster = cluster
+        self.router = router
+        self.options = options
+        self.seen = Observation(len(cluster))
+        self.seen.plans = options.plan == "network"
+        self._lanes: dict[int, Fifo] = {}  # by priority, highest first
+        self._sent: dict[int, _Sent] = {}
+        self._next_block = first_block  # apart from those of other gateways on the same servers
+        self._in_system = 0
+        self._cancelled: set[int] = set()  # dropped when next seen
+        self._has_terms = False  # whether any request so far had a priority or terms of its own
+        self._wake_s: float | None = None
+        self._rate_s = 0.0
+
+    def handle(self, event: Event, *, now_s: float) -> list[Command]:
+        """Take one event into account and return what must now be done."""
+        commands: list[Command] = []
+        match event:
+            case RequestsArrived(requests=requests):
+                commands += self._admit(requests, now_s)
+            case RequestsCancelled(requests=numbers):
+                self._cancelled.update(numbers)
+                commands += self._recall(frozenset(numbers))
+            case SegmentFinished(server=server, width=width, ahead=ahead, blocks=blocks):
+                commands += self._advance(server, (width, *ahead), blocks, now_s)
+            case BlockDropped(block=block, reason=reason):
+                if gone := self._bring_back(block):
+                    commands += self._drop(gone, reason)
+            case InputLost(block=block):
+                self._restart(self._bring_back(block))
+            case TelemetryReceived():
+                self._note(event)
+            case ServerDown(server=server):
+                self._rescue(server)
+            case ServerLeaving(server=server):
+                self.seen.set_alive(server, False)
+            case ServerUp(server=server):
+                self.seen.set_alive(server, True)
+            case Wake():
+                self._wake_s = None
+                if self.options.step_s > 0.0:
+                    commands += self._step(now_s)
+            case _:
+                assert_never(event)
+        if self._lanes and self.options.step_s <= 0.0:
+            commands += self._step(now_s)
+        if self._lanes and self._wake_s is None:
+            self._wake_s = now_s + (self.options.step_s or RETRY_S)
+            commands.append(WakeAt(at_s=self._wake_s))
+        return commands
+
+    @property
+    def awaits_step(self) -> bool:
+        """Whether the next scheduling step has a time already, so that arrivals can wait for it together."""
+        return self._wake_s is not None
+
+    @property
+    def in_system(self) -> int:
+        """Requests taken in and neither answered nor dropped."""
+        return self._in_system
+
+    def _step(self, now_s: float) -> list[Command]:
+        """One scheduling step: route the head until nothing waits or the router says wait."""
+        commands: list[Command] = []
+        seen, early_drop = self.seen, self.options.early_drop
+        seen.now_s = now_s
+        seen.arrival_rate_per_s *= exp(-(now_s - self._rate_s))
+        self._rate_s = now_s
+        while self._lanes and seen.alive_ids:
+            lane = self._lanes[max(self._lanes)] if len(self._lanes) > 1 else next(iter(self._lanes.values()))
+            head = lane.head()
+            if head is None:
+                self._lanes = {level: fifo for level, fifo in self._lanes.items() if len(fifo)}
+                continue
+            place, first, count = head
+            if early_drop and first.deadline_s <= now_s:
+                commands += self._drop(lane.take(place, 1), "deadline passed")
+                continue
+            seen.segment, seen.previous, seen.source, seen.asked = place
+            seen.count, seen.widths = count, first.widths
+            seen.arrival_s, seen.deadline_s, seen.min_accuracy = (
+                first.arrival_s,
+                first.deadline_s,
+                first.min_accuracy,
+            )
+            route = self.router.route(seen)
+            if route is None:
+                break
+            requests = lane.take(place, max(1, route.group))
+            if self._cancelled:
+                requests = self._sift(requests, commands)
+            if requests:
+                commands.append(self._send(route, self._key(route, place, requests), requests, place[2]))
+        return commands
+
+    def _key(self, route: Route, place: Place, requests: tuple[Request, ...]) -> Key:
+        """The key a route asks for, after checking the route and minding the requests' own terms."""
+        segment, previous, _, asked = place
+        width, ahead = route.width, route.ahead
+        if asked:
+            width, ahead = asked, (asked,) * (SEGMENTS - 1 - segment)
+        elif self._has_terms and any(request.has_terms for request in requests):
+            width, ahead = width_within_terms(self.cluster, route.server, width, requests), ()
+        key = KEYS.get((segment, width, previous))
+        if key is None or route.group < 1 or not self.seen.alive[route.server]:
+            raise SlimError(
+                f"router {type(self.router).__name__} answered {route}: the server must be alive "
+                f"(alive: {self.seen.alive_ids}), the width one of the network's, the group at least 1"
+            )
+        return onward(key, ahead)
+
+    def _sift(self, requests: tuple[Request, ...], commands: list[Command]) -> tuple[Request, ...]:
+        """Drop those that nobody waits for any more; return the others."""
+        gone = tuple(request for request in requests if request.id in self._cancelled)
+        if not gone:
+            return requests
+        commands += self._drop(gone, "cancelled")
+        return tuple(request for request in requests if request not in gone)
+
+    def _send(self, route: Route, key: Key, requests: tuple[Request, ...], source: int) -> SendBlock:
+        """Note what goes out and where."""
+        self._next_block += 1
+        server, count = route.server, len(requests)
+        work_s = sum([float(self.cluster.work_s[leg][server]) for leg in key.legs])
+        self._sent[self._next_block] = _Sent(server, requests, work_s)
+        seen = self.seen
+        seen.outstanding[server] += count
+        seen.backlog_s[server] += work_s * count
+        seen.fifo -= count
+        block = block_of(self._next_block, key, requests)
+        return SendBlock(server=server, block=block, source=source, reason=route.reason)
+
+    def _admit(self, requests: tuple[Request, ...], now_s: float) -> list[Command]:
+        """Take requests in, as many as there is room for."""
+        seen, limit = self.seen, self.options.queue_limit
+        seen.arrival_rate_per_s = seen.arrival_rate_per_s * exp(-(now_s - self._rate_s)) + len(requests)
+        self._rate_s = now_s
+        room = limit - self._in_system if limit else len(requests)
+        taken, refused = requests[: max(0, room)], requests[max(0, room) :]
+        self._in_system += len(taken)
+        for request in taken:
+            if request.priority or request.has_terms:
+                self._has_terms = True
+        self._wait(taken, 0, None, GATEWAY)
+        return [Drop(requests=refused, reason="queue full")] if refused else []
+
+    def _wait(
+        self,
+        requests: Sequence[Request],
+        segment: int,
+        previous: float | None,
+        source: int,
+        *,
+        first: bool = False,
+    ) -> None:
+        """Queue requests whose inputs lie at `source`, each priority in its own lane."""
+        kinds = {(r.priority, r.width) for r in requests} if self._has_terms else PLAIN
+        for kind in kinds if requests else ():
+            lane = self._lanes.get(kind[0])
+            if lane is None:
+                lane = self._lanes[kind[0]] = Fifo()
+            members = requests if len(kinds) == 1 else [r for r in requests if (r.priority, r.width) == kind]
+            place = (segment, previous, source, kind[1])
+            if first:
+                lane.push_front(place, members)
+            else:
+                lane.push(place, members)
+        self.seen.fifo += len(requests)
+
+    def _advance(
+        self, server: int, widths: tuple[float, ...], blocks: tuple[Block, ...], now_s: float
+    ) -> list[Command]:
+        """Move requests on past the segments that have run, or answer them after the last."""
+        commands: list[Command] = []
+        for block in blocks:
+            back = self._bring_back(block)
+            if self._cancelled:
+                back = self._sift(back, commands)
+            if not back:
+                continue
+            moved = [request.after(*widths) for request in back]
+            if moved[0].is_done:
+                self._in_system -= len(moved)
+                self.seen.done += len(moved)
+                if (heed := getattr(self.router, "answered", None)) is not None:
+                    heed(moved, now_s)
+                commands.append(Answer(requests=tuple(moved)))
+            else:
+                self._wait(moved, moved[0].segment, moved[0].previous, server)
+        return commands
+
+    def _bring_back(self, block: Block) -> tuple[Request, ...]:
+        """Requests of a block that is out, which now is back; none if it is stale."""
+        sent = self._sent.get(block.id)
+        if sent is None:
+            return ()
+        count = len(block.requests)
+        if count == len(sent.requests):
+            del self._sent[block.id]
+        else:
+            back = {request.id for request in block.requests}
+            sent.requests = tuple(r for r in sent.requests if r.id not in back)
+        seen, server = self.seen, sent.server
+        seen.outstanding[server] -= count
+        seen.backlog_s[server] = max(0.0, seen.backlog_s[server] - sent.work_s * count)
+        return block.requests
+
+    def _recall(self, numbers: frozenset[int]) -> list[Command]:
+        """Ask servers to leave out what they have of these requests."""
+        return [
+            RecallRequests(server=sent.server, requests=there)
+            for sent in self._sent.values()
+            if (there := tuple(request.id for request in sent.requests if request.id in numbers))
+        ]
+
+    def _drop(self, requests: tuple[Request, ...], reason: str) -> list[Command]:
+        self._in_system -= len(requests)
+        if self._cancelled:
+            self._cancelled.difference_update([request.id for request in requests])
+        return [Drop(requests=requests, reason=reason)]
+
+    def _rescue(self, server: int) -> None:
+        """Begin again, from the image, everything a dead server held."""
+        seen = self.seen
+        seen.set_alive(server, False)
+        lost = [request for fifo in self._lanes.values() for request in fifo.take_from(server)]
+        seen.fifo -= len(lost)
+        for block_id in [block_id for block_id, sent in self._sent.items() if sent.server == server]:
+            lost.extend(self._sent.pop(block_id).requests)
+        seen.outstanding[server] = seen.backlog_s[server] = 0.0
+        seen.utilization[server] = seen.queued[server] = seen.power_w[server] = 0.0
+        self._restart(lost)
+
+    def _restart(self, requests: Sequence[Request]) -> None:
+        """Queue requests again from their image, before all others."""
+        self._wait([request.restarted() for request in requests], 0, None, GATEWAY, first=True)
+
+    def _note(self, event: TelemetryReceived) -> None:
+        """Take a snapshot over into the observation."""
+        seen, server, snapshot = self.seen, event.server, event.snapshot
+        seen.utilization[server] = snapshot.utilization
+        seen.power_w[server] = snapshot.power_w
+        seen.queued[server] = sum(snapshot.queued)
+        seen.vram_bytes[server] = snapshot.vram_bytes
+        seen.telemetry_s[server] = snapshot.taken_s

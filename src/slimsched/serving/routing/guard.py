@@ -1,0 +1,108 @@
+"""The guard around a learned router: it may be watched only, and it loses the floor when things go wrong.
+
+Three reasons lead to the fallback: an input outside the range it was trained in, an answer that is no route,
+and queues that grow without bound while the router could still narrow. Each decision says who took it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from slimsched.models.width import WIDTHS
+from slimsched.serving.domain.request import Request
+from slimsched.serving.routing.goal import Goal
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.router import Route, Router
+from slimsched.serving.routing.routers.goal import GoalRouter
+
+CHECK_S = 0.25
+"""Time between looks at the queues."""
+
+RUNAWAY_S = 0.5
+"""Mean backlog above which growth counts as running away."""
+
+RUNAWAY_LOOKS = 8
+"""So many looks in a row with growing queues, and the fallback takes over until they are short again."""
+
+SERVERS_TRAINED = (1, 4096)
+
+
+class GuardedRouter:
+    """Asks the goal router, answers with it or with the fallback, and counts which.
+
+    `counts` are whole numbers of decisions since the start: "learned" (goal's answer was taken); "out of
+    range", "no such route", "queues grow" (the fallback's was, and why); in shadow mode, where the fallback
+    always decides, "shadow: same" and "shadow: other" (goal would have chosen the same, or another). A reason
+    that never occurred has no entry.
+    """
+
+    def __init__(self, router: GoalRouter, fallback: Router, *, shadow: bool = False) -> None:
+        self.router = router
+        self.fallback = fallback
+        self.shadow = shadow
+        self.counts: Counter[str] = Counter()
+        self._looked_s = 0.0
+        self._backlog_s = 0.0
+        self._growing = 0
+        self._running_away = False
+
+    def route(self, seen: Observation) -> Route | None:
+        """The learned route if all is well."""
+        if seen.now_s - self._looked_s >= CHECK_S:
+            self._look(seen)
+        why = self._out_of_range(seen)
+        if why is None and self._running_away:
+            why = "queues grow"
+        route = None if why == "out of range" else self.router.route(seen)
+        if route is not None and not _is_possible(route, seen):
+            why = "no such route"
+        if self.shadow:
+            return self._watch(route, seen)
+        if why is None:
+            self.counts["learned"] += 1
+            return route
+        self.counts[why] += 1
+        answer = self.fallback.route(seen)
+        return answer and Route(answer.server, answer.width, answer.group, f"guard: {why}")
+
+    def with_goal(self, goal: Goal) -> "GuardedRouter":
+        """The same, gains and fallback too, with another goal."""
+        return GuardedRouter(self.router.with_goal(goal), self.fallback, shadow=self.shadow)
+
+    def answered(self, requests: Sequence[Request], now_s: float) -> None:
+        """Let the goal router know."""
+        self.router.answered(requests, now_s)
+
+    def _watch(self, route: Route | None, seen: Observation) -> Route | None:
+        """Shadow mode: the fallback decides, the learned router's answer is only compared."""
+        answer = self.fallback.route(seen)
+        same = route is not None and answer is not None and route.server == answer.server
+        same = same and route is not None and answer is not None and route.width == answer.width
+        self.counts["shadow: same" if same else "shadow: other"] += 1
+        if answer is None or route is None:
+            return answer
+        reason = f"shadow: goal would take server {route.server} at {route.width:g}"
+        return Route(answer.server, answer.width, answer.group, reason)
+
+    def _look(self, seen: Observation) -> None:
+        """Do queues grow although they are long and the router could still narrow?"""
+        alive = len(seen.alive_ids) or 1
+        backlog_s = float(seen.backlog_s.sum()) / alive
+        grew = backlog_s > max(RUNAWAY_S, self._backlog_s) and not self.router.pricing.saturated
+        self._growing = self._growing + 1 if grew else 0
+        if self._growing >= RUNAWAY_LOOKS:
+            self._running_away = True
+        elif backlog_s < 0.5 * RUNAWAY_S:
+            self._running_away = False
+        self._looked_s, self._backlog_s = seen.now_s, backlog_s
+
+    def _out_of_range(self, seen: Observation) -> str | None:
+        """Inputs no training run can have shown."""
+        total = float(seen.backlog_s.sum()) + seen.arrival_rate_per_s
+        finite = 0.0 <= total < 1e12
+        return (
+            None if finite and SERVERS_TRAINED[0] <= len(seen.alive) <= SERVERS_TRAINED[1] else "out of range"
+        )
+
+
+def _is_possible(route: Route, seen: Observation) -> bool:
+    return bool(seen.alive[route.server]) and route.width in WIDTHS and route.group >= 1

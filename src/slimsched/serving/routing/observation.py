@@ -1,0 +1,51 @@
+"""Everything a router may know when it decides, besides the static Cluster."""
+
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slimsched.serving.domain.request import NEVER_S
+
+
+class Observation:
+    """The head of the queue and the state of the servers, kept up to date in place by the gateway.
+
+    `outstanding` and `backlog_s` are the gateway's own count of what it sent and has not had back;
+    `utilization`, `power_w` and `queued` are the servers' last telemetry, which may be old.
+    """
+
+    def __init__(self, servers: int) -> None:
+        self.now_s = 0.0
+        # the head: requests that could go as one block
+        self.segment = 0
+        self.previous: float | None = None
+        self.source = -1  # where their inputs lie; -1: the gateway
+        self.count = 0
+        self.widths: tuple[float, ...] = ()  # of the first of them
+        self.arrival_s = 0.0
+        self.deadline_s = NEVER_S
+        self.min_accuracy = 0.0
+        self.asked = 0.0  # the width their senders stated for all segments; 0: the router chooses
+        # the whole
+        self.plans = False  # whether all segments still to come shall be planned at once
+        self.fifo = 0
+        self.done = 0
+        self.arrival_rate_per_s = 0.0
+        # the servers
+        self.alive: NDArray[np.bool_] = np.ones(servers, dtype=bool)
+        self.alive_ids: list[int] = list(range(servers))
+        self.penalty_s: NDArray[np.float64] = np.zeros(servers)  # inf for the dead: add it to any cost
+        self.outstanding: NDArray[np.float64] = np.zeros(servers)
+        self.backlog_s: NDArray[np.float64] = np.zeros(servers)
+        self.queued: NDArray[np.float64] = np.zeros(servers)
+        self.utilization: NDArray[np.float64] = np.zeros(servers)
+        self.power_w: NDArray[np.float64] = np.zeros(servers)
+        self.vram_bytes: NDArray[np.float64] = np.zeros(servers)
+        self.telemetry_s: NDArray[np.float64] = np.zeros(servers)
+
+    def set_alive(self, server: int, alive: bool) -> None:
+        """Mark a server up or down."""
+        self.alive[server] = alive
+        self.penalty_s[server] = 0.0 if alive else inf
+        self.alive_ids = [int(i) for i in np.flatnonzero(self.alive)]

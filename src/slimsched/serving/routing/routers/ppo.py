@@ -1,0 +1,99 @@
+"""The paper's router at work: state (1) in, three categorical choices (2)-(5) out; numpy only."""
+
+from collections.abc import Mapping
+from math import log1p
+from random import Random
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from slimsched.kernel.errors import ConfigError
+from slimsched.models.width import WIDTHS
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.router import Route
+from slimsched.serving.routing.routers.random import group_sizes
+
+Values = NDArray[np.float64]
+
+
+class Decision(Struct, frozen=True):
+    """One routing decision as PPO needs it: the state, the action and its log-probability (6)."""
+
+    state: Values
+    action: tuple[int, int, int]
+    log_probability: float
+
+
+def state_of(seen: Observation) -> Values:
+    """s_t of eq. (1): FIFO length and completed count, then queue, power and utilization of every server.
+
+    Counts enter as logarithms, utilization as a share; the order is the paper's.
+    """
+    servers = len(seen.queued)
+    state = np.empty(2 + 3 * servers)
+    state[0], state[1] = log1p(seen.fifo), log1p(seen.done)
+    state[2::3] = np.log1p(seen.queued)
+    state[3::3] = seen.power_w
+    state[4::3] = seen.utilization
+    return state
+
+
+class PpoRouter:
+    """Samples server, width and group from the heads of a small network; ε stays in the server head."""
+
+    def __init__(self, cluster: Cluster, rng: Random, weights: Mapping[str, Values], epsilon: float) -> None:
+        self._groups = group_sizes(cluster.batch_limit)
+        self._servers = len(cluster)
+        self._random = rng.random
+        self.epsilon = epsilon
+        self.decisions: list[Decision] | None = None
+        """When a list, every decision is appended to it."""
+        self.use(weights)
+
+    def use(self, weights: Mapping[str, Values]) -> None:
+        """Take new weights over."""
+        wanted = (2 + 3 * self._servers, self._servers + len(WIDTHS) + len(self._groups))
+        given = (weights["input.weight"].shape[1], weights["heads.weight"].shape[0])
+        if wanted != given:
+            raise ConfigError(
+                f"this policy was trained for {(given[0] - 2) // 3} servers and {given[1]} choices, here are "
+                f"{self._servers} and {wanted[1]}; train one with: slim router train ppo --scenario NAME"
+            )
+        self._mean, self._scale = weights["state.mean"], 1.0 / weights["state.deviation"]
+        self._input = (weights["input.weight"].T.copy(), weights["input.bias"])
+        self._hidden = (weights["hidden.weight"].T.copy(), weights["hidden.bias"])
+        self._heads = (weights["heads.weight"].T.copy(), weights["heads.bias"])
+
+    def route(self, seen: Observation) -> Route:
+        """Sample from the three heads; the dead are masked."""
+        state = state_of(seen)
+        logits = self._logits(state)
+        servers, widths = self._servers, len(WIDTHS)
+        server_p = _softmax(logits[:servers] - seen.penalty_s)
+        server_p = (1.0 - self.epsilon) * server_p + self.epsilon * seen.alive / len(seen.alive_ids)
+        width_p = _softmax(logits[servers : servers + widths])
+        group_p = _softmax(logits[servers + widths :])
+        action = (self._draw(server_p), self._draw(width_p), self._draw(group_p))
+        if self.decisions is not None:
+            chance = server_p[action[0]] * width_p[action[1]] * group_p[action[2]]
+            self.decisions.append(Decision(state, action, float(np.log(chance))))
+        return Route(action[0], WIDTHS[action[1]], self._groups[action[2]], "sampled from the policy")
+
+    def _logits(self, state: Values) -> Values:
+        """MLP_θ of eq. (3), all heads in one vector."""
+        x = np.clip((state - self._mean) * self._scale, -10.0, 10.0)
+        x = np.tanh(x @ self._input[0] + self._input[1])
+        x = np.tanh(x @ self._hidden[0] + self._hidden[1])
+        found: Values = x @ self._heads[0] + self._heads[1]
+        return found
+
+    def _draw(self, chances: Values) -> int:
+        return min(int(chances.cumsum().searchsorted(self._random(), side="right")), len(chances) - 1)
+
+
+def _softmax(logits: Values) -> Values:
+    raised = np.exp(logits - logits.max())
+    total: Values = raised / raised.sum()
+    return total

@@ -1,0 +1,31 @@
+"""Uniform random routing: the paper's baseline."""
+
+from random import Random
+
+from slimsched.models.width import WIDTHS
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.router import Route
+
+
+def group_sizes(batch_limit: int) -> tuple[int, ...]:
+    """Micro-batch groups to choose from: powers of two up to the batch limit."""
+    return tuple(2**power for power in range(batch_limit.bit_length()) if 2**power <= batch_limit)
+
+
+class RandomRouter:
+    """Any server, any width, any group, each as likely as any other."""
+
+    def __init__(self, cluster: Cluster, rng: Random) -> None:
+        self._random = rng.random
+        self._groups = group_sizes(cluster.batch_limit)
+
+    def route(self, seen: Observation) -> Route:
+        """Throw three dice."""
+        draw, alive, groups = self._random, seen.alive_ids, self._groups
+        return Route(
+            alive[int(draw() * len(alive))],
+            WIDTHS[int(draw() * len(WIDTHS))],
+            groups[int(draw() * len(groups))],
+            "random",
+        )

@@ -1,0 +1,23 @@
+"""Shortest expected delay: backlog, move and run, all in seconds."""
+
+from random import Random
+
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.routing.estimate import Estimate
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.router import Route
+
+
+class SedRouter:
+    """The server where the head should end first, at the widest width that should be in time there."""
+
+    def __init__(self, cluster: Cluster, rng: Random) -> None:
+        self._estimate = Estimate(cluster)
+
+    def route(self, seen: Observation) -> Route:
+        """Compare expected ends."""
+        estimate = self._estimate
+        end_s = estimate.wait_s(seen) + estimate.run_s(seen.segment, seen.previous, 1.0)
+        server = int(end_s.argmin())
+        width = estimate.fitting_width(seen, server)
+        return Route(server, width, estimate.group, "shortest expected delay")

@@ -1,0 +1,269 @@
+"""The greedy local scheduler: Algorithm 1 of the paper as a pure state machine.
+
+One event and the time go in, commands come out. The paper's loop becomes: after each event, serve the
+head of the queue as long as an instance can be found (lines 2-10), load an instance where none fits
+(lines 13-20), unload what has been idle for t_idle (lines 21-25). A head that cannot be served goes back
+to the front and, in plain FIFO, holds up everything behind it, as line 9 says.
+
+The trigger Q_th and the cap N_new stand in the paper's list of knobs but not in its listing. Here: a key
+that no loaded or loading instance fits gets one instance at once; a key whose instances are all busy gets
+up to N_new more when at least Q_th of its requests wait.
+"""
+
+from typing import assert_never
+
+from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.models.width import SEGMENTS
+from slimsched.serving.domain.batch import Batch
+from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.instance import Instance
+from slimsched.serving.domain.key import KEYS, Key, onward
+from slimsched.serving.domain.profile import Profile
+from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
+from slimsched.serving.scheduling.events import (
+    BatchFinished,
+    BlockArrived,
+    Event,
+    InstanceLoaded,
+    InstanceUnloaded,
+    RequestsRecalled,
+    Started,
+    TelemetrySampled,
+)
+from slimsched.serving.scheduling.fleet import Fleet
+from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduling.queue import KeyQueue
+
+
+class GreedyScheduler:
+    """Batches by key, picks the best-fit free instance, scales up within limits, unloads when idle."""
+
+    def __init__(self, options: SchedulerOptions, profile: Profile) -> None:
+        self.options = options
+        self.fleet = Fleet()
+        self.queue = KeyQueue(by_deadline=options.order == "deadline", by_priority=options.priorities)
+        self._waiting: dict[Key, tuple[str, tuple[object, ...]]] = {}
+        self._profile = profile
+        self._utilization: float | None = None
+        self._running: dict[int, Batch] = {}
+        self._next_batch = 0
+        self._wake_s: float | None = None
+        self._resident: set[int] = set()
+        self._limits: dict[Key, int] = {}
+
+    def handle(self, event: Event, *, now_s: float) -> list[Command]:
+        """Take one event into account and return what must now be done."""
+        recalled: list[Block] = []
+        match event:
+            case Started():
+                return self._load_residents(now_s)
+            case BlockArrived(block=block):
+                self.queue.push(block)
+            case RequestsRecalled(requests=requests):
+                recalled = self.queue.withdraw(frozenset(requests))
+            case BatchFinished(instance=instance):
+                for one in (instance, *self._running.pop(instance).also):
+                    self.fleet.step(one, "finished", now_s)
+            case InstanceLoaded(instance=instance):
+                self.fleet.step(instance, "loaded", now_s)
+            case InstanceUnloaded(instance=instance):
+                self.fleet.step(instance, "unloaded", now_s)
+            case TelemetrySampled(utilization=utilization):
+                self._utilization = utilization
+            case Wake():
+                self._wake_s = None
+            case _:
+                assert_never(event)
+        commands: list[Command] = [DropBlock(block=block, reason="cancelled") for block in recalled]
+        commands += self._serve(now_s)
+        if self._wake_s is None:
+            commands += self._unload_idle(now_s)
+        return commands
+
+    def explain(self) -> dict[Key, str]:
+        """Why did my batch not form? The reason for each key that was tried last and could not run."""
+        return {key: reason.format(*values) for key, (reason, values) in self._waiting.items()}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is queued or running."""
+        return bool(self._running) or len(self.queue) > 0
+
+    def queued_by_segment(self) -> tuple[int, ...]:
+        """Requests that wait, by segment."""
+        sizes = [0, 0, 0, 0]
+        for key in self.queue:
+            sizes[key.segment] += self.queue.size(key)
+        return tuple(sizes)
+
+    def _serve(self, now_s: float) -> list[Command]:
+        """Lines 2-10: serve the head; in deadline order a key that must wait does not hold up the others."""
+        commands: list[Command] = []
+        self._waiting.clear()
+        held_up: set[Key] = set()
+        while (key := self._next_key(held_up)) is not None:
+            if self.options.early_drop and (late := self._late(key, now_s)):
+                commands += late
+                continue
+            instance = self.fleet.free_best_fit(key.segment, key.width)
+            if instance is not None:
+                commands.append(self._run(key, instance, now_s))
+                continue
+            commands += self._scale_up(key, now_s)
+            if self.options.order == "fifo":
+                break
+            held_up.add(key)
+        return commands
+
+    def _next_key(self, held_up: set[Key]) -> Key | None:
+        if not held_up:
+            return self.queue.head()
+        return next((key for key in self.queue.in_order() if key not in held_up), None)
+
+    def _run(self, key: Key, instance: Instance, now_s: float) -> RunBatch:
+        """Lines 4 and 10: one key, at most B_max requests, on the instance found."""
+        limit = self._limits.get(key) or self._limit(key)
+        blocks = self.queue.pop(key, limit)
+        size = sum([len(block.requests) for block in blocks])
+        also: list[int] = []
+        if key.ahead:
+            key, also = self._go_on(key, now_s)
+        elif self.options.merge_upward and size < limit:
+            size += self._merge(key, blocks, limit - size)
+        if not also and self.options.wider_instance == "full" and instance.width != key.width:
+            key = KEYS[key.segment, instance.width, key.previous]
+        self._next_batch += 1
+        batch = Batch(
+            id=self._next_batch,
+            key=key,
+            instance=instance.id,
+            blocks=tuple(blocks),
+            size=size,
+            also=tuple(also),
+        )
+        self.fleet.step(instance.id, "run", now_s)
+        self._running[instance.id] = batch
+        return RunBatch(batch=batch, why="full" if size == limit else "all that waited")
+
+    def _limit(self, key: Key) -> int:
+        """B_max, or the largest batch that runs within the time a batch may take, in whole eights.
+
+        Kernels like these, and calls of several images are cut less often.
+        """
+        limit, longest_s = self.options.batch_limit, self.options.batch_limit_s
+        while limit > 1 and 0.0 < longest_s < self._profile.latency_s(key, limit):
+            limit -= 1
+        if 8 < limit < self.options.batch_limit:
+            limit = 8 * round(limit / 8)
+        self._limits[key] = limit
+        return limit
+
+    def _go_on(self, key: Key, now_s: float) -> tuple[Key, list[int]]:
+        """How far a key that goes on can go now: until the first segment without a free instance."""
+        first, *further = key.legs
+        also: list[int] = []
+        for leg in further:
+            instance = self.fleet.free_best_fit(leg.segment, leg.width)
+            if instance is None:
+                break
+            also.append(self.fleet.step(instance.id, "run", now_s).id)
+        return onward(first, key.ahead[: len(also)]), also
+
+    def _merge(self, key: Key, blocks: list[Block], room: int) -> int:
+        """Let narrower requests of the same segment and previous width ride in the room that is left."""
+        merged = 0
+        for width in sorted(self.options.widths, reverse=True):
+            narrower = KEYS[key.segment, width, key.previous]
+            if width < key.width and merged < room and self.queue.size(narrower):
+                riders = self.queue.pop(narrower, room - merged)
+                blocks += riders
+                merged += sum(len(block.requests) for block in riders)
+        return merged
+
+    def _late(self, key: Key, now_s: float) -> list[Command]:
+        """Drop the head block of a key if even a batch of one could not make its deadline."""
+        block = self.queue.first(key)
+        if now_s + self._profile.latency_s(key, 1) <= block.deadline_s:
+            return []
+        late = self.queue.pop(key, len(block.requests))
+        return [DropBlock(block=part, reason="deadline out of reach") for part in late]
+
+    def _scale_up(self, key: Key, now_s: float) -> list[Command]:
+        """CANLOAD, lines 13-20, for as many instances as the trigger and the cap allow."""
+        busy, loading = self.fleet.fitting(key.segment, key.width)
+        size, trigger = self.queue.size(key), self.options.scale_trigger
+        if loading:
+            self._waiting[key] = ("{} instance(s) that fit {} still loading", (loading, key))
+            return []
+        if busy and size < trigger:
+            why = "all {} instance(s) that fit {} are busy; {} waiting, below the scale trigger {}"
+            self._waiting[key] = (why, (busy, key, size, trigger))
+            return []
+        wanted = min(self.options.scale_cap, -(-size // self.options.batch_limit)) if busy else 1
+        commands: list[Command] = []
+        for _ in range(wanted):
+            memory = self._profile.instance_bytes[key.segment, key.width]
+            if not self._fits_vram(key, memory):
+                return commands or self._reclaim(now_s)
+            if not self._below_block(key):
+                return commands
+            commands.append(LoadInstance(instance=self.fleet.add(key.segment, key.width, memory, now_s)))
+            self._waiting[key] = ("loading an instance for {}", (key,))
+        return commands
+
+    def _load_residents(self, now_s: float) -> list[Command]:
+        """One instance of every resident width in every segment, as far as VRAM allows."""
+        commands: list[Command] = []
+        for width in self.options.resident:
+            for segment in range(SEGMENTS):
+                memory = self._profile.instance_bytes[segment, width]
+                if self.fleet.memory_bytes + memory <= self.options.vram_cap_bytes:
+                    instance = self.fleet.add(segment, width, memory, now_s)
+                    self._resident.add(instance.id)
+                    commands.append(LoadInstance(instance=instance))
+        return commands
+
+    def _fits_vram(self, key: Key, memory: int) -> bool:
+        """Line 15: VRAM_used + bytes ≤ M_max."""
+        used, cap = self.fleet.memory_bytes, self.options.vram_cap_bytes
+        if used + memory <= cap:
+            return True
+        self._waiting[key] = ("VRAM: {} bytes in use, {} more would pass the cap {}", (used, memory, cap))
+        return False
+
+    def _below_block(self, key: Key) -> bool:
+        """Lines 17-18: the latest utilization, if any, is below U_blk."""
+        seen, block = self._utilization, self.options.utilization_block
+        if seen is None or seen < block:
+            return True
+        self._waiting[key] = ("utilization {:.0%} is not below the block {:.0%}", (seen, block))
+        return False
+
+    def _reclaim(self, now_s: float) -> list[Command]:
+        """Unload the longest idle instance to make room for the head."""
+        idle = self._removable()
+        if not self.options.reclaim or not idle or self.fleet.is_unloading():
+            return []
+        instance = idle[0][1]
+        self.fleet.step(instance.id, "unload", now_s)
+        return [UnloadInstance(instance=instance.id)]
+
+    def _unload_idle(self, now_s: float) -> list[Command]:
+        """Lines 21-25, then ask to be woken when the next instance may be due."""
+        commands: list[Command] = []
+        t_idle = self.options.idle_unload_s
+        for last_used_s, instance in self._removable():
+            if now_s - last_used_s < t_idle:
+                break
+            self.fleet.step(instance.id, "unload", now_s)
+            commands.append(UnloadInstance(instance=instance.id))
+        if len(self.fleet) > len(self._resident):
+            idle = self._removable()
+            self._wake_s = max(now_s + 1e-3, (idle[0][0] if idle else now_s) + t_idle)
+            commands.append(WakeAt(at_s=self._wake_s))
+        return commands
+
+    def _removable(self) -> list[tuple[float, Instance]]:
+        """Idle instances that need not stay, longest idle first."""
+        idle = self.fleet.idle()
+        return [(at, one) for at, one in idle if one.id not in self._resident] if self._resident else idle

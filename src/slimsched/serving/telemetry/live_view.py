@@ -1,0 +1,188 @@
+"""The live view: a fold over the event log that can be looked at at any moment."""
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from slimsched.kernel.observer import GATEWAY_NAME
+from slimsched.models.width import WIDTHS
+from slimsched.serving.domain.cluster import GATEWAY, Cluster
+from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.routing.commands import Answer, Drop, SendBlock
+from slimsched.serving.routing.events import (
+    InputLost,
+    RequestsArrived,
+    SegmentFinished,
+    ServerDown,
+    ServerUp,
+    TelemetryReceived,
+)
+from slimsched.serving.scheduling.commands import RunBatch
+from slimsched.serving.scheduling.events import BatchFinished
+from slimsched.serving.telemetry.frame import Decision, Frame, Happening, ServerFrame
+from slimsched.serving.telemetry.recent import Recent
+from slimsched.serving.telemetry.whereabouts import Whereabouts
+
+DECISIONS = 8
+HAPPENINGS = 6
+SNAPSHOTS = 10
+"""Utilization and power are means over a server's last samples: about a second."""
+
+GUARDED = ("guard: ", "shadow: ")
+"""How the reasons of `routing/guard.py` begin."""
+
+Bound = Callable[[float], float]
+"""The fluid bound's accuracy at an arrival rate."""
+
+
+class LiveView:
+    """Takes entries in; `frame` says how things stand."""
+
+    def __init__(
+        self, cluster: Cluster, router: str, *, bound: Bound | None = None, window_s: float = 10.0
+    ) -> None:
+        self._names, self._router = cluster.names, router
+        self.bound = bound
+        self.energy_source = "; ".join(sorted({p.source.partition(":")[0] for p in cluster.profiles}))
+        """Where figures of power come from: the profiles, unless someone knows better."""
+        self._recent = Recent(cluster.accuracy, window_s, len(cluster))
+        self._whereabouts = Whereabouts(len(cluster))
+        self._up = [True] * len(cluster)
+        self._snapshots: list[deque[ServerSnapshot]] = [deque(maxlen=SNAPSHOTS) for _ in cluster.names]
+        self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
+        self._happenings: deque[Happening] = deque(maxlen=HAPPENINGS)
+        self._index = {name: index for index, name in enumerate(cluster.names)}
+        self._guard: Counter[str] = Counter()
+        self._arrived = self._answered = self._dropped = 0
+
+    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        """Take one entry of the log in."""
+        if machine == GATEWAY_NAME:
+            self._told(now_s, event)
+            for command in commands:
+                self._asked(now_s, command)
+            return
+        if isinstance(event, BatchFinished):
+            self._recent.spent(now_s, event.energy_j)
+        for command in commands:
+            if isinstance(command, RunBatch):
+                self._recent.ran(now_s, self._index[machine.partition("#")[0]], command.batch)
+
+    def frame(self, now_s: float, phase: str = "ready") -> Frame:
+        """How things stand now."""
+        recent = self._recent
+        recent.forget(now_s)
+        p50_s, p95_s, p99_s = recent.latency_s()
+        rate_per_s, accuracy = recent.arrival_per_s(now_s), recent.accuracy()
+        bound = (self.bound(rate_per_s) or None) if self.bound is not None and rate_per_s > 0 else None
+        ran, span_s = recent.images, recent.span_s(now_s)
+        by_segment: list[list[int]] = ran.sum(axis=0).tolist()
+        by_server: list[list[int]] = ran.sum(axis=1).tolist()
+        return Frame(
+            at_s=now_s,
+            phase=phase,
+            router=self._router,
+            arrived=self._arrived,
+            answered=self._answered,
+            dropped=self._dropped,
+            waiting=self._whereabouts.count(GATEWAY),
+            finished_per_s=tuple(sum(counts) / span_s for counts in by_segment),
+            arrival_per_s=rate_per_s,
+            goodput_per_s=recent.goodput_per_s(now_s),
+            latency_p50_s=p50_s,
+            latency_p95_s=p95_s,
+            latency_p99_s=p99_s,
+            slo=recent.slo(),
+            accuracy=accuracy,
+            energy_j=recent.energy_j(),
+            energy_source=self.energy_source,
+            widths=_shares([sum(counts) for counts in zip(*by_segment, strict=True)]),
+            mix=tuple(map(_shares, by_segment)),
+            bound_accuracy=bound,
+            bound_share=recent.served_share() * accuracy / bound if bound and accuracy is not None else None,
+            servers=tuple(self._server(index, counts, span_s) for index, counts in enumerate(by_server)),
+            decisions=tuple(self._decisions),
+            guard=dict(self._guard),
+            happenings=tuple(self._happenings),
+        )
+
+    def _told(self, now_s: float, event: Struct) -> None:
+        whereabouts = self._whereabouts
+        if isinstance(event, RequestsArrived):
+            self._arrived += len(event.requests)
+            self._recent.arrived(now_s, len(event.requests))
+            whereabouts.arrived(event.requests)
+        elif isinstance(event, SegmentFinished):
+            for block in event.blocks:
+                whereabouts.finished(block, event.server, 1 + len(event.ahead))
+        elif isinstance(event, TelemetryReceived):
+            self._snapshots[event.server].append(event.snapshot)
+        elif isinstance(event, InputLost):
+            whereabouts.input_lost(event.block, event.server)
+        elif isinstance(event, ServerDown):
+            self._turn(now_s, event.server, up=False)
+            self._snapshots[event.server].clear()
+            whereabouts.server_down(event.server)
+        elif isinstance(event, ServerUp):
+            self._turn(now_s, event.server, up=True)
+
+    def _asked(self, now_s: float, command: Struct) -> None:
+        if isinstance(command, SendBlock):
+            block, key = command.block, command.block.key
+            self._whereabouts.sent(block, command.server, command.source)
+            if command.reason.startswith(GUARDED):
+                self._guard[command.reason.partition(" would")[0]] += 1
+            self._decisions.append(
+                Decision(
+                    at_s=now_s,
+                    server=self._names[command.server],
+                    segment=key.segment,
+                    width=key.width,
+                    images=len(block.requests),
+                    reason=command.reason,
+                )
+            )
+        elif isinstance(command, Answer):
+            self._answered += len(command.requests)
+            self._recent.answered(now_s, command.requests)
+            self._whereabouts.gone(command.requests)
+        elif isinstance(command, Drop):
+            self._dropped += len(command.requests)
+            self._recent.dropped(now_s, len(command.requests))
+            self._whereabouts.gone(command.requests)
+
+    def _turn(self, now_s: float, server: int, *, up: bool) -> None:
+        """A server goes or returns; being told again what is known is no news."""
+        if self._up[server] != up:
+            self._up[server] = up
+            if not up and not self._snapshots[server]:
+                return  # it has never been heard of: a live server that is still to come
+            text = f"{self._names[server]} is {'up' if up else 'down'}"
+            self._happenings.append(Happening(at_s=now_s, text=text))
+
+    def _server(self, index: int, counts: list[int], span_s: float) -> ServerFrame:
+        up = self._up[index]
+        said = self._snapshots[index] if up else ()
+        last = said[-1] if said else None
+        return ServerFrame(
+            name=self._names[index],
+            up=up,
+            at=self._whereabouts.count(index),
+            queued=sum(last.queued) if last else 0,
+            instances=last.instances if last else 0,
+            utilization=_mean([one.utilization for one in said]),
+            power_w=_mean([one.power_w for one in said]),
+            vram_bytes=last.vram_bytes if last else 0,
+            widths=_shares(counts),
+            images_per_s=sum(counts) / span_s,
+        )
+
+
+def _shares(counts: Sequence[int]) -> tuple[float, ...]:
+    whole = sum(counts)
+    return tuple(count / whole for count in counts) if whole else (0.0,) * len(WIDTHS)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

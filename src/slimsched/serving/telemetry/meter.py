@@ -1,0 +1,177 @@
+"""The meter: a fold over the event log that ends in a Summary."""
+
+from collections import Counter
+from collections.abc import Sequence
+from math import nan
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from slimsched.kernel.observer import GATEWAY_NAME
+from slimsched.models.accuracy import AccuracyTable
+from slimsched.models.width import WIDTH_TUPLES, WIDTHS
+from slimsched.serving.domain.request import Request
+from slimsched.serving.routing.commands import Answer, Drop
+from slimsched.serving.routing.events import RequestsArrived
+from slimsched.serving.scheduling.commands import RunBatch
+from slimsched.serving.scheduling.events import BatchFinished, TelemetrySampled
+from slimsched.serving.telemetry.summary import Summary
+
+_INDEX = {widths: index for index, widths in enumerate(WIDTH_TUPLES)}
+
+
+class Meter:
+    """Counts what passes by from a given time on; figures are computed once, at the end.
+
+    What is on its way when counting begins is counted when it is answered, as what is on its way at the end
+    is not: in a steady state the two cancel, and a router whose queues grow answers fewer than arrive.
+    """
+
+    def __init__(self, accuracy: AccuracyTable, *, from_s: float = 0.0) -> None:
+        self._accuracy = accuracy
+        self._from_s = from_s
+        self._on_its_way = 0  # when counting began
+        self._arrived = 0
+        self._drops: Counter[str] = Counter()
+        self._ids: list[int] = []
+        self._answered_s: list[float] = []
+        self._arrival_s: list[float] = []
+        self._deadline_s: list[float] = []
+        self._tuple: list[int] = []
+        self._image: list[int] = []
+        self._active_j = 0.0
+        self._batches = 0
+        self._batched = 0
+        self._samples: dict[float, list[tuple[float, float]]] = {}
+
+    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        """Take one entry of the log in."""
+        if now_s < self._from_s:
+            self._warm_up(event, commands)
+            return
+        if machine == GATEWAY_NAME:
+            if isinstance(event, RequestsArrived):
+                self._arrived += len(event.requests)
+            for command in commands:
+                if isinstance(command, Answer):
+                    self._answer(command.requests, now_s)
+                elif isinstance(command, Drop):
+                    self._drops[command.reason] += len(command.requests)
+            return
+        if isinstance(event, BatchFinished):
+            self._active_j += event.energy_j
+        elif isinstance(event, TelemetrySampled):
+            self._samples.setdefault(now_s, []).append((event.utilization, event.power_w))
+        for command in commands:
+            if isinstance(command, RunBatch):
+                self._batches += 1
+                self._batched += command.batch.size
+
+    def _warm_up(self, event: Struct, commands: Sequence[Struct]) -> None:
+        """Before counting begins only keep track of how many are on their way."""
+        if isinstance(event, RequestsArrived):
+            self._on_its_way += len(event.requests)
+        for command in commands:
+            if isinstance(command, Answer | Drop):
+                self._on_its_way -= len(command.requests)
+
+    def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
+        for request in requests:
+            self._ids.append(request.id)
+            self._answered_s.append(now_s)
+            self._arrival_s.append(request.arrival_s)
+            self._deadline_s.append(request.deadline_s)
+            self._tuple.append(_INDEX[request.widths])
+            self._image.append(request.image)
+
+    def latencies_s(self) -> NDArray[np.float64]:
+        """Latency of every answered request, in the order of answers."""
+        return np.subtract(self._answered_s, self._arrival_s, dtype=np.float64)
+
+    def answers(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+        """When each request was answered, how long it took, and with which width tuple."""
+        return np.array(self._answered_s), self.latencies_s(), np.array(self._tuple, dtype=np.int64)
+
+    def summary(
+        self,
+        *,
+        router: str,
+        seconds: float,
+        in_system: int,
+        bound_accuracy: float,
+        wall_s: float,
+        idle_w: float,
+        energy_source: str,
+    ) -> Summary:
+        """The figures of the run so far."""
+        latency = self.latencies_s()
+        completed, arrived = len(latency), self._arrived
+        prior, realised = self._accuracies()
+        on_time = int((np.array(self._answered_s) <= np.array(self._deadline_s)).sum())
+        dropped = sum(self._drops.values())
+        utilization, power_w = self._utilization(), self._power_w()
+        mean_w = float(np.mean(power_w)) if power_w else nan
+        duplicates = completed - len(set(self._ids))
+        return Summary(
+            router=router,
+            accuracy=realised,
+            accuracy_prior=prior,
+            latency_mean_s=float(latency.mean()) if completed else nan,
+            latency_sd_s=float(latency.std()) if completed else nan,
+            latency_p50_s=_percentile(latency, 50),
+            latency_p95_s=_percentile(latency, 95),
+            latency_p99_s=_percentile(latency, 99),
+            energy_paper_j=mean_w * float(latency.mean()) if completed else nan,
+            energy_paper_sd_j=mean_w * float(latency.std()) if completed else nan,
+            energy_j_per_request=self._active_j / completed if completed else nan,
+            energy_idle_j=idle_w * seconds,
+            energy_source=energy_source,
+            gpu_var=float(np.mean(utilization)) if utilization else nan,
+            gpu_var_sd=float(np.std(utilization)) if utilization else nan,
+            power_mean_w=mean_w,
+            arrived=arrived,
+            completed=completed,
+            goodput_per_s=on_time / seconds,
+            slo_attainment=on_time / arrived if arrived else nan,
+            dropped=dropped,
+            drops=dict(self._drops),
+            unfinished=in_system,
+            lost=self._on_its_way + arrived - completed - dropped - in_system + duplicates,
+            duplicates=duplicates,
+            widths=self._width_shares(),
+            batch_mean=self._batched / self._batches if self._batches else nan,
+            seconds=seconds,
+            bound_accuracy=bound_accuracy,
+            bound_share=prior * completed / (arrived * bound_accuracy) if arrived and completed else 0.0,
+            wall_s=wall_s,
+            requests_per_wall_s=arrived / wall_s if wall_s > 0 else nan,
+        )
+
+    def _accuracies(self) -> tuple[float, float]:
+        """Mean prior of the tuples served, and the share of images really classified correctly."""
+        if not self._tuple:
+            return nan, nan
+        tuples = np.array(self._tuple)
+        prior = float(self._accuracy.by_tuple[tuples].mean())
+        hits = self._accuracy.hits(tuples, np.array(self._image))
+        return prior, prior if hits is None else float(hits.mean())
+
+    def _utilization(self) -> list[float]:
+        """Variance of utilization across servers, sample by sample."""
+        return [float(np.var([u for u, _ in row])) for row in self._samples.values()]
+
+    def _power_w(self) -> list[float]:
+        """Mean power across servers, sample by sample."""
+        return [float(np.mean([p for _, p in row])) for row in self._samples.values()]
+
+    def _width_shares(self) -> dict[str, float]:
+        """How often each width was served, over all segments of answered requests."""
+        if not self._tuple:
+            return {f"{width:g}": 0.0 for width in WIDTHS}
+        served = np.array(WIDTH_TUPLES)[np.array(self._tuple)]
+        return {f"{width:g}": float((served == width).mean()) for width in WIDTHS}
+
+
+def _percentile(values: NDArray[np.float64], q: float) -> float:
+    return float(np.percentile(values, q)) if len(values) else nan

@@ -1,0 +1,116 @@
+"""A run folder: everything one run leaves, so that a report needs nothing else.
+
+run.json         what was run: kind, title, seed, the configuration with all options filled in, faults
+summary.json     one row of figures for each router or policy
+arrays.npz       what pictures need, by '<row>/<name>'; no pickle
+events.jsonl.gz  the event log (one router only)
+frames.jsonl.gz  how things stood over time (one router only); the dashboard opens it
+"""
+
+import gzip
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from slimsched import __version__
+from slimsched.kernel.errors import DataError
+from slimsched.serving.domain.fault import Fault
+from slimsched.serving.telemetry.frame import Frame
+from slimsched.serving.telemetry.trace import Trace
+
+EVENTS = "events.jsonl.gz"
+FRAMES = "frames.jsonl.gz"
+
+
+class About(Struct, frozen=True, kw_only=True):
+    """What was run."""
+
+    kind: Literal["requests", "jobs"]
+    title: str
+    seed: int
+    config: dict[str, Any]
+    seeds: int = 1
+    faults: tuple[Fault, ...] = ()
+    slim: str = __version__
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """A run folder, read."""
+
+    about: About
+    rows: list[dict[str, Any]]
+    arrays: dict[str, NDArray[Any]]
+    frames: list[Frame]
+
+
+def make_folder(folder: Path) -> Path:
+    """Make room for a run; what lies there under our names is replaced."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot write a run to {folder}: {error.strerror}; choose another folder") from None
+    for name in (EVENTS, FRAMES):
+        (folder / name).unlink(missing_ok=True)
+    return folder
+
+
+def write_run(
+    folder: Path,
+    about: About,
+    rows: Sequence[Mapping[str, Any]],
+    arrays: Mapping[str, NDArray[Any]],
+    frames: Sequence[Frame] = (),
+) -> None:
+    """Leave a run; the same run leaves the same bytes."""
+    (folder / "run.json").write_bytes(_pretty(about))
+    (folder / "summary.json").write_bytes(_pretty(list(rows)))
+    np.savez_compressed(folder / "arrays.npz", **dict(arrays), allow_pickle=False)
+    if frames:
+        lines = b"".join(msgspec.json.encode(frame) + b"\n" for frame in frames)
+        (folder / FRAMES).write_bytes(gzip.compress(lines, compresslevel=6, mtime=0))
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run back."""
+    if not (folder / "run.json").is_file():
+        raise DataError(f"no run at {folder}: it has no run.json; leave one with slim simulate --out FOLDER")
+    try:
+        with np.load(folder / "arrays.npz", allow_pickle=False) as found:
+            arrays = {name: found[name] for name in found.files}
+        return Run(
+            about=msgspec.json.decode((folder / "run.json").read_bytes(), type=About),
+            rows=msgspec.json.decode((folder / "summary.json").read_bytes(), type=list[dict[str, Any]]),
+            arrays=arrays,
+            frames=_frames(folder / FRAMES),
+        )
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, msgspec.DecodeError) as error:
+        raise DataError(f"the run at {folder} is damaged: {error}; run it again with --out") from None
+
+
+def trace_arrays(traces: Sequence[Trace], arrival_s: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    """When requests came, and their answers by row number: when, how long, at which width tuple."""
+    return {"arrival_s": arrival_s} | {
+        f"{row}/{name}": values
+        for row, trace in enumerate(traces)
+        for name, values in (
+            ("answered_s", trace.answered_s),
+            ("latency_s", trace.latency_s.astype(np.float32)),
+            ("tuples", trace.tuples.astype(np.uint8)),
+        )
+    }
+
+
+def _frames(path: Path) -> list[Frame]:
+    if not path.is_file():
+        return []
+    return [msgspec.json.decode(line, type=Frame) for line in gzip.decompress(path.read_bytes()).splitlines()]
+
+
+def _pretty(value: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"

@@ -1,0 +1,77 @@
+"""Whereabouts: where every open request is, at the gateway or at a server, and before which segment."""
+
+from collections.abc import Sequence
+
+from slimsched.models.width import SEGMENTS
+from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.cluster import GATEWAY
+from slimsched.serving.domain.request import Request
+
+Place = tuple[int, int, int]
+"""Who has a request, the segment it waits for, and who holds its input."""
+
+BEGINNING: Place = (GATEWAY, 0, GATEWAY)
+
+
+class Whereabouts:
+    """Follows requests by what the gateway is told and asks for; counts are kept as they move."""
+
+    def __init__(self, servers: int) -> None:
+        self._places: dict[int, Place] = {}
+        self._counts = [[0] * SEGMENTS for _ in range(servers + 1)]  # the gateway's are last: GATEWAY is -1
+
+    def count(self, at: int) -> tuple[int, ...]:
+        """Requests at a server, or at the gateway, by segment."""
+        return tuple(self._counts[at])
+
+    def arrived(self, requests: Sequence[Request]) -> None:
+        """They wait at the gateway."""
+        self._places.update(dict.fromkeys([request.id for request in requests], BEGINNING))
+        self._counts[GATEWAY][0] += len(requests)
+
+    def sent(self, block: Block, server: int, source: int) -> None:
+        """A block is on its way to a server, or there."""
+        self._move([request.id for request in block.requests], (server, block.key.segment, source))
+
+    def finished(self, block: Block, server: int, segments: int) -> None:
+        """A block has passed some segments and waits for the next one; a stale report moves nothing."""
+        segment = block.key.segment
+        numbers = [r.id for r in block.requests if self._is_at(r.id, server, segment)]
+        self._move(numbers, (GATEWAY, min(segment + segments, SEGMENTS - 1), server))
+
+    def input_lost(self, block: Block, server: int) -> None:
+        """Its requests begin again from their images."""
+        self._move([r.id for r in block.requests if self._is_at(r.id, server, block.key.segment)], BEGINNING)
+
+    def gone(self, requests: Sequence[Request]) -> None:
+        """They were answered or dropped."""
+        self._leave([request.id for request in requests])
+
+    def server_down(self, server: int) -> None:
+        """What it had, and what needs an activation it held, begins again."""
+        lost = [
+            number
+            for number, (at, _, holder) in self._places.items()
+            if at == server or (at == GATEWAY and holder == server)
+        ]
+        self._move(lost, BEGINNING)
+
+    def _is_at(self, number: int, server: int, segment: int) -> bool:
+        place = self._places.get(number)
+        return place is not None and place[0] == server and place[1] == segment
+
+    def _move(self, numbers: Sequence[int], to: Place) -> None:
+        known = self._leave(numbers)
+        self._places.update(dict.fromkeys(known, to))
+        self._counts[to[0]][to[1]] += len(known)
+
+    def _leave(self, numbers: Sequence[int]) -> list[int]:
+        """Take requests from where they are; those that are open. Mostly all come from one place."""
+        places = [self._places.pop(number, None) for number in numbers]
+        if places and places[0] is not None and places.count(places[0]) == len(places):
+            self._counts[places[0][0]][places[0][1]] -= len(places)
+            return list(numbers)
+        for place in places:
+            if place is not None:
+                self._counts[place[0]][place[1]] -= 1
+        return [number for number, place in zip(numbers, places, strict=True) if place is not None]

@@ -1,0 +1,55 @@
+"""A load: how many requests come, when, and what they ask for."""
+
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct
+
+from slimsched.kernel.errors import ConfigError
+from slimsched.models.width import check_width
+from slimsched.serving.domain.request import NEVER_S
+from slimsched.serving.workload.arrivals import arrivals, check_load
+from slimsched.serving.workload.request_trace import read_request_trace
+from slimsched.serving.workload.requests import RequestStream
+
+
+class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`arrivals` names a process (poisson, bursty, diurnal, step) or the path of a trace."""
+
+    rate_per_s: float
+    seconds: float
+    warmup_s: float = 0.0  # at the start, left out of a run's figures
+    arrivals: str = "poisson"
+    shape: dict[str, float] = {}
+    deadline_s: float = NEVER_S
+    min_accuracy: float = 0.0
+    width: float = 0.0  # that every request asks for; 0: the router chooses
+    urgent_share: float = 0.0  # share of requests with priority 1, all others have 0
+
+    def check(self) -> None:
+        """Refuse what means nothing before a run begins."""
+        if self.width:
+            check_width(self.width)
+        check_load(self.rate_per_s, self.seconds)
+        if not 0.0 <= self.warmup_s < self.seconds:
+            raise ConfigError(
+                f"warmup_s is {self.warmup_s:g} in a run of {self.seconds:g} s; leave time to measure"
+            )
+
+    def stream(self, seed: int, images: int) -> RequestStream:
+        """Draw the requests; image numbers are uniform over the test set."""
+        rng = np.random.default_rng(seed)
+        if "/" in self.arrivals or "." in self.arrivals:
+            times_s = read_request_trace(Path(self.arrivals)).rescaled(self.rate_per_s, self.seconds, rng)
+        else:
+            times_s = arrivals(self.arrivals, self.rate_per_s, self.seconds, rng, **self.shape)
+        image = rng.integers(max(1, images), size=len(times_s)) if images else np.full(len(times_s), -1)
+        urgent = rng.uniform(size=len(times_s)) < self.urgent_share
+        return RequestStream(
+            times_s,
+            images=image,
+            deadline_s=self.deadline_s,
+            min_accuracy=self.min_accuracy,
+            width=self.width,
+            priorities=urgent.astype(np.int64) if self.urgent_share > 0 else None,
+        )

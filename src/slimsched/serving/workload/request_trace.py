@@ -1,0 +1,157 @@
+"""Real arrival traces: request times or counts per interval, rescaled to a mean rate."""
+
+import bz2
+import csv
+import gzip
+import io
+import tarfile
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from slimsched.kernel.errors import DataError
+from slimsched.serving.workload.arrivals import Times, check_load
+
+ACCEPTED = (
+    "a CSV (plain, .gz, .bz2) with a column TIMESTAMP or arrival_s (one request a row) or count "
+    "(requests a second, one second a row) or columns minute_1, minute_2, … (requests a minute), "
+    "or a text of counts a second (plain or inside a tar archive)"
+)
+
+
+class RequestTrace(Struct, frozen=True, kw_only=True):
+    """Either the times of single requests or counts in intervals of `interval_s`."""
+
+    name: str
+    times_s: NDArray[np.float64] | None = None
+    counts: NDArray[np.float64] | None = None
+    interval_s: float = 1.0
+
+    def rescaled(self, rate_per_s: float, seconds: float, rng: Generator) -> Times:
+        """Arrivals over `seconds` at a mean rate, beginning at a random place of the trace.
+
+        Request times: the time axis is stretched to the wanted rate, so gaps keep their pattern; a trace
+        that is too short begins anew. Counts: a window of that length is taken, its counts scaled to the
+        mean rate, and arrivals are uniform within each interval.
+        """
+        check_load(rate_per_s, seconds)
+        if self.times_s is not None:
+            return _stretch(self.times_s, rate_per_s, seconds, rng)
+        assert self.counts is not None
+        return _scale(self.counts, self.interval_s, rate_per_s, seconds, rng)
+
+    def counts_in(self, bin_s: float) -> NDArray[np.float64]:
+        """Requests in each bin; counts that were recorded as such stay in their own intervals."""
+        if self.times_s is not None:
+            edges = np.arange(0.0, self.times_s[-1] + bin_s, bin_s)
+            return np.histogram(self.times_s, edges)[0].astype(np.float64)
+        assert self.counts is not None
+        return self.counts
+
+
+def read_request_trace(path: Path) -> RequestTrace:
+    """Read any of the accepted forms."""
+    if not path.is_file():
+        raise DataError(f"no arrival trace at {path}; give the path of {ACCEPTED}")
+    try:
+        text = _text(path)
+        if not text[:1000].upper().isupper():  # no letter at the top: bare counts, no header
+            return _of_counts(path.name, [float(word) for word in text.split()], 1.0)
+        rows = csv.reader(io.StringIO(text))
+        header = next(rows, [])
+        names = [name.strip().lower() for name in header]
+        if "timestamp" in names:
+            column = names.index("timestamp")
+            return _of_times(path.name, [_seconds(row[column]) for row in rows if row])
+        if "arrival_s" in names:
+            column = names.index("arrival_s")
+            return _of_times(path.name, [float(row[column]) for row in rows if row])
+        if "count" in names:
+            column = names.index("count")
+            return _of_counts(path.name, [float(row[column]) for row in rows if row], 1.0)
+        minutes = [i for i, name in enumerate(names) if name.startswith("minute_")]
+        if minutes:
+            table = np.array([[float(row[i] or 0) for i in minutes] for row in rows if row])
+            return _of_counts(path.name, table.sum(axis=0).tolist(), 60.0)
+        raise ValueError(f"no known column among {', '.join(names[:6])}")
+    except (ValueError, IndexError, OSError, EOFError, tarfile.TarError) as error:
+        raise DataError(f"{path.name} is not an arrival trace ({error}); give {ACCEPTED}") from None
+
+
+def _text(path: Path) -> str:
+    if tarfile.is_tarfile(path):
+        with tarfile.open(path) as archive:
+            for member in archive:
+                if (stream := archive.extractfile(member)) is not None:
+                    return stream.read().decode()
+        raise ValueError("the archive is empty")
+    raw = path.read_bytes()
+    unpack = {".gz": gzip.decompress, ".bz2": bz2.decompress}.get(path.suffix)
+    return (unpack(raw) if unpack else raw).decode()
+
+
+def _seconds(text: str) -> float:
+    """A number of seconds, or a date and time with any number of digits after the second."""
+    try:
+        return float(text)
+    except ValueError:
+        whole, _, fraction = text.strip().partition(".")
+        return datetime.fromisoformat(whole).timestamp() + float(f"0.{fraction or 0}")
+
+
+def _of_times(name: str, times_s: list[float]) -> RequestTrace:
+    times = np.sort(np.array(times_s))
+    if len(times) < 2 or times[-1] <= times[0]:
+        raise ValueError("fewer than two different arrival times")
+    return RequestTrace(name=name, times_s=times - times[0])
+
+
+def _of_counts(name: str, counts: list[float], interval_s: float) -> RequestTrace:
+    """Counts without the long silences (20 minutes or more) that recorders leave when they stop."""
+    values = np.array(counts)
+    if not len(values) or values.min() < 0 or values.sum() <= 0:
+        raise ValueError("counts must be 0 or above, and some above 0")
+    return RequestTrace(
+        name=name, counts=_without_silence(values, round(1200 / interval_s)), interval_s=interval_s
+    )
+
+
+def _without_silence(values: NDArray[np.float64], longest: int) -> NDArray[np.float64]:
+    keep = np.ones(len(values), dtype=bool)
+    start: int | None = None
+    for index, value in enumerate([*values.tolist(), 1.0]):
+        if value == 0.0:
+            start = index if start is None else start
+        elif start is not None:
+            if index - start >= longest:
+                keep[start:index] = False
+            start = None
+    return values[keep]
+
+
+def _stretch(times_s: NDArray[np.float64], rate_per_s: float, seconds: float, rng: Generator) -> Times:
+    own_rate = (len(times_s) - 1) / times_s[-1]
+    gaps_s = np.diff(times_s) * (own_rate / rate_per_s)
+    needed = int(np.ceil(rate_per_s * seconds * 1.5)) + len(gaps_s)
+    first = int(rng.integers(len(gaps_s)))
+    out = np.cumsum(np.resize(np.roll(gaps_s, -first), needed))
+    return out[out < seconds]
+
+
+def _scale(
+    counts: NDArray[np.float64], interval_s: float, rate_per_s: float, seconds: float, rng: Generator
+) -> Times:
+    length = int(np.ceil(seconds / interval_s))
+    first = int(rng.integers(max(1, len(counts) - length + 1)))
+    window = np.resize(counts[first : first + length], length)
+    if window.sum() <= 0:
+        window = np.ones(length)
+    window = window * (rate_per_s * interval_s * length / window.sum())
+    each = rng.poisson(window)
+    starts = np.repeat(np.arange(length) * interval_s, each)
+    out = np.sort(starts + rng.uniform(0.0, interval_s, len(starts)))
+    return out[out < seconds]

@@ -1,0 +1,66 @@
+"""A stream of requests: arrival times with what each sender asks for."""
+
+from bisect import bisect_left
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slimsched.serving.domain.request import NEVER_S, Request
+
+
+class RequestStream:
+    """Requests in order of arrival, handed out as time passes."""
+
+    def __init__(
+        self,
+        arrivals_s: NDArray[np.float64],
+        *,
+        images: NDArray[np.int64],
+        deadline_s: float = NEVER_S,
+        min_accuracy: float = 0.0,
+        width: float = 0.0,
+        priorities: NDArray[np.int64] | None = None,
+    ) -> None:
+        self._arrivals_s: list[float] = arrivals_s.tolist()
+        self._images: list[int] = images.tolist()
+        self._priorities: list[int] | None = None if priorities is None else priorities.tolist()
+        self._deadline_s = deadline_s
+        self._min_accuracy = min_accuracy
+        self._width = width
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._arrivals_s)
+
+    def after(self, at_s: float) -> int:
+        """How many come at this time or later."""
+        return len(self._arrivals_s) - bisect_left(self._arrivals_s, at_s)
+
+    def next_s(self) -> float:
+        """When the next request comes, infinity after the last."""
+        return self._arrivals_s[self._next] if self._next < len(self._arrivals_s) else inf
+
+    def take_one(self) -> tuple[Request, ...]:
+        """The next request alone."""
+        self._next += 1
+        return (self._make(self._next - 1),)
+
+    def take_until(self, until_s: float) -> tuple[Request, ...]:
+        """All requests that come up to this time."""
+        first, arrivals_s = self._next, self._arrivals_s
+        while self._next < len(arrivals_s) and arrivals_s[self._next] <= until_s:
+            self._next += 1
+        return tuple([self._make(index) for index in range(first, self._next)])
+
+    def _make(self, index: int) -> Request:
+        arrival_s = self._arrivals_s[index]
+        return Request(
+            id=index,
+            arrival_s=arrival_s,
+            deadline_s=arrival_s + self._deadline_s,
+            min_accuracy=self._min_accuracy,
+            width=self._width,
+            priority=0 if self._priorities is None else self._priorities[index],
+            image=self._images[index],
+        )

@@ -1,0 +1,49 @@
+"""`slim demo`, short: two routers, same arrivals, a folder with everything, nothing left running."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from served import CONFIG
+from slimsched.cli.app import app
+from slimsched.cli.serving.demo import random_holds_per_s
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.learning.registry import SERVING
+from slimsched.serving.telemetry.log import read_log
+from slimsched.serving.telemetry.run_folder import read_run
+
+
+def children() -> set[str]:
+    return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+
+
+def test_the_demo_compares_reports_and_cleans_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLIM_DATA", raising=False)
+    config, out, before = tmp_path / "two.toml", tmp_path / "out", children()
+    config.write_text(CONFIG)
+    options = ["--config", str(config), "--seconds", "1", "--load", "0.02", "--out", str(out), "--json"]
+    found = CliRunner().invoke(app, ["demo", *options])
+    assert found.exit_code == 0, found.output
+    printed = json.loads(found.stdout)
+    assert [row["router"] for row in printed["runs"]] == ["random", SERVING]
+    assert printed["images"] == "generated images"
+    assert "measured table" in printed["runs"][0]["accuracy_source"]
+    assert len({row["arrived"] for row in printed["runs"]}) == 1
+    assert json.loads((out / "comparison.json").read_text()) == printed["runs"]
+    kept = read_run(out)
+    assert kept.about.config["gateway"]["early_drop"]
+    header, entries = read_log(out / "events-goal.jsonl.gz")
+    assert header.router == SERVING
+    assert sum(1 for _ in entries) > 10
+    assert (out / "plot.png").stat().st_size > 10_000
+    assert children() <= before
+
+
+def test_random_cannot_hold_more_than_the_slowest_server_bears() -> None:
+    scenario = load_scenario("paper")
+    holds = random_holds_per_s(scenario.cluster)
+    beyond = simulate(scenario.with_load(rate_per_s=1.5 * holds, seconds=3.0), "random", seed=0).summary
+    assert beyond.completed < 0.9 * beyond.arrived

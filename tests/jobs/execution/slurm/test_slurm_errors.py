@@ -1,0 +1,90 @@
+"""What Slurm cannot do, or a Slurm that is not there, is one clear line."""
+
+import pytest
+from typer.testing import CliRunner
+
+from slimsched.cli.app import app
+from slimsched.jobs.execution.slurm import preflight
+from slimsched.jobs.execution.slurm.client import SlurmClient
+from slimsched.jobs.execution.slurm.error import SlurmError
+from slimsched.jobs.execution.slurm.node import SlurmNode
+from slimsched.kernel.errors import ConfigError, SlimError, UnknownNameError
+
+
+def failure(*command: str) -> SlimError:
+    result = CliRunner().invoke(app, ["jobs", *command])
+    assert isinstance(result.exception, SlimError), result.output
+    assert "\n" not in str(result.exception)
+    return result.exception
+
+
+@pytest.mark.parametrize("command", [["run"], ["run", "--dry-run"], ["victims", "--gpus=4"]])
+def test_without_slurms_commands_each_command_says_what_to_install(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    error = failure(*command)
+    assert isinstance(error, SlurmError)
+    assert "is not installed; install Slurm's client" in str(error)
+
+
+def test_submitting_without_slurm_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "'sbatch' is not installed" in str(failure("submit", "--gpus=4", "train.sh"))
+
+
+def test_a_throw_away_slurm_without_daemons_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    monkeypatch.setattr("slimsched.jobs.execution.slurm.cluster._path", lambda: str(tmp_path))
+    error = failure("slurm-up", f"--folder={tmp_path}/slurm")
+    assert "apt install slurmctld slurmd slurm-client munge" in str(error)
+
+
+def test_mistakes_in_the_options_are_found_before_slurm_is_asked() -> None:
+    assert isinstance(failure("run", "--engine=nomad"), UnknownNameError)
+    assert isinstance(failure("run", "--policy=nope"), UnknownNameError)
+    assert isinstance(failure("run", "--network=nope"), UnknownNameError)
+    assert isinstance(failure("run", "--speed=0"), ConfigError)
+    assert isinstance(failure("submit", "--gpus=4", "--model=nope", "train.sh"), UnknownNameError)
+    assert isinstance(failure("victims"), ConfigError)
+    assert isinstance(failure("slurm-down", "--folder=/nonexistent"), ConfigError)
+
+
+class Described(SlurmClient):
+    """A Slurm known by its description alone."""
+
+    def __init__(
+        self, *, version: tuple[int, int] = (22, 5), select: str = "cons_tres", gpus: int = 8
+    ) -> None:
+        super().__init__()
+        self._version, self._select, self._gpus = version, select, gpus
+
+    def version(self) -> tuple[int, int]:
+        return self._version
+
+    def configuration(self) -> dict[str, str]:
+        return {"SelectType": f"select/{self._select}", "ClusterName": "c", "AuthInfo": "(null)"}
+
+    def nodes(self) -> list[SlurmNode]:
+        return [SlurmNode(name="n1", gpus=self._gpus, usable=True, partitions=("main",))]
+
+    def racks(self) -> dict[str, str]:
+        return {}
+
+
+def test_a_slurm_that_cannot_be_driven_is_refused() -> None:
+    with pytest.raises(SlurmError, match="too old; 22"):
+        preflight.check(Described(version=(21, 8)))
+    with pytest.raises(SlurmError, match="set SelectType=select/cons_tres"):
+        preflight.check(Described(select="linear"))
+    with pytest.raises(SlurmError, match="no machine has GPUs"):
+        preflight.check(Described(gpus=0))
+    with pytest.raises(SlurmError, match="no partition 'gpu' in Slurm; known: main"):
+        preflight.check(Described(), partition="gpu")
+
+
+def test_what_will_hurt_is_said_beforehand() -> None:
+    racks, requeue = preflight.check(Described()).warnings
+    assert "all machines count as one rack" in racks
+    assert "cannot start again for 120 s" in requeue

@@ -1,0 +1,33 @@
+from pathlib import Path
+
+from slimsched.models.correctness import read_correctness
+from slimsched.models.pareto import all_points, pareto_set
+from slimsched.models.pareto_plot import plot_pareto
+from slimsched.models.slimresnet.shape import SLIM_RESNET
+
+POINTS = all_points(SLIM_RESNET, read_correctness())
+BEST = pareto_set(POINTS)
+
+
+def test_no_tuple_beats_a_pareto_tuple() -> None:
+    for best in BEST:
+        assert not any(
+            point.macs <= best.macs and point.accuracy_percent > best.accuracy_percent for point in POINTS
+        )
+
+
+def test_every_other_tuple_is_beaten() -> None:
+    for point in POINTS:
+        assert any(
+            best.macs <= point.macs and best.accuracy_percent >= point.accuracy_percent for best in BEST
+        )
+
+
+def test_accuracy_rises_with_cost_along_the_set() -> None:
+    assert [point.macs for point in BEST] == sorted(point.macs for point in BEST)
+    assert len({point.accuracy_percent for point in BEST}) == len(BEST)
+
+
+def test_the_plot_is_written(tmp_path: Path) -> None:
+    plot_pareto(POINTS, BEST, tmp_path / "pareto.png")
+    assert (tmp_path / "pareto.png").read_bytes().startswith(b"\x89PNG")

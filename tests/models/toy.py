@@ -1,0 +1,48 @@
+"""Small networks, images and recipes, so that a test trains in a second."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from slimsched.models.data.image_set import ImageSet
+from slimsched.models.slimresnet.shape import NetworkShape
+from slimsched.models.training.recipe import NetworkRecipe, Recipe, TrainingRecipe
+
+SHAPE = NetworkShape(channels=(32, 32, 64, 64), blocks=(1, 1, 1, 2), image_size=16, classes=5)
+COLOURS = {"red": (210, 50, 50), "green": (50, 210, 50), "blue": (50, 50, 210)}
+
+
+def toy_images(count: int = 60, side: int = 16, seed: int = 0) -> ImageSet:
+    """Noisy squares of three colours."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(count) % 3
+    plain = np.array(list(COLOURS.values()))[labels][:, :, None, None]
+    images = np.clip(plain + rng.normal(0, 40, (count, 3, side, side)), 0, 255).astype(np.uint8)
+    return ImageSet(images=images, labels=labels.astype(np.int64), classes=tuple(COLOURS))
+
+
+def toy_recipe(**training: object) -> Recipe:
+    """Four epochs of a tiny network, unless told otherwise."""
+    defaults: dict[str, object] = {
+        "epochs": 4,
+        "batch": 20,
+        "learning_rate": 0.05,
+        "warmup_epochs": 1,
+        "precision": "float32",
+    }
+    return Recipe(
+        network=NetworkRecipe(channels=(32, 32, 32, 32), blocks=(1, 1, 1, 1), image_size=16),
+        training=TrainingRecipe(**(defaults | training)),  # type: ignore[arg-type]
+    )
+
+
+def write_folder(folder: Path, count: int = 12) -> Path:
+    """A user's folder: one sub-folder a class, images of different sizes."""
+    rng = np.random.default_rng(0)
+    for name, colour in COLOURS.items():
+        (folder / name).mkdir(parents=True)
+        for index in range(count):
+            pixels = np.clip(np.array(colour) + rng.normal(0, 30, (18 + index, 30, 3)), 0, 255)
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{index}.png")
+    return folder

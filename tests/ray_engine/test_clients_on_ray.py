@@ -1,3 +1,0 @@
-"""The field's own clients against servers on Ray: the tests of the front door, unchanged."""
-
-from api.test_open_inference_protocol import *  # noqa: F403

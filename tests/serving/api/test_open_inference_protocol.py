@@ -1,0 +1,142 @@
+"""The field's own clients against the real server, unchanged."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+from numpy.typing import NDArray
+from tritonclient.utils import InferenceServerException
+
+from served import Served
+from slimsched.models.slimresnet.weights import load
+from slimsched.models.width import parse_widths
+from slimsched.serving.domain.key import KEYS
+from slimsched.serving.execution.live.cpu_executor import CpuExecutor
+
+Images = NDArray[np.uint8]
+PROTOCOLS = {"http": triton_http, "grpc": triton_grpc}
+
+
+@pytest.fixture(params=["http", "grpc"])
+def triton(request: pytest.FixtureRequest, served: Served) -> tuple[Any, Any]:
+    module = PROTOCOLS[request.param]
+    address = served.http if request.param == "http" else served.grpc
+    return module, module.InferenceServerClient(address)
+
+
+def parameters_of(result: Any) -> dict[str, Any]:
+    response = result.get_response()
+    if isinstance(response, dict):
+        return dict(response["parameters"])
+    return {
+        name: getattr(value, value.WhichOneof("parameter_choice"))
+        for name, value in response.parameters.items()
+    }
+
+
+def infer(triton: tuple[Any, Any], values: NDArray[Any], datatype: str = "UINT8", **options: Any) -> Any:
+    module, client = triton
+    tensor = module.InferInput("images", list(values.shape), datatype)
+    tensor.set_data_from_numpy(values)
+    return client.infer("slimresnet", [tensor], **options)
+
+
+def test_health_and_metadata(triton: tuple[Any, Any]) -> None:
+    module, client = triton
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("slimresnet")
+    as_json = {} if module is triton_http else {"as_json": True}
+    assert client.get_server_metadata(**as_json)["name"] == "slim-scheduler"
+    model = client.get_model_metadata("slimresnet", **as_json)
+    assert [one["name"] for one in model["outputs"]] == ["classes", "logits", "labels"]
+
+
+def test_answers_are_the_networks_own_at_the_widths_of_the_receipt(
+    triton: tuple[Any, Any], images: Images
+) -> None:
+    result = infer(triton, images)
+    receipt = parameters_of(result)
+    executor = CpuExecutor(load())
+    inputs = executor.inputs(torch.from_numpy(images.copy()))
+    for row, widths in enumerate(receipt["widths"].split(";")):
+        rows, previous = inputs[row : row + 1], None
+        for segment, width in enumerate(parse_widths(widths)):
+            rows, previous = executor.run(KEYS[segment, width, previous], rows), width
+        given, logits = result.as_numpy("logits")[row], rows[0].float().numpy()
+        assert np.allclose(given, logits, atol=0.2)  # half precision, and batches of other sizes
+        assert result.as_numpy("classes")[row] == given.argmax()
+    assert 0.7 < receipt["predicted_accuracy"] < 0.85
+    assert receipt["compute_ms"] > 0
+    assert receipt["energy_mj"] > 0
+    assert "modelled" in receipt["energy_source"] or "RAPL" in receipt["energy_source"]
+    assert receipt["reason"]
+
+
+def test_json_and_binary_tensors_and_floats_agree(served: Served, images: Images) -> None:
+    client = triton_http.InferenceServerClient(served.http)
+    answers = []
+    for values, datatype, binary in (
+        (images, "UINT8", True),
+        (images, "UINT8", False),
+        (images.astype(np.float32) / 255, "FP32", True),
+        (images.astype(np.float32) / 255, "FP32", False),
+    ):
+        tensor = triton_http.InferInput("images", list(values.shape), datatype)
+        tensor.set_data_from_numpy(values, binary_data=binary)
+        outputs = [triton_http.InferRequestedOutput(n, binary_data=binary) for n in ("classes", "labels")]
+        result = client.infer("slimresnet", [tensor], outputs=outputs, parameters={"width": 0.5})
+        labels = [word.decode() if isinstance(word, bytes) else word for word in result.as_numpy("labels")]
+        answers.append((result.as_numpy("classes").tolist(), labels))
+    assert all(answer == answers[0] for answer in answers)
+
+
+def test_a_width_that_is_asked_for_is_served(triton: tuple[Any, Any], images: Images) -> None:
+    receipt = parameters_of(infer(triton, images[:2], parameters={"width": 0.25}))
+    assert receipt["widths"] == "0.25,0.25,0.25,0.25;0.25,0.25,0.25,0.25"
+
+
+def test_an_accuracy_floor_is_kept(triton: tuple[Any, Any], images: Images) -> None:
+    receipt = parameters_of(infer(triton, images[:1], parameters={"min_accuracy": 0.81}))
+    assert receipt["predicted_accuracy"] >= 0.81
+
+
+@pytest.mark.parametrize(
+    ("shape", "datatype", "parameters", "says"),
+    [
+        ((1, 3, 32, 31), "UINT8", {}, "shape [1, 3, 32, 31] does not fit; send [n, 3, 32, 32]"),
+        ((65, 3, 32, 32), "UINT8", {}, "65 images in one request; send 1 to 64"),
+        ((1, 3, 32, 32), "INT32", {}, "datatype 'INT32' is not taken; send UINT8 or FP32"),
+        ((1, 3, 32, 32), "UINT8", {"width": 0.6}, "this model was trained at 0.25, 0.5, 0.75, 1"),
+        ((1, 3, 32, 32), "UINT8", {"min_accuracy": 0.99}, "the best widths reach"),
+        ((1, 3, 32, 32), "UINT8", {"deadline_ms": "soon"}, "parameter deadline_ms is 'soon'; give a number"),
+        ((1, 3, 32, 32), "UINT8", {"deadline_ms": -5}, "deadline_ms must be above 0"),
+    ],
+)
+def test_a_wrong_request_is_told_what_to_send(
+    triton: tuple[Any, Any], shape: tuple[int, ...], datatype: str, parameters: dict[str, Any], says: str
+) -> None:
+    values = np.zeros(shape, {"UINT8": np.uint8, "INT32": np.int32}[datatype])
+    with pytest.raises(InferenceServerException) as raised:
+        infer(triton, values, datatype, parameters=parameters)
+    assert says in str(raised.value)
+    assert raised.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
+
+
+def test_unknown_models_and_outputs_are_refused(triton: tuple[Any, Any], images: Images) -> None:
+    module, client = triton
+    tensor = module.InferInput("images", [1, 3, 32, 32], "UINT8")
+    tensor.set_data_from_numpy(images[:1])
+    with pytest.raises(InferenceServerException, match="unknown model 'vgg'; this server has 'slimresnet'"):
+        client.infer("vgg", [tensor])
+    with pytest.raises(InferenceServerException, match="unknown output 'boxes'; this model has classes"):
+        client.infer("slimresnet", [tensor], outputs=[module.InferRequestedOutput("boxes")])
+
+
+def test_a_deadline_that_cannot_be_met_is_a_timeout(triton: tuple[Any, Any], images: Images) -> None:
+    with pytest.raises(InferenceServerException) as raised:
+        infer(triton, np.repeat(images, 8, axis=0), parameters={"deadline_ms": 1})
+    assert raised.value.status() in ("504", "StatusCode.DEADLINE_EXCEEDED")

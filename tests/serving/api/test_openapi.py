@@ -1,0 +1,27 @@
+"""The OpenAPI document names what is there."""
+
+import http.client
+import json
+
+from served import Served
+from slimsched.serving.api.http_protocol import REASONS
+
+
+def test_every_documented_path_answers_with_a_documented_code(served: Served) -> None:
+    connection = http.client.HTTPConnection(served.http, timeout=60)
+
+    def ask(method: str, path: str) -> tuple[int, bytes]:
+        connection.request(method, path, body=b"{}" if method != "GET" else None)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+    status, body = ask("GET", "/openapi.json")
+    assert status == 200
+    paths = json.loads(body)["paths"]
+    assert "/v2/models/slimresnet/infer" in paths
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            status, _ = ask(method.upper(), path)
+            assert str(status) in operation["responses"], f"{method} {path} gave {status}"
+            assert status == (200 if method == "get" else 400)
+            assert {int(code) for code in operation["responses"]} <= set(REASONS)

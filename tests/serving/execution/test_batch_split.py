@@ -1,0 +1,51 @@
+"""A batch with blocks of two gateways: each hears of its own."""
+
+from cluster import requests
+from slimsched.serving.domain.block import block_of
+from slimsched.serving.domain.key import KEYS, onward
+from slimsched.serving.execution.live.messages import BatchDone
+from slimsched.serving.execution.ray.batch_split import split_by_gateway
+from slimsched.serving.execution.ray.greeting import GATEWAY_BITS
+
+KEY = onward(KEYS[2, 0.5, 0.5], (0.5,))
+FIRST, SECOND = 1 << GATEWAY_BITS, 2 << GATEWAY_BITS
+
+
+def test_blocks_logits_and_energy_go_to_the_gateway_they_belong_to() -> None:
+    blocks = [
+        block_of(FIRST + 1, KEY, requests(2, first=FIRST)),
+        block_of(SECOND + 1, KEY, requests(1, first=SECOND)),
+        block_of(FIRST + 2, KEY, requests(1, first=FIRST + 2)),
+    ]
+    done = BatchDone(
+        width=0.5,
+        blocks=blocks,
+        queue_s=[0.1, 0.2, 0.3],
+        busy_s=1.0,
+        energy_j=8.0,
+        logits=b"aabbccdd",
+        ahead=(0.5,),
+        legs_s=(0.6, 0.4),
+    )
+    (one, mine), (two, theirs) = split_by_gateway(done)
+    assert (one, two) == (1, 2)
+    assert (mine.blocks, mine.queue_s, mine.logits, mine.energy_j) == (
+        blocks[::2],
+        [0.1, 0.3],
+        b"aabbdd",
+        6.0,
+    )
+    assert (theirs.blocks, theirs.queue_s, theirs.logits, theirs.energy_j) == ([blocks[1]], [0.2], b"cc", 2.0)
+    assert mine.busy_s == theirs.busy_s == 1.0
+    assert (mine.ahead, mine.legs_s) == (theirs.ahead, theirs.legs_s) == ((0.5,), (0.6, 0.4))
+
+
+def test_a_batch_of_one_gateway_stays_as_it_is() -> None:
+    done = BatchDone(
+        width=0.5,
+        blocks=[block_of(FIRST + 1, KEY, requests(2, first=FIRST))],
+        queue_s=[0.1],
+        busy_s=1.0,
+        energy_j=8.0,
+    )
+    assert split_by_gateway(done) == [(1, done)]

@@ -1,0 +1,23 @@
+"""Activations as they travel between servers on different nodes."""
+
+import msgspec
+import pytest
+import torch
+
+from slimsched.serving.execution.ray.greeting import Handed, pack, unpack
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("buffer", [bytes, bytearray])
+def test_activations_arrive_as_they_left(dtype: torch.dtype, buffer: type[bytes | bytearray]) -> None:
+    rows = torch.randn(3, 16, 8, 8).to(dtype).to(memory_format=torch.channels_last)
+    sent = buffer(msgspec.msgpack.encode(pack(rows)))
+    found = unpack(msgspec.msgpack.decode(memoryview(sent), type=Handed))
+    assert found is not None
+    assert torch.equal(found, rows)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_nothing_arrives_as_nothing() -> None:
+    sent = msgspec.msgpack.encode(pack(None))
+    assert unpack(msgspec.msgpack.decode(sent, type=Handed)) is None

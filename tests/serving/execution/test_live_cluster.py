@@ -1,0 +1,200 @@
+"""Real server processes on this machine: right answers, nothing lost, nothing left behind."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from cluster import flat_profile, small_cluster
+from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.observer import Observer
+from slimsched.models.slimresnet.weights import load
+from slimsched.models.width import WIDTHS
+from slimsched.serving.domain.host import Host
+from slimsched.serving.domain.profile_record import record_of
+from slimsched.serving.domain.terms import Terms
+from slimsched.serving.execution.live import shared_tensor
+from slimsched.serving.execution.live.cluster import DroppedError, LiveCluster
+from slimsched.serving.execution.live.cpu_executor import CpuExecutor
+from slimsched.serving.execution.live.local_engine import LocalEngine
+from slimsched.serving.execution.live.run import specs_of
+from slimsched.serving.execution.live.server_spec import ServerSpec
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.routing.gateway import Gateway, GatewayOptions
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.router import Route
+from slimsched.serving.scheduling.commands import RunBatch
+from slimsched.serving.scheduling.greedy import GreedyScheduler
+from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.telemetry.log import read_log
+
+SERVERS = 2
+OPTIONS = SchedulerOptions(batch_limit=8, utilization_block=2.0)
+
+
+class Wanderer:
+    """Never runs two segments of a block in one place; changes the width every time."""
+
+    def __init__(self) -> None:
+        self.turn = 0
+
+    def route(self, seen: Observation) -> Route:
+        self.turn += 1
+        others = [server for server in seen.alive_ids if server != seen.source]
+        server = (others or seen.alive_ids)[self.turn % len(others or seen.alive_ids)]
+        return Route(server, WIDTHS[self.turn % 4], 4, "wandering")
+
+
+def live(
+    test: Callable[[LiveCluster, LocalEngine], Awaitable[None]],
+    logs: Path | None = None,
+    observers: Sequence[Observer] = (),
+    **gateway: object,
+) -> None:
+    """Start two server processes, run the test against them, stop them."""
+
+    async def main() -> None:
+        cluster = small_cluster((1.0,) * SERVERS)
+        profile = record_of(flat_profile(instance_bytes=1))
+        specs = [
+            ServerSpec(
+                index=index,
+                name=name,
+                host=Host(),
+                scheduler=OPTIONS,
+                profile=profile,
+                gateway_socket="",
+                own_socket="",
+                shared_prefix="",
+                clock_zero_s=0.0,
+                telemetry_period_s=0.1,
+                log="" if logs is None else str(logs / f"{name}.jsonl"),
+            )
+            for index, name in enumerate(cluster.names)
+        ]
+        engine = LocalEngine(specs)
+        options = GatewayOptions(step_s=0.002, **gateway)  # type: ignore[arg-type]
+        running = LiveCluster(Gateway(cluster, Wanderer(), options), engine, observers, clock_zero_s=0.0)
+        await running.start()
+        pids = [engine.pid(server) for server in range(SERVERS)]
+        try:
+            await test(running, engine)
+        finally:
+            await running.stop()
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids), "no process is left running"
+        assert not list(shared_tensor.FOLDER.glob(f"{engine._prefix}-*")), "nor shared memory"
+
+    asyncio.run(main())
+
+
+def random_images(count: int) -> "np.typing.NDArray[np.uint8]":
+    return np.random.default_rng(0).integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
+
+
+def test_answers_are_the_networks_own_though_activations_cross_between_servers(tmp_path: Path) -> None:
+    async def test(running: LiveCluster, engine: LocalEngine) -> None:
+        images = random_images(24)
+        answers = await asyncio.gather(*[running.submit(image.tobytes()) for image in images])
+        model = load()
+        prepare = CpuExecutor(model).inputs
+        for image, answer in zip(images, answers, strict=True):
+            (receipt,) = answer.receipts
+            assert len(receipt.widths) == len(receipt.servers) == len(receipt.reasons) == 4
+            assert all(one != two for one, two in zip(receipt.servers, receipt.servers[1:], strict=False))
+            assert receipt.latency_s >= receipt.compute_s > 0
+            with torch.inference_mode():
+                whole = model.net(prepare(torch.from_numpy(image)[None]), receipt.widths)
+            off = torch.from_numpy(answer.logits[0].copy()) - whole[0]
+            assert off.norm() < 0.05 * whole[0].norm()  # servers may use bfloat16
+
+    live(test, logs=tmp_path)
+    for number in range(SERVERS):  # the servers' own logs, replayed into fresh schedulers
+        _, entries = read_log(tmp_path / f"server-{number}.jsonl")
+        fresh, count = GreedyScheduler(OPTIONS, flat_profile(instance_bytes=1)), 0
+        for entry in entries:
+            count += 1
+            assert fresh.handle(entry.event, now_s=entry.now_s) == entry.commands  # type: ignore[arg-type]
+        assert count > 20
+
+
+def test_a_server_killed_under_load_costs_no_request_and_comes_back() -> None:
+    async def test(running: LiveCluster, engine: LocalEngine) -> None:
+        images = random_images(150)
+        waiters = [running.submit(image.tobytes()).waiter for image in images]
+        await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+        before = engine.pid(0)
+        engine.kill(0)
+        answers = await asyncio.gather(*waiters)
+        assert len(answers) == 150
+        assert running.in_system == 0
+        while engine.pid(0) == before or not running.is_alive(0):
+            await asyncio.sleep(0.05)
+        again = await running.submit(images[0].tobytes())
+        assert again.logits.shape == (1, 100)
+
+    live(test)
+
+
+class Count:
+    """Images that servers ran, by segment."""
+
+    def __init__(self) -> None:
+        self.images = [0, 0, 0, 0]
+
+    def observe(self, now_s: float, machine: str, event: object, commands: Sequence[object]) -> None:
+        for command in commands:
+            if isinstance(command, RunBatch):
+                for leg in command.batch.key.legs:
+                    self.images[leg.segment] += command.batch.size
+
+
+def test_what_nobody_waits_for_is_not_run() -> None:
+    count, calls = Count(), 40
+
+    async def test(running: LiveCluster, engine: LocalEngine) -> None:
+        images = random_images(8).tobytes()
+        parcels = [running.submit(images, Terms(width=1.0), count=8) for _ in range(calls)]
+        await asyncio.sleep(0.05)  # on their way to the servers
+        for parcel in parcels[4:]:
+            running.cancel(parcel)
+        await asyncio.gather(*[parcel.waiter for parcel in parcels[:4]])
+        while running.in_system:
+            await asyncio.sleep(0.01)
+
+    live(test, observers=[count])
+    assert 4 * 8 <= count.images[3] < calls * 8 / 2
+
+
+def test_what_is_too_late_is_dropped_with_a_reason() -> None:
+    async def test(running: LiveCluster, engine: LocalEngine) -> None:
+        with pytest.raises(DroppedError, match="deadline passed"):
+            await running.submit(random_images(1)[0].tobytes(), Terms(deadline_s=-1.0))
+
+    live(test, early_drop=True)
+
+
+def test_a_scenario_without_hosts_can_only_be_simulated() -> None:
+    with pytest.raises(ConfigError, match="server 'server-0' of scenario 'paper' has no host"):
+        specs_of(load_scenario("paper"), 0.0)
+
+
+def test_a_spec_survives_its_journey_to_the_process() -> None:
+    spec = ServerSpec(
+        index=0,
+        name="a",
+        host=Host(cores=(1,), speed=0.5),
+        scheduler=OPTIONS,
+        profile=record_of(flat_profile()),
+        gateway_socket="g",
+        own_socket="o",
+        shared_prefix="p",
+        clock_zero_s=1.5,
+        telemetry_period_s=0.1,
+    )
+    back = msgspec.json.decode(msgspec.json.encode(spec), type=ServerSpec)
+    assert back == spec
+    assert back.profile.profile().idle_w == 10.0

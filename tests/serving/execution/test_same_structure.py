@@ -1,0 +1,77 @@
+"""Live and simulated runs of one trace make the same decisions where time does not matter."""
+
+import asyncio
+from collections.abc import Sequence
+from time import monotonic
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slimsched.serving.execution.live.cluster import LiveCluster
+from slimsched.serving.execution.live.local_engine import LocalEngine
+from slimsched.serving.execution.live.run import specs_of
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.execution.simulated.cluster import SimulatedCluster
+from slimsched.serving.routing.commands import Answer, SendBlock
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.registry import make_router
+from slimsched.serving.scheduling.commands import RunBatch
+from slimsched.serving.workload.requests import RequestStream
+
+COUNT = 6
+Step = tuple[object, ...]
+
+
+class Structure:
+    """An observer that keeps who was sent what, what ran together and what was answered, without times."""
+
+    def __init__(self) -> None:
+        self.routes: list[Step] = []
+        self.batches: list[Step] = []
+        self.answers: list[Step] = []
+
+    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        for command in commands:
+            match command:
+                case SendBlock(server=server, block=block, source=source):
+                    ids = tuple(request.id for request in block.requests)
+                    self.routes.append((server, source, block.key, ids))
+                case RunBatch(batch=batch):
+                    ids = tuple(request.id for block in batch.blocks for request in block.requests)
+                    self.batches.append((machine, batch.key, ids))
+                case Answer(requests=requests):
+                    self.answers += [(request.id, request.widths) for request in requests]
+                case _:
+                    pass
+
+
+def test_one_request_after_another_takes_the_same_way_live_and_simulated() -> None:
+    scenario = load_scenario("laptop")
+    scenario = replace(scenario, hosts=tuple(replace(host, cores=()) for host in scenario.hosts if host))
+    live, simulated = Structure(), Structure()
+
+    async def serve() -> None:
+        gateway = Gateway(scenario.cluster, make_router("round-robin", scenario.cluster, 0), scenario.gateway)
+        zero_s = monotonic()
+        running = LiveCluster(gateway, LocalEngine(specs_of(scenario, zero_s)), [live], clock_zero_s=zero_s)
+        await running.start()
+        try:
+            for _ in range(COUNT):
+                await running.submit(bytes(3 * 32 * 32))
+        finally:
+            await running.stop()
+
+    asyncio.run(serve())
+    SimulatedCluster(
+        cluster=scenario.cluster,
+        gateway=Gateway(scenario.cluster, make_router("round-robin", scenario.cluster, 0), scenario.gateway),
+        schedulers=scenario.schedulers,
+        stream=RequestStream(np.arange(1.0, COUNT + 1.0), images=np.zeros(COUNT, np.int64)),
+        telemetry=scenario.telemetry,
+        observers=[simulated],
+    ).run(COUNT + 1.0, drain=True)
+    assert live.answers == simulated.answers
+    assert live.routes == simulated.routes
+    assert live.batches == simulated.batches
+    assert {machine for machine, *_ in live.batches} == set(scenario.cluster.names)

@@ -1,0 +1,171 @@
+"""The whole: gateway, servers, network and faults, driven by loads of all kinds."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from slimsched.kernel.errors import ConfigError
+from slimsched.serving.domain.fault import Fault
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.scenario_file import load_scenario, read_scenario
+from slimsched.serving.execution.simulated.replay import replay
+from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.routing.commands import SendBlock
+from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
+from slimsched.serving.routing.registry import ROUTERS
+from slimsched.serving.scheduling.commands import RunBatch
+from slimsched.serving.telemetry.log import Header, LogWriter, read_log
+
+PAPER = load_scenario("paper", accuracy="paper")
+
+
+def logged(path: Path, scenario: Scenario, router: str, seed: int) -> Path:
+    header = Header(slim="test", scenario=read_scenario("paper")[0], beside="", router=router, seed=seed)
+    with LogWriter(path, header) as log:
+        simulate(scenario, router, seed=seed, observers=[log])
+    return path
+
+
+FAULTS = (
+    Fault(server="server-0", at_s=0.2, kind="kill"),
+    Fault(server="server-1", at_s=0.3, kind="slow", slowdown=3.0),
+    Fault(server="server-0", at_s=0.9, kind="restore"),
+)
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_every_request_is_answered_once_though_a_server_dies_and_returns(router: str) -> None:
+    scenario = PAPER.with_load(rate_per_s=1500.0, seconds=1.5).with_faults(FAULTS)
+    row = simulate(scenario, router, drain=True).summary
+    assert row.completed == row.arrived > 2000
+    assert (row.lost, row.duplicates, row.dropped, row.unfinished) == (0, 0, 0, 0)
+
+
+def test_a_stated_width_runs_through_on_one_server_and_survives_its_death(tmp_path: Path) -> None:
+    scenario = PAPER.with_load(rate_per_s=1500.0, seconds=1.5).with_faults(FAULTS)
+    stated = replace(scenario, load=replace(scenario.load, width=0.5))
+    row = simulate(stated, "jsq", drain=True).summary
+    assert row.completed == row.arrived > 2000
+    assert (row.lost, row.duplicates, row.dropped, row.unfinished) == (0, 0, 0, 0)
+    assert row.accuracy_prior == pytest.approx(PAPER.cluster.accuracy.accuracy((0.5,) * 4))
+    _, entries = read_log(logged(tmp_path / "run.jsonl", stated, "jsq", 1))
+    sends = [c for entry in entries for c in entry.commands if isinstance(c, SendBlock)]
+    assert {c.block.key.last_segment for c in sends} == {3}, "always to the end"
+    assert {c.block.key.widths for c in sends} <= {(0.5,) * n for n in range(1, 5)}
+
+
+def test_the_same_seed_gives_the_same_log_byte_for_byte(tmp_path: Path) -> None:
+    scenario = PAPER.with_load(rate_per_s=3000.0, seconds=0.5).with_faults(FAULTS[:2])
+    one, two = (logged(tmp_path / f"{n}.jsonl.gz", scenario, "power-of-two", 5).read_bytes() for n in (1, 2))
+    other = logged(tmp_path / "3.jsonl.gz", scenario, "power-of-two", 6).read_bytes()
+    assert one == two != other
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_a_log_replayed_into_fresh_machines_gives_the_same_commands(router: str, tmp_path: Path) -> None:
+    scenario = PAPER.with_load(rate_per_s=2000.0, seconds=1.2).with_faults(FAULTS)
+    path = logged(tmp_path / "run.jsonl", scenario, router, 1)
+    header, entries = read_log(path)
+    found = replay(scenario, header.router, header.seed, entries)
+    assert found.difference is None
+    assert found.machines == 5, "gateway, three servers, and the second life of one"
+    assert found.entries > 1000
+
+
+def test_replay_shows_the_first_difference(tmp_path: Path) -> None:
+    path = logged(tmp_path / "run.jsonl", PAPER.with_load(seconds=0.2), "random", 1)
+    _, entries = read_log(path)
+    found = replay(PAPER, "random", 2, entries)  # another seed: other dice
+    assert found.difference is not None
+    assert found.difference.entry.machine == "gateway"
+    assert found.difference.entry.commands != found.difference.replayed
+
+
+def test_segments_of_one_request_may_run_on_different_servers_and_activations_cross_the_network() -> None:
+    scattered = simulate(PAPER.with_load(rate_per_s=50.0, seconds=2.0), "random", drain=True).summary
+    together = simulate(PAPER.with_load(rate_per_s=50.0, seconds=2.0), "lp", drain=True).summary
+    assert scattered.latency_mean_s > together.latency_mean_s
+
+
+def test_no_router_beats_the_fluid_bound() -> None:
+    rate = 1.3 * capacity_per_s(PAPER.cluster, (1.0,) * 4)
+    scenario = PAPER.with_load(rate_per_s=rate, seconds=3.0)
+    bound = fluid_optimum(PAPER.cluster, rate).accuracy
+    for router in ("sed", "drift-plus-penalty", "lp"):
+        row = simulate(scenario, router, drain=True).summary
+        assert row.accuracy_prior <= 1.002 * bound
+        assert row.bound_share <= 1.002
+
+
+def test_older_telemetry_reaches_the_gateway_later() -> None:
+    late = replace(PAPER.telemetry, delay_s=1.0)
+    fresh = simulate(PAPER.with_load(rate_per_s=500.0, seconds=2.0), "sed", drain=True).summary
+    old = simulate(
+        replace(PAPER.with_load(rate_per_s=500.0, seconds=2.0), telemetry=late), "sed", drain=True
+    ).summary
+    assert fresh.completed == old.completed
+
+
+def test_a_full_queue_turns_requests_away_instead_of_growing() -> None:
+    scenario = replace(PAPER.with_load(seconds=1.0), gateway=replace(PAPER.gateway, queue_limit=500))
+    row = simulate(scenario, "random", drain=True).summary
+    assert row.drops["queue full"] > 0
+    assert row.completed + row.dropped == row.arrived
+
+
+def test_a_fault_of_an_unknown_server_is_refused() -> None:
+    with pytest.raises(ConfigError, match="scenario 'paper' has no server 'server-9'; it has server-0"):
+        PAPER.with_faults((Fault(server="server-9", at_s=1.0, kind="kill"),))
+
+
+class Widths:
+    """An observer that remembers which widths ran."""
+
+    def __init__(self) -> None:
+        self.seen: set[float] = set()
+
+    def observe(self, now_s: float, machine: str, event: object, commands: list[object]) -> None:
+        self.seen |= {command.batch.key.width for command in commands if isinstance(command, RunBatch)}
+
+
+def test_observers_see_everything_and_change_nothing() -> None:
+    widths = Widths()
+    scenario = PAPER.with_load(rate_per_s=500.0, seconds=0.5)
+    watched = simulate(scenario, "random", observers=[widths]).summary  # type: ignore[list-item]
+    alone = simulate(scenario, "random").summary
+    assert widths.seen == {0.25, 0.5, 0.75, 1.0}
+    assert watched.latency_mean_s == alone.latency_mean_s
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(PAPER.cluster.names), st.floats(0.0, 0.6), st.sampled_from(["kill", "restore"])
+        ),
+        max_size=6,
+    ),
+    st.sampled_from(["random", "sed", "lp"]),
+    st.integers(0, 5),
+)
+def test_whatever_fails_and_returns_no_request_is_lost_or_answered_twice(
+    faults: list[tuple[str, float, str]], router: str, seed: int
+) -> None:
+    timeline = [Fault(server=s, at_s=at, kind=kind) for s, at, kind in faults]  # type: ignore[arg-type]
+    timeline += [Fault(server=name, at_s=1.0, kind="restore") for name in PAPER.cluster.names]
+    scenario = PAPER.with_load(rate_per_s=600.0, seconds=0.6).with_faults(tuple(timeline))
+    row = simulate(scenario, router, seed=seed, drain=True).summary
+    assert row.completed == row.arrived
+    assert (row.lost, row.duplicates) == (0, 0)
+
+
+@pytest.mark.slow
+def test_random_routing_behaves_as_the_papers_table_iii() -> None:
+    row = simulate(PAPER, "random").summary
+    assert row.arrived == pytest.approx(420_538, rel=0.01)
+    assert row.completed == pytest.approx(250_906, rel=0.05)
+    assert row.latency_mean_s == pytest.approx(8.979, rel=0.1)
+    assert row.latency_sd_s == pytest.approx(7.302, rel=0.15)

@@ -1,0 +1,238 @@
+"""The goal router: cost to go, prices, stated goals, the guard, and every spec the registry knows."""
+
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from tests.cluster import small_cluster
+
+from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
+from slimsched.models.width import WIDTH_TUPLES, WIDTHS
+from slimsched.serving.domain.key import KEYS
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.execution.simulated.comparison import Compared
+from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.learning.experiments import FRONT, front_accuracy
+from slimsched.serving.learning.goal_training import GoalTraining, from_vector, to_vector, train_goal
+from slimsched.serving.learning.registry import goal_spec, make_router, router_names
+from slimsched.serving.routing.cost_to_go import ROW, CostToGo
+from slimsched.serving.routing.goal import goal_of
+from slimsched.serving.routing.guard import GuardedRouter
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.routers.goal import GoalParameters
+
+PAPER = load_scenario("paper", accuracy="paper")
+
+
+def run(router: str, **load: float):  # type: ignore[no-untyped-def]
+    return simulate(PAPER.with_load(**load), router, make=make_router).summary  # type: ignore[arg-type]
+
+
+def test_cost_to_go_is_the_best_over_all_ways_to_go_on() -> None:
+    cluster = small_cluster((4.0,))
+    work = {key: 0.01 * (1 + key.segment) * key.width for key in KEYS.values()}
+    value, rest = CostToGo(cluster.accuracy, [work], [work]).at(2.0, 0.5, 0.0)
+    so_far = (0.5, 0.25)
+    worth = {}
+    for onward in product(WIDTHS, repeat=2):
+        cost = sum(work[KEYS[2 + n, w, (0.25, *onward)[n]]] for n, w in enumerate(onward))
+        worth[onward] = (cluster.accuracy.accuracy((*so_far, *onward)) - 2.5 * cost, cost)
+    best = max(worth.values())
+    assert value[ROW[so_far], 0] == pytest.approx(best[0])
+    assert rest[ROW[so_far], 0] == pytest.approx(best[1])
+
+
+def test_a_floor_leaves_only_tuples_that_reach_it() -> None:
+    cluster = small_cluster((4.0,))
+    work = {key: key.width for key in KEYS.values()}
+    table = CostToGo(cluster.accuracy, [work], [work])
+    free, floored = table.at(5.0, 0.0, 0.0)[1][0, 0], table.at(5.0, 0.0, 0.755)[1][0, 0]
+    reaching = [t for t in WIDTH_TUPLES if cluster.accuracy.accuracy(t) >= 0.755]
+    assert free == 4 * 0.25
+    assert floored == min(sum(t) for t in reaching)
+
+
+def test_at_an_easy_load_everything_is_served_wide() -> None:
+    row = run("goal", rate_per_s=800.0, seconds=1.0)
+    assert row.accuracy > 0.76
+
+
+def test_far_above_the_full_width_capacity_everyone_is_still_served() -> None:
+    row = run("goal", rate_per_s=25_000.0, seconds=1.0)
+    assert row.slo_attainment > 0.9
+    assert row.lost == row.duplicates == 0
+
+
+def test_a_limit_on_the_99th_percentile_is_kept_and_room_below_it_is_used() -> None:
+    tight = run("goal:p99_ms=65", rate_per_s=9200.0, seconds=3.0, warmup_s=1.5)
+    loose = run("goal:p99_ms=130", rate_per_s=9200.0, seconds=3.0, warmup_s=1.5)
+    assert 0.85 * 0.065 < tight.latency_p99_s < 1.05 * 0.065
+    assert 0.85 * 0.13 < loose.latency_p99_s < 1.05 * 0.13
+    assert loose.accuracy > tight.accuracy
+
+
+def test_gains_from_a_training_run_are_used_and_a_file_without_any_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "gains.json").write_text('{"parameters": {"wait": 0.05}}')
+    made = make_router(f"goal:gains={tmp_path}/gains.json", PAPER.cluster, 0)
+    assert isinstance(made, GuardedRouter)
+    assert made.router.learned == GoalParameters(wait=0.05)
+    with pytest.raises(DataError, match="slim router train goal"):
+        make_router(f"goal:gains={tmp_path}/none.json", PAPER.cluster, 0)
+
+
+def test_between_two_settings_of_the_rival_its_front_is_a_line() -> None:
+    trace = simulate(PAPER.with_load(rate_per_s=800.0, seconds=0.2), "sed")
+    row = trace.summary
+    settings = [(0.05, 0.70), (0.10, 0.72), (0.12, 0.71)]
+    found = [
+        Compared(summary=replace(row, router=name, latency_p99_s=p99_s, accuracy=share), ci95={}, trace=trace)
+        for name, (p99_s, share) in zip(FRONT, settings, strict=False)
+    ]
+    assert front_accuracy(found, 0.075) == pytest.approx(0.71)
+    assert front_accuracy(found, 0.11) == pytest.approx(0.72)
+    assert front_accuracy(found, 0.5) is None
+    assert front_accuracy(found, 0.04) is None
+
+
+@pytest.mark.parametrize("objective", ["energy", "latency"])
+def test_the_objective_is_pushed_down_to_the_accuracy_floor(objective: str) -> None:
+    low = run(f"goal:minimise={objective}:min_accuracy=73", rate_per_s=5000.0, seconds=3.0)
+    high = run("goal", rate_per_s=5000.0, seconds=3.0)
+    assert low.accuracy == pytest.approx(0.73, abs=0.006)
+    assert low.energy_j_per_request < 0.6 * high.energy_j_per_request
+    assert low.latency_mean_s < high.latency_mean_s
+
+
+def test_a_request_can_ask_for_its_own_accuracy() -> None:
+    made = make_router("goal", PAPER.cluster, 0)
+    seen = Observation(3)
+    seen.count, seen.arrival_rate_per_s, seen.min_accuracy = 16, 40_000.0, 0.764
+    widths: tuple[float, ...] = ()
+    for segment in range(4):
+        seen.segment, seen.previous, seen.widths = segment, widths[-1] if widths else None, widths
+        seen.source = 0 if widths else -1
+        route = made.route(seen)
+        assert route is not None
+        widths = (*widths, route.width)
+    assert PAPER.cluster.accuracy.accuracy(widths) >= 0.764
+
+
+@pytest.mark.parametrize("servers", [1, 2, 12, 64])
+def test_the_number_of_servers_is_free(servers: int) -> None:
+    cluster = small_cluster(tuple(float(1 + n % 5) for n in range(servers)))
+    seen = Observation(servers)
+    seen.count, seen.arrival_rate_per_s = 8, 100.0
+    seen.backlog_s[:] = np.linspace(0.02, 0.0, servers)
+    route = make_router("goal", cluster, 0).route(seen)
+    assert route is not None
+    assert 0 <= route.server < servers
+
+
+def test_dead_servers_are_never_chosen() -> None:
+    made, seen = make_router("goal", PAPER.cluster, 0), Observation(3)
+    seen.count, seen.arrival_rate_per_s = 8, 9000.0
+    seen.set_alive(0, False)
+    seen.backlog_s[1:] = 0.5
+    for number in range(50):
+        seen.now_s = 0.01 * number
+        route = made.route(seen)
+        assert route is not None
+        assert route.server != 0
+
+
+def test_an_input_out_of_range_goes_to_the_fallback_and_is_counted() -> None:
+    made = make_router("goal", PAPER.cluster, 0)
+    assert isinstance(made, GuardedRouter)
+    seen = Observation(3)
+    seen.count, seen.arrival_rate_per_s = 4, float("nan")
+    route = made.route(seen)
+    assert route is not None
+    assert route.reason == "guard: out of range"
+    assert made.counts == {"out of range": 1}
+
+
+def test_queues_that_run_away_hand_over_until_they_are_short_again() -> None:
+    made = make_router("goal", PAPER.cluster, 0)
+    assert isinstance(made, GuardedRouter)
+    seen = Observation(3)
+    seen.count, seen.arrival_rate_per_s = 16, 5000.0
+    reasons = []
+    for number in range(32):
+        seen.now_s = 0.15 * number
+        seen.backlog_s[:] = 0.6 + 0.05 * number
+        route = made.route(seen)
+        reasons.append(route.reason if route else "")
+    assert reasons[0] == "least price"
+    assert reasons[-1] == "guard: queues grow"
+    seen.now_s, seen.backlog_s[:] = 10.0, 0.01
+    route = made.route(seen)
+    assert route is not None
+    assert route.reason == "least price"
+
+
+def test_in_shadow_mode_the_fallback_decides_and_the_log_says_what_goal_would_do() -> None:
+    made, seen = make_router("goal:shadow=1", PAPER.cluster, 0), Observation(3)
+    assert isinstance(made, GuardedRouter)
+    seen.count, seen.arrival_rate_per_s = 16, 9000.0
+    route = made.route(seen)
+    other = made.fallback.route(seen)
+    assert route is not None
+    assert other is not None
+    assert (route.server, route.width) == (other.server, other.width)
+    assert route.reason.startswith("shadow: goal would take server")
+    assert sum(made.counts.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "remedy"),
+    [
+        ("goal:minimise=energy", "needs min_accuracy"),
+        ("goal:minimise=cost:min_accuracy=70", "minimise energy or latency"),
+        ("goal:min_accuracy=high", "is not a number"),
+        ("goal:p99_ms=-5", "give milliseconds"),
+        ("goal:speed=3", "it takes min_accuracy"),
+    ],
+)
+def test_a_goal_that_means_nothing_is_refused_with_a_remedy(spec: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=remedy):
+        make_router(spec, PAPER.cluster, 0)
+
+
+def test_an_unknown_router_lists_the_learned_ones_too() -> None:
+    with pytest.raises(UnknownNameError, match=r"ppo-efficient.*goal"):
+        make_router("best", PAPER.cluster, 0)
+
+
+def test_goals_stated_as_options_become_part_of_the_spec() -> None:
+    assert goal_spec("goal", min_accuracy=75.0, p99_ms=None, minimise="energy") == (
+        "goal:min_accuracy=75.0:minimise=energy"
+    )
+    assert goal_spec("sed", min_accuracy=None) == "sed"
+    with pytest.raises(ConfigError, match="use --router goal"):
+        goal_spec("sed", p99_ms=50.0)
+
+
+def test_percent_and_share_say_the_same() -> None:
+    assert goal_of(min_accuracy=75.0) == goal_of(min_accuracy=0.75)
+
+
+@pytest.mark.parametrize("name", router_names())
+def test_every_router_serves_the_paper_scenario_and_repeats_itself(name: str) -> None:
+    one, two = (run(name, rate_per_s=2000.0, seconds=0.3) for _ in range(2))
+    assert one.completed > 0
+    assert one.lost == one.duplicates == 0
+    assert one.accuracy == two.accuracy
+    assert one.latency_mean_s == two.latency_mean_s
+
+
+def test_training_goes_from_parameters_to_parameters() -> None:
+    assert from_vector(to_vector(GoalParameters())) == GoalParameters()
+    report: list[float] = []
+    note: Callable[..., None] = lambda generation: report.append(generation.best)  # noqa: E731
+    options = GoalTraining(generations=1, population=4, scenarios=1, requests=300)
+    one, two = (train_goal(PAPER, options, seed=0, workers=1, report=note) for _ in range(2))
+    assert one == two
+    assert len(report) == 2

@@ -1,0 +1,164 @@
+"""The paper's PPO, equation by equation, against values worked out by hand."""
+
+from math import exp, log
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from tests.cluster import small_cluster
+
+from slimsched.kernel.errors import ConfigError, DataError
+from slimsched.kernel.ppo import advantages, log_probability, losses
+from slimsched.models.width import WIDTHS
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.learning.policy_file import read_policy, write_policy
+from slimsched.serving.learning.ppo import PolicyNetwork, PpoOptions, PpoTrainer, epsilon_at
+from slimsched.serving.learning.ppo_checkpoint import resume_run, save_run
+from slimsched.serving.learning.rollout import Outcome, RewardWeights
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.routers.ppo import PpoRouter, state_of
+
+torch.set_num_threads(1)
+PAPER = load_scenario("paper", accuracy="paper").with_load(rate_per_s=3000.0)
+SMALL = PpoOptions(updates=2, clusters=2, window_s=0.1, episode_s=0.2, hidden=8, minibatch=64)
+
+LOGITS = [
+    torch.log(torch.tensor([[0.7, 0.2, 0.1]])),
+    torch.log(torch.tensor([[0.4, 0.6]])),
+    torch.zeros(1, 2),
+]
+ACTION = torch.tensor([[0, 1, 0]])
+
+
+def test_state_1_is_fifo_done_then_queue_power_utilization_of_each_server() -> None:
+    seen = Observation(2)
+    seen.fifo, seen.done = 3, 7
+    seen.queued[:], seen.power_w[:], seen.utilization[:] = (1, 2), (100, 200), (0.3, 0.9)
+    wanted = [log(4), log(8), log(2), 100, 0.3, log(3), 200, 0.9]
+    assert state_of(seen).tolist() == pytest.approx(wanted)
+
+
+def test_epsilon_5_falls_in_a_line_and_stays_at_its_least() -> None:
+    assert epsilon_at(0, 10, 0.1, 0.5) == 0.5
+    assert epsilon_at(5, 10, 0.1, 0.5) == pytest.approx(0.3)
+    assert epsilon_at(99, 10, 0.1, 0.5) == 0.1
+
+
+def test_likelihood_6_mixes_epsilon_into_the_server_head_only() -> None:
+    found = log_probability(LOGITS, ACTION, torch.tensor([0.3]))
+    assert found.item() == pytest.approx(log(0.7 * 0.7 + 0.3 / 3) + log(0.6) + log(0.5))
+
+
+def test_reward_7_term_by_term() -> None:
+    outcome = Outcome(0, 0.75, 2.0, 300.0, 0.04, fullness=0.5)
+    weights = RewardWeights(
+        accuracy=10, latency_per_s=0.5, energy_per_j=0.01, imbalance=5, bonus=0.25, centre=0.7
+    )
+    assert outcome.reward(weights) == pytest.approx(10 * 0.05 - 0.5 * 2 - 0.01 * 300 - 5 * 0.04 + 0.25 / 2)
+
+
+def test_advantages_8_are_one_step_and_normalised() -> None:
+    found = advantages(torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0.0, 1.0, 2.0]))
+    raw = np.array([1.0, 1.0, 4.0])
+    assert found.tolist() == pytest.approx(((raw - raw.mean()) / raw.std()).tolist(), abs=1e-5)
+
+
+def test_losses_9_to_13_against_hand_computed_values() -> None:
+    epsilon, options = torch.tensor([0.3]), PpoOptions(entropy_weight=0.01)
+    now = log_probability(LOGITS, ACTION, epsilon)
+    old = now - log(1.5)  # the ratio is 1.5, clipped at 1.2
+    found = losses(
+        LOGITS, torch.tensor([0.4]), ACTION, epsilon, old, torch.tensor([2.0]), torch.tensor([1.0]), options
+    )
+    entropy = -sum(p * log(p) for p in (0.7, 0.2, 0.1)) - 0.4 * log(0.4) - 0.6 * log(0.6) + log(2)
+    assert found.surrogate.item() == pytest.approx(1.2 * 2.0)
+    assert found.value.item() == pytest.approx(0.5 * 0.36)
+    assert found.entropy.item() == pytest.approx(entropy, rel=1e-5)
+    assert found.total.item() == pytest.approx(-2.4 + 0.5 * 0.18 - 0.01 * entropy, rel=1e-5)
+
+
+def test_a_negative_advantage_is_not_clipped_from_above() -> None:
+    epsilon = torch.tensor([0.0])
+    old = log_probability(LOGITS, ACTION, epsilon) - log(1.5)
+    one = torch.tensor([1.0])
+    found = losses(LOGITS, one, ACTION, epsilon, old, -one, one, PpoOptions())
+    assert found.surrogate.item() == pytest.approx(-1.5)
+
+
+def test_numpy_inference_gives_the_likelihood_torch_gives() -> None:
+    trainer = PpoTrainer(PAPER, SMALL, seed=0)
+    router = PpoRouter(PAPER.cluster, Random(0), trainer.weights(), epsilon=0.2)
+    router.decisions = []
+    seen = Observation(3)
+    seen.fifo, seen.utilization[:] = 40, (0.2, 0.5, 0.9)
+    for _ in range(20):
+        assert router.route(seen).width in WIDTHS
+    states = torch.tensor(np.array([d.state for d in router.decisions]), dtype=torch.float32)
+    actions = torch.tensor([d.action for d in router.decisions])
+    with torch.no_grad():
+        logits, _ = trainer.network(states)
+    found = log_probability(logits, actions, torch.full((20,), 0.2))
+    assert found.tolist() == pytest.approx([d.log_probability for d in router.decisions], abs=1e-4)
+
+
+def test_a_dead_server_is_never_drawn() -> None:
+    trainer = PpoTrainer(PAPER, SMALL, seed=0)
+    router = PpoRouter(PAPER.cluster, Random(0), trainer.weights(), epsilon=0.5)
+    seen = Observation(3)
+    seen.set_alive(1, False)
+    assert {router.route(seen).server for _ in range(200)} == {0, 2}
+
+
+def test_a_policy_for_other_servers_is_refused_with_a_remedy() -> None:
+    weights = PpoTrainer(PAPER, SMALL, seed=0).weights()
+    with pytest.raises(ConfigError, match=r"trained for 3 servers.*slim router train"):
+        PpoRouter(small_cluster((1.0, 2.0), batch_limit=16), Random(0), weights, 0.0)
+
+
+def test_training_is_repeatable_and_can_go_on_after_a_stop(tmp_path: Path) -> None:
+    one, two = PpoTrainer(PAPER, SMALL, seed=3), PpoTrainer(PAPER, SMALL, seed=3)
+    first = [one.step() for _ in range(2)]
+    assert first == [two.step() for _ in range(2)]
+    save_run(tmp_path / "run.safetensors", one, first)
+    three = PpoTrainer(PAPER, SMALL, seed=3)
+    assert resume_run(tmp_path / "run.safetensors", three) == first
+    assert three.update_number == 2
+    for name, value in three.weights().items():
+        assert np.allclose(value, one.weights()[name]), name
+    three.step()
+
+
+def test_a_policy_survives_the_disk_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    weights = PpoTrainer(PAPER, SMALL, seed=0).weights()
+    path = tmp_path / "policy.safetensors"
+    write_policy(path, weights, {"epsilon": 0.02})
+    found, story = read_policy(str(path))
+    assert story["epsilon"] == 0.02
+    assert np.allclose(found["heads.weight"], weights["heads.weight"], atol=1e-6)
+    path.write_bytes(b"nothing")
+    with pytest.raises(DataError, match=r"policy\.safetensors"):
+        read_policy(str(path))
+
+
+def test_training_finds_the_better_width_of_a_bandit() -> None:
+    """Accuracy alone is rewarded: after some updates wide choices are more likely than at the start."""
+    options = PpoOptions(
+        weights=RewardWeights(accuracy=1.0, latency_per_s=0.0, centre=0.73),
+        updates=12,
+        clusters=1,
+        window_s=0.2,
+        episode_s=0.4,
+        learning_rate=3e-3,
+        minibatch=128,
+    )
+    trainer = PpoTrainer(PAPER, options, seed=0)
+    curve = [trainer.step() for _ in range(options.updates)]
+    assert curve[-1].accuracy > curve[0].accuracy + 0.003
+
+
+def test_the_network_begins_as_uniform_random_routing() -> None:
+    logits, _ = PolicyNetwork(11, (3, 4, 5), 16)(torch.randn(50, 11))
+    for head in logits:
+        assert exp(float(head.softmax(1).log().max())) < 1.2 / head.shape[1]

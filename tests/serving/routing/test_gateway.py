@@ -1,0 +1,323 @@
+"""The gateway: events in, commands out, with a router that does as it is told."""
+
+import pytest
+
+from cluster import requests, small_cluster
+from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.serving.domain.block import Block, block_of
+from slimsched.serving.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
+from slimsched.serving.routing.events import (
+    BlockDropped,
+    InputLost,
+    RequestsArrived,
+    RequestsCancelled,
+    SegmentFinished,
+    ServerDown,
+    ServerLeaving,
+    ServerUp,
+)
+from slimsched.serving.routing.gateway import Gateway, GatewayOptions
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.router import Route
+
+
+class Obedient:
+    """Sends everything to the server it was told, or waits when told none."""
+
+    def __init__(
+        self, server: int | None = 0, width: float = 0.5, group: int = 4, ahead: tuple[float, ...] = ()
+    ) -> None:
+        self.server, self.width, self.group, self.ahead = server, width, group, ahead
+
+    def route(self, seen: Observation) -> Route | None:
+        if self.server is None or not seen.alive[self.server]:
+            return None
+        return Route(self.server, self.width, self.group, "told so", self.ahead)
+
+
+class Front:
+    """A gateway that routes at each event, so that a test reads top to bottom."""
+
+    def __init__(self, router: Obedient | None = None, **options: object) -> None:
+        self.router = router or Obedient()
+        values: dict[str, object] = {"step_s": 0.0, **options}
+        self.gateway = Gateway(small_cluster(), self.router, GatewayOptions(**values))  # type: ignore[arg-type]
+
+    def tell(self, event: object, now_s: float = 0.0) -> list[Command]:
+        commands = self.gateway.handle(event, now_s=now_s)  # type: ignore[arg-type]
+        return [command for command in commands if not isinstance(command, WakeAt)]
+
+    def arrive(self, count: int, first: int = 0, now_s: float = 0.0, **asked: float) -> list[Command]:
+        return self.tell(RequestsArrived(requests=requests(count, first=first, **asked)), now_s)
+
+    def finish(
+        self, *blocks: Block, server: int = 0, width: float = 0.5, ahead: tuple[float, ...] = ()
+    ) -> list[Command]:
+        return self.tell(SegmentFinished(server=server, width=width, ahead=ahead, blocks=blocks))
+
+
+def sent(commands: list[Command]) -> list[SendBlock]:
+    return [command for command in commands if isinstance(command, SendBlock)]
+
+
+def test_requests_go_out_in_groups_of_at_most_what_the_router_says() -> None:
+    blocks = sent(Front().arrive(10))
+    assert [len(command.block.requests) for command in blocks] == [4, 4, 2]
+    assert [command.source for command in blocks] == [-1, -1, -1]
+
+
+def test_arrivals_wait_for_the_next_scheduling_step_and_go_out_together() -> None:
+    gateway = Gateway(small_cluster(), Obedient(group=8), GatewayOptions(step_s=0.005))
+    assert gateway.handle(RequestsArrived(requests=requests(3)), now_s=1.0) == [WakeAt(at_s=1.005)]
+    assert gateway.handle(RequestsArrived(requests=requests(2, first=3)), now_s=1.002) == []
+    (block,) = sent(gateway.handle(Wake(), now_s=1.005))
+    assert len(block.block.requests) == 5
+
+
+def test_four_segments_later_a_request_is_answered_with_the_widths_it_ran_at() -> None:
+    front = Front()
+    (out,) = sent(front.arrive(1))
+    for width in (0.25, 0.5, 0.75):
+        front.router.width = width
+        (out,) = sent(front.finish(out.block, width=width))
+    assert out.block.key.segment == 3
+    assert out.source == 0, "the activation lies where the segment before ran"
+    (answer,) = front.finish(out.block, width=1.0)
+    assert isinstance(answer, Answer)
+    assert answer.requests[0].widths == (0.25, 0.5, 0.75, 1.0)
+    assert front.gateway.in_system == 0
+
+
+def test_parts_of_a_block_may_come_back_one_by_one() -> None:
+    front = Front()
+    (out,) = sent(front.arrive(4))
+    one, two = out.block.split(1)
+    assert [len(command.block.requests) for command in sent(front.finish(one))] == [1]
+    assert [len(command.block.requests) for command in sent(front.finish(two))] == [3]
+    assert front.gateway.in_system == 4
+
+
+def test_what_a_dead_server_held_begins_again_from_the_image_before_all_others() -> None:
+    front = Front()
+    (first,) = sent(front.arrive(2))
+    (second,) = sent(front.finish(first.block))
+    front.router.server = 1
+    (again,) = sent(front.tell(ServerDown(server=0)))
+    assert again.server == 1
+    assert again.source == -1
+    assert [(r.id, r.widths) for r in again.block.requests] == [(0, ()), (1, ())]
+    assert second.block.id != again.block.id
+
+
+def test_an_activation_waiting_on_a_server_dies_with_it() -> None:
+    front = Front()
+    (out,) = sent(front.arrive(2))
+    front.router.server = None  # the next segment must wait in the queue
+    front.finish(out.block)
+    front.router.server = 1
+    (again,) = sent(front.tell(ServerDown(server=0)))
+    assert again.block.key.segment == 0
+    assert front.gateway.seen.fifo == 0
+
+
+def test_late_results_of_a_dead_server_are_recognised_and_ignored() -> None:
+    front = Front()
+    (out,) = sent(front.arrive(2))
+    front.router.server = 1
+    (again,) = sent(front.tell(ServerDown(server=0)))
+    assert front.finish(out.block, server=0) == []
+    assert len(sent(front.finish(again.block, server=1))) == 1
+    assert front.finish(again.block, server=1) == [], "nor is anything taken twice"
+    assert front.gateway.in_system == 2
+
+
+def test_a_lost_input_begins_again() -> None:
+    front = Front()
+    (out,) = sent(front.arrive(1))
+    (moved,) = sent(front.finish(out.block))
+    (again,) = sent(front.tell(InputLost(server=0, block=moved.block)))
+    assert again.block.key.segment == 0
+
+
+def test_a_server_that_is_back_gets_work_again() -> None:
+    front = Front()
+    front.tell(ServerDown(server=0))
+    assert front.arrive(1) == []
+    assert len(sent(front.tell(ServerUp(server=0)))) == 1
+
+
+def test_beyond_the_queue_limit_requests_are_turned_away_with_a_reason() -> None:
+    front = Front(queue_limit=3)
+    commands = front.arrive(5)
+    drops = [command for command in commands if isinstance(command, Drop)]
+    assert [(len(d.requests), d.reason) for d in drops] == [(2, "queue full")]
+    assert front.gateway.in_system == 3
+
+
+def test_requests_whose_deadline_has_passed_are_given_up_when_asked_to() -> None:
+    front = Front(early_drop=True)
+    (drop,) = front.arrive(1, now_s=2.0, deadline_s=1.0)
+    assert isinstance(drop, Drop)
+    assert drop.reason == "deadline passed"
+
+
+def test_what_a_server_gives_up_is_dropped_with_its_reason() -> None:
+    front = Front()
+    (out,) = sent(front.arrive(2))
+    (drop,) = front.tell(BlockDropped(server=0, block=out.block, reason="deadline out of reach"))
+    assert isinstance(drop, Drop)
+    assert (len(drop.requests), drop.reason) == (2, "deadline out of reach")
+    assert front.gateway.in_system == 0
+
+
+def test_higher_priorities_go_first_in_every_segment() -> None:
+    front = Front(Obedient(server=None))
+    front.arrive(2)
+    front.arrive(2, first=10, priority=3)
+    front.router.server = 0
+    first, second = sent(front.tell(Wake()))
+    assert [r.id for r in first.block.requests] == [10, 11]
+    assert [r.id for r in second.block.requests] == [0, 1]
+
+
+def test_requests_of_different_places_never_share_a_block() -> None:
+    front = Front()
+    (one,) = sent(front.arrive(2))
+    front.router.server, front.router.width = 1, 0.25
+    (two,) = sent(front.arrive(2, first=10))
+    front.router.server = None
+    front.finish(one.block, server=0, width=0.5)
+    front.finish(two.block, server=1, width=0.25)
+    front.router.server = 2
+    out = sent(front.tell(Wake()))
+    assert [(c.source, c.block.key.previous) for c in out] == [(0, 0.5), (1, 0.25)]
+
+
+def test_the_observation_counts_what_is_out() -> None:
+    front = Front()
+    (out,) = sent(front.arrive(3))
+    seen = front.gateway.seen
+    assert seen.outstanding.tolist() == [3.0, 0.0, 0.0]
+    assert seen.backlog_s[0] > 0
+    front.router.server = None
+    front.finish(out.block)
+    assert seen.outstanding.tolist() == [0.0, 0.0, 0.0]
+    assert seen.backlog_s[0] == 0
+    assert seen.fifo == 3
+
+
+def test_a_width_that_was_asked_for_is_served_whatever_the_router_says() -> None:
+    front = Front()
+    blocks = sent(front.tell(RequestsArrived(requests=(*requests(1), *requests(2, first=5, width=1.0)))))
+    assert sorted((c.block.key.width, len(c.block.requests)) for c in blocks) == [(0.5, 1), (1.0, 2)]
+
+
+def test_a_block_of_one_stated_width_goes_through_all_segments_without_asking_again() -> None:
+    front = Front(Obedient(width=0.5))
+    (out,) = sent(front.tell(RequestsArrived(requests=requests(2, width=1.0))))
+    assert (out.block.key.segment, out.block.key.widths) == (0, (1.0,) * 4)
+    backlog_s = front.gateway.seen.backlog_s[0]
+    assert backlog_s == pytest.approx(
+        2 * sum(front.gateway.cluster.work_s[leg][0] for leg in out.block.key.legs)
+    )
+    (answer,) = front.finish(out.block, width=1.0, ahead=(1.0,) * 3)
+    assert isinstance(answer, Answer)
+    assert [request.widths for request in answer.requests] == [(1.0,) * 4] * 2
+    assert front.gateway.seen.backlog_s[0] == 0.0 < backlog_s
+
+
+def test_a_server_that_dies_half_way_through_costs_no_request() -> None:
+    front = Front(Obedient(width=0.5))
+    front.tell(RequestsArrived(requests=requests(1, width=1.0)))
+    front.router.server = 1
+    (again,) = sent(front.tell(ServerDown(server=0)))
+    assert (again.server, again.block.key.segment, len(again.block.key.ahead)) == (1, 0, 3)
+
+
+def test_a_router_may_plan_some_segments_ahead_and_is_asked_again_after_them() -> None:
+    front = Front(Obedient(width=0.5, ahead=(0.25,)))
+    (out,) = sent(front.arrive(2))
+    assert out.block.key.widths == (0.5, 0.25)
+    front.router.ahead = ()
+    (on,) = sent(front.finish(out.block, width=0.5, ahead=(0.25,)))
+    assert (on.block.key.segment, on.block.key.previous) == (2, 0.25)
+    assert [request.widths for request in on.block.requests] == [(0.5, 0.25)] * 2
+
+
+def test_what_a_server_left_of_a_plan_is_sent_out_again() -> None:
+    front = Front(Obedient(width=0.5))
+    (out,) = sent(front.tell(RequestsArrived(requests=requests(2, width=1.0))))
+    (rest,) = sent(front.finish(out.block, width=1.0, ahead=(1.0,)))
+    assert (rest.block.key.segment, rest.block.key.widths) == (2, (1.0, 1.0))
+
+
+def test_an_accuracy_floor_lifts_the_width_where_it_could_not_be_reached_any_more() -> None:
+    front = Front(Obedient(width=0.25))
+    (out,) = sent(front.arrive(1, min_accuracy=0.76))
+    accuracy = front.gateway.cluster.accuracy
+    widths: tuple[float, ...] = ()
+    for _ in range(3):
+        widths = (*widths, out.block.key.width)
+        assert accuracy.best_reachable(widths) >= 0.76
+        (out,) = sent(front.finish(out.block, width=out.block.key.width))
+    assert accuracy.accuracy((*widths, out.block.key.width)) >= 0.76
+
+
+def test_an_energy_ceiling_lowers_the_width() -> None:
+    free = sent(Front(Obedient(width=1.0)).arrive(1))[0].block.key.width
+    frugal = sent(Front(Obedient(width=1.0)).arrive(1, max_energy_j=0.001))[0].block.key.width
+    assert (free, frugal) == (1.0, 0.25)
+
+
+def test_cancelled_requests_are_dropped_when_next_seen_and_cost_no_more() -> None:
+    front = Front(Obedient(server=None))
+    front.arrive(3)
+    front.tell(RequestsCancelled(requests=(1,)))
+    front.router.server = 0
+    commands = front.tell(Wake())
+    (out,) = sent(commands)
+    assert [r.id for r in out.block.requests] == [0, 2]
+    assert [c.reason for c in commands if isinstance(c, Drop)] == ["cancelled"]
+    front.tell(RequestsCancelled(requests=(2,)))
+    commands = front.finish(out.block)
+    assert [[r.id for r in c.block.requests] for c in sent(commands)] == [[0]]
+    assert front.gateway.in_system == 1
+
+
+def test_cancelled_requests_are_called_back_from_the_servers_that_have_them() -> None:
+    front = Front(Obedient(group=2))
+    first, second = sent(front.arrive(4))
+    recalls = front.tell(RequestsCancelled(requests=(1, 2)))
+    assert recalls == [
+        RecallRequests(server=0, requests=(1,)),
+        RecallRequests(server=0, requests=(2,)),
+    ]
+    left_out = block_of(first.block.id, first.block.key, first.block.requests[1:])
+    (drop,) = front.tell(BlockDropped(server=0, block=left_out, reason="cancelled"))
+    assert isinstance(drop, Drop)
+    assert front.gateway.in_system == 3
+    (on,) = sent(front.finish(block_of(first.block.id, first.block.key, first.block.requests[:1])))
+    assert [request.id for request in on.block.requests] == [0]
+    (late,) = sent(front.finish(second.block))
+    assert [request.id for request in late.block.requests] == [3], "one that had begun is dropped then"
+
+
+def test_a_server_that_leaves_gets_nothing_new_and_keeps_what_it_has() -> None:
+    front = Front(Obedient(group=1))
+    (out,) = sent(front.arrive(1))
+    front.tell(ServerLeaving(server=0))
+    assert not sent(front.arrive(1, first=1))
+    front.router.server = 1
+    onward = sent(front.finish(out.block))
+    assert [(command.server, command.source) for command in onward] == [(1, -1), (1, 0)]
+    assert not front.gateway.seen.outstanding[0]
+
+
+def test_two_gateways_number_their_blocks_apart() -> None:
+    first = Gateway(small_cluster(), Obedient(), GatewayOptions(step_s=0.0))
+    other = Gateway(small_cluster(), Obedient(), GatewayOptions(step_s=0.0), first_block=2**40)
+    numbers = [
+        {command.block.id for command in sent(one.handle(RequestsArrived(requests=requests(8)), now_s=0.0))}
+        for one in (first, other)
+    ]
+    assert not numbers[0] & numbers[1]

@@ -1,0 +1,109 @@
+"""The contract every router keeps, run over the table."""
+
+import numpy as np
+import pytest
+
+from cluster import small_cluster
+from slimsched.kernel.errors import ConfigError, UnknownNameError
+from slimsched.models.width import WIDTHS
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.registry import ROUTERS, make_router
+from slimsched.serving.routing.router import Route
+
+CLUSTER = small_cluster((10.0, 10.0, 3.0, 1.0))
+
+
+def observations(count: int) -> list[Observation]:
+    """Heads and server states of all kinds, some servers dead."""
+    rng, found = np.random.default_rng(1), []
+    for number in range(count):
+        seen = Observation(len(CLUSTER))
+        seen.now_s = number * 0.01
+        seen.segment = int(rng.integers(4))
+        seen.widths = tuple(rng.choice(WIDTHS, size=seen.segment).tolist())
+        seen.previous = seen.widths[-1] if seen.widths else None
+        for server in rng.permutation(4)[: int(rng.integers(4))]:
+            seen.set_alive(int(server), False)
+        seen.source = int(rng.choice(seen.alive_ids)) if seen.segment else -1
+        seen.count = int(rng.integers(1, 40))
+        seen.deadline_s = seen.now_s + float(rng.choice([-0.1, 0.05, 0.5, 5.0]))
+        seen.fifo = seen.count + int(rng.integers(100))
+        seen.arrival_rate_per_s = float(rng.uniform(0, 5000))
+        seen.outstanding[:] = rng.integers(0, 50, size=4)
+        seen.backlog_s[:] = rng.uniform(0, 0.5, size=4)
+        found.append(seen)
+    return found
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_a_route_names_a_living_server_a_known_width_and_a_group(name: str) -> None:
+    router = make_router(name, CLUSTER, seed=3)
+    for seen in observations(200):
+        route = router.route(seen)
+        if route is not None:
+            assert route.server in seen.alive_ids
+            assert route.width in WIDTHS
+            assert route.group >= 1
+            assert route.reason
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_the_same_seed_gives_the_same_routes(name: str) -> None:
+    def routes() -> list[Route | None]:
+        router = make_router(name, CLUSTER, seed=3)
+        return [router.route(seen) for seen in observations(100)]
+
+    assert routes() == routes()
+
+
+@pytest.mark.parametrize("name", ["jsq", "sed", "speed-jsq", "slackfit", "lp"])
+def test_with_nothing_to_do_and_time_enough_full_width_is_served(name: str) -> None:
+    seen = Observation(len(CLUSTER))
+    seen.count, seen.deadline_s, seen.arrival_rate_per_s = 1, 10.0, 1.0
+    route = make_router(name, CLUSTER, seed=0).route(seen)
+    assert route is not None
+    assert route.width == 1.0
+
+
+def test_drift_plus_penalty_pays_only_for_widths_that_buy_accuracy() -> None:
+    seen = Observation(len(CLUSTER))
+    seen.count, seen.segment, seen.source = 1, 3, 0
+    seen.widths, seen.previous = (0.25, 0.25, 0.25), 0.25
+    router = make_router("drift-plus-penalty", CLUSTER, seed=0)
+    best = max(WIDTHS, key=lambda width: CLUSTER.accuracy.accuracy((*seen.widths, width)))
+    route = router.route(seen)
+    assert route is not None
+    assert route.width == best == 1.0
+
+
+@pytest.mark.parametrize("name", ["sed", "speed-jsq", "slackfit", "lp", "drift-plus-penalty"])
+def test_a_router_that_knows_speeds_avoids_the_slowest_server(name: str) -> None:
+    seen = Observation(len(CLUSTER))
+    seen.count, seen.deadline_s, seen.arrival_rate_per_s = 8, 1.0, 2000.0
+    seen.outstanding[:], seen.backlog_s[:] = 8, [0.001, 0.001, 0.01, 0.05]
+    route = make_router(name, CLUSTER, seed=0).route(seen)
+    assert route is not None
+    assert route.server != 3
+
+
+@pytest.mark.parametrize("name", ["jsq", "sed", "slackfit", "drift-plus-penalty"])
+def test_under_pressure_widths_get_narrower(name: str) -> None:
+    seen = Observation(len(CLUSTER))
+    seen.count, seen.deadline_s = 8, 1.0
+    seen.outstanding[:], seen.backlog_s[:] = 500, 5.0
+    route = make_router(name, CLUSTER, seed=0).route(seen)
+    assert route is not None
+    assert route.width == 0.25
+
+
+def test_options_follow_the_name() -> None:
+    make_router("lp:margin=1.2:every_s=0.5", CLUSTER, seed=0)
+    with pytest.raises(ConfigError, match="router 'lp' has no option 'speed'; it takes every_s, margin"):
+        make_router("lp:speed=1", CLUSTER, seed=0)
+    with pytest.raises(ConfigError, match="'fast' is not a number"):
+        make_router("lp:margin=fast", CLUSTER, seed=0)
+
+
+def test_an_unknown_router_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UnknownNameError, match="unknown router 'best'; known: random, round-robin"):
+        make_router("best", CLUSTER, seed=0)

@@ -1,0 +1,131 @@
+"""Whatever arrives: memory stays under its cap, keys do not mix, best fit is smallest, nothing is lost."""
+
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from cluster import MEGABYTE, flat_profile
+from slimsched.kernel.timeline import Timeline
+from slimsched.serving.domain.batch import Batch
+from slimsched.serving.domain.block import Block, block_of
+from slimsched.serving.domain.instance import Instance
+from slimsched.serving.domain.key import KEYS
+from slimsched.serving.domain.request import Request
+from slimsched.serving.execution.simulated.server import SimulatedServer
+from slimsched.serving.scheduling.commands import LoadInstance, RunBatch, UnloadInstance
+from slimsched.serving.scheduling.events import BatchFinished, InstanceLoaded, InstanceUnloaded
+from slimsched.serving.scheduling.options import SchedulerOptions
+
+options = st.builds(
+    SchedulerOptions,
+    batch_limit=st.integers(1, 6),
+    vram_cap_bytes=st.integers(1, 8).map(lambda count: count * MEGABYTE),
+    idle_unload_s=st.floats(0.005, 1.0),
+    scale_trigger=st.integers(1, 10),
+    scale_cap=st.integers(1, 3),
+    wider_instance=st.sampled_from(["slice", "full"]),
+    order=st.sampled_from(["fifo", "deadline"]),
+    merge_upward=st.booleans(),
+    early_drop=st.booleans(),
+    priorities=st.booleans(),
+    reclaim=st.booleans(),
+)
+arrivals = st.lists(
+    st.tuples(
+        st.floats(0.0, 0.5),
+        st.sampled_from(sorted(KEYS.values(), key=str)),
+        st.integers(1, 9),
+        st.floats(0.01, 2.0),
+        st.integers(0, 2),
+    ),
+    max_size=25,
+)
+
+
+class Watch:
+    """An observer that holds every entry against the rules."""
+
+    def __init__(self, scheduler: SchedulerOptions) -> None:
+        self.options = scheduler
+        self.memory = 0
+        self.instances: dict[int, Instance] = {}
+        self.free: set[int] = set()
+
+    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        match event:
+            case InstanceLoaded(instance=number) | BatchFinished(instance=number):
+                self.free.add(number)
+            case InstanceUnloaded(instance=number):
+                self.memory -= self.instances.pop(number).memory_bytes
+        for command in commands:
+            match command:
+                case LoadInstance(instance=instance):
+                    self.instances[instance.id] = instance
+                    self.memory += instance.memory_bytes
+                    assert self.memory <= self.options.vram_cap_bytes
+                case UnloadInstance(instance=number):
+                    self.free.remove(number)
+                case RunBatch(batch=batch):
+                    self.check(batch)
+                    self.free.remove(batch.instance)
+
+    def check(self, batch: Batch) -> None:
+        assert batch.size == sum(len(block.requests) for block in batch.blocks) <= self.options.batch_limit
+        assert len({(block.key.segment, block.key.previous) for block in batch.blocks}) == 1
+        asked = max(block.key.width for block in batch.blocks)
+        if not self.options.merge_upward:
+            assert {block.key.width for block in batch.blocks} == {asked}
+        fits = [
+            self.instances[n].width
+            for n in self.free
+            if self.instances[n].segment == batch.key.segment and self.instances[n].width >= asked
+        ]
+        assert self.instances[batch.instance].width == min(fits)
+        assert batch.key.width == (asked if self.options.wider_instance == "slice" else min(fits))
+
+
+class Gateway:
+    """Counts what comes back."""
+
+    def __init__(self) -> None:
+        self.back: list[int] = []
+
+    def segment_finished(self, server: int, batch: Batch) -> None:
+        self.back += [request.id for block in batch.blocks for request in block.requests]
+
+    def block_dropped(self, server: int, block: Block, reason: str) -> None:
+        assert reason
+        self.back += [request.id for request in block.requests]
+
+    def busy_changed(self, server: int) -> None:
+        pass
+
+
+@settings(max_examples=200, deadline=None)
+@given(options, arrivals)
+def test_every_request_comes_back_exactly_once_and_no_rule_is_broken(
+    scheduler: SchedulerOptions, blocks: list[tuple[float, object, int, float, int]]
+) -> None:
+    timeline, gateway, watch = Timeline(), Gateway(), Watch(scheduler)
+    server = SimulatedServer(
+        index=0,
+        name="server-0",
+        profile=flat_profile(latency_s=0.003),
+        options=scheduler,
+        timeline=timeline,
+        upstream=gateway,
+        observers=[watch],
+    )
+    sent = 0
+    for number, (at_s, key, count, patience_s, priority) in enumerate(blocks):
+        members = tuple(
+            Request(id=sent + i, arrival_s=at_s, deadline_s=at_s + patience_s, priority=priority)
+            for i in range(count)
+        )
+        sent += count
+        timeline.at(at_s, server.receive, block_of(number, key, members))  # type: ignore[arg-type]
+    while timeline.next_s() < 60.0:
+        timeline.advance()
+    assert sorted(gateway.back) == list(range(sent))

@@ -1,0 +1,85 @@
+import pytest
+
+from cluster import block, requests
+from slimsched.kernel.errors import ConfigError
+from slimsched.models.width import parse_widths
+from slimsched.serving.domain.batch import Batch
+from slimsched.serving.execution.scenario_file import load_accuracy, load_scenario
+from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.routing.commands import Answer, Drop
+from slimsched.serving.routing.events import RequestsArrived
+from slimsched.serving.scheduling.commands import RunBatch
+from slimsched.serving.scheduling.events import BatchFinished, TelemetrySampled
+from slimsched.serving.telemetry.meter import Meter
+from slimsched.serving.telemetry.summary import Summary
+
+
+def summary(meter: Meter, in_system: int = 0, seconds: float = 10.0) -> Summary:
+    return meter.summary(
+        router="r",
+        seconds=seconds,
+        in_system=in_system,
+        bound_accuracy=0.76,
+        wall_s=1.0,
+        idle_w=30.0,
+        energy_source="modelled",
+    )
+
+
+def test_figures_are_a_fold_over_the_log() -> None:
+    meter = Meter(load_accuracy("paper"))
+    arrived = RequestsArrived(requests=requests(10, deadline_s=3.0))
+    meter.observe(0.0, "gateway", arrived, [])
+    full, quarter = parse_widths("1.0"), parse_widths("0.25")
+    done = Answer(
+        requests=(
+            *requests(1, widths=full, deadline_s=3.0),
+            *requests(1, first=1, widths=quarter, deadline_s=3.0),
+        )
+    )
+    meter.observe(2.0, "gateway", BatchFinished(instance=1, busy_s=0.1, energy_j=0.0), [done])
+    late = Answer(requests=requests(1, first=2, widths=full, deadline_s=3.0))
+    gone = Drop(requests=requests(1, first=3), reason="queue full")
+    meter.observe(4.0, "gateway", BatchFinished(instance=1, busy_s=0.1, energy_j=0.0), [late, gone])
+    run = RunBatch(
+        batch=Batch(id=1, key=block(1, 3).key, instance=1, blocks=(block(1, 3),), size=3), why="full"
+    )
+    meter.observe(0.5, "server-0", BatchFinished(instance=1, busy_s=0.2, energy_j=6.0), [run])
+    for server, (utilization, power_w) in {"server-0": (1.0, 200.0), "server-1": (0.5, 100.0)}.items():
+        sample = TelemetrySampled(utilization=utilization, power_w=power_w, vram_bytes=0)
+        meter.observe(1.0, server, sample, [])
+    row = summary(meter, in_system=6)
+    assert row.arrived == 10
+    assert (row.completed, row.dropped, row.unfinished, row.lost, row.duplicates) == (3, 1, 6, 0, 0)
+    assert row.drops == {"queue full": 1}
+    assert row.latency_mean_s == pytest.approx((2 + 2 + 4) / 3)
+    assert row.slo_attainment == pytest.approx(2 / 10)
+    assert row.accuracy == pytest.approx((2 * 0.7643 + 0.7030) / 3)
+    assert row.energy_j_per_request == pytest.approx(6.0 / 3)
+    assert row.energy_paper_j == pytest.approx(150.0 * row.latency_mean_s)
+    assert row.energy_idle_j == pytest.approx(300.0)
+    assert row.gpu_var == pytest.approx(0.0625)
+    assert row.batch_mean == 3.0
+    assert row.widths == pytest.approx({"0.25": 1 / 3, "0.5": 0, "0.75": 0, "1": 2 / 3})
+    assert row.bound_share == pytest.approx(row.accuracy_prior * 3 / (10 * 0.76))
+
+
+def test_an_answer_given_twice_or_a_request_gone_missing_is_counted() -> None:
+    meter = Meter(load_accuracy("paper"))
+    meter.observe(0.0, "gateway", RequestsArrived(requests=requests(3)), [])
+    twice = Answer(requests=requests(1, widths=parse_widths("1.0")) * 2)
+    meter.observe(1.0, "gateway", RequestsArrived(requests=()), [twice])
+    row = summary(meter, in_system=1)
+    assert (row.duplicates, row.lost) == (1, 1)
+
+
+def test_after_a_warm_up_figures_are_of_the_rest_alone_and_nothing_is_lost() -> None:
+    scenario = load_scenario("paper", accuracy="paper").with_load(rate_per_s=4000.0, seconds=1.0)
+    whole = simulate(scenario, "sed").summary
+    rest = simulate(scenario.with_load(warmup_s=0.6), "sed").summary
+    assert 0.35 * whole.arrived < rest.arrived < 0.45 * whole.arrived
+    assert rest.seconds == pytest.approx(0.4)
+    assert rest.lost == 0
+    assert rest.bound_share > whole.bound_share
+    with pytest.raises(ConfigError, match="leave time to measure"):
+        scenario.with_load(warmup_s=1.0)

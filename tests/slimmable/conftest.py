@@ -1,6 +1,0 @@
-"""Makes tests/slimmable/toy.py importable."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
