@@ -1,0 +1,158 @@
+"""The event log: every event a machine was given, and what it asked for. Enough to replay each decision.
+
+A log is a text file of JSON lines. The first line is the header: what was run. Each further line is an
+entry, `[time, machine, event, commands]`. The last line says how the log ended; it is missing when the
+process was killed. A path that ends in .gz is compressed. Same run, same bytes.
+
+One process writes one file. A run folder holds the files of all its processes: `events.jsonl.gz` for the
+driver, `events-server-0.jsonl.gz` for a server process.
+"""
+
+import gzip
+from collections.abc import Iterator, Sequence
+from io import BufferedIOBase
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import msgspec
+from msgspec import Raw, Struct
+
+from slimsched.kernel.errors import DataError
+
+EVENTS = "events.jsonl.gz"
+FLUSH_BYTES = 1 << 18
+
+
+class Header(Struct, frozen=True, kw_only=True):
+    """What was run: the kind of run, and the setting from which its machines can be made again."""
+
+    slim: str
+    kind: Literal["serving", "jobs"]
+    setting: dict[str, Any]
+
+
+class Entry(Struct, frozen=True, array_like=True):
+    """One event that a machine was given, and what it asked for; both still encoded."""
+
+    now_s: float
+    machine: str
+    event: Raw
+    commands: Raw
+
+
+class Ending(Struct, frozen=True, kw_only=True):
+    """The last line: whether the log is whole, or stopped because it had reached its size limit."""
+
+    ended: Literal["closed", "full"]
+    entries: int
+
+
+class LogWriter:
+    """An observer that writes everything down, up to a size limit."""
+
+    def __init__(self, path: Path, header: Header, *, limit_bytes: int | None = None) -> None:
+        try:
+            self._raw = path.open("wb")
+        except OSError as error:
+            raise DataError(f"cannot write a log to {path}: {error.strerror}; choose another place") from None
+        self._file: BufferedIOBase = self._raw
+        if path.suffix == ".gz":  # neither name nor time in its head: same run, same bytes
+            self._file = gzip.GzipFile("", "wb", compresslevel=1, fileobj=self._raw, mtime=0)
+        self._encoder = msgspec.json.Encoder()
+        self._buffer = bytearray()
+        self._limit_bytes = limit_bytes
+        self._entries = 0
+        self.is_full = False
+        """Whether the size limit was reached, so that nothing more is written."""
+        self._line(header)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        """Append one entry."""
+        if not self.is_full:
+            self._entries += 1
+            self._line((now_s, machine, event, commands))
+
+    def close(self) -> None:
+        """Write the last line and close the file; a second call does nothing."""
+        if self._raw.closed:
+            return
+        self._line(Ending(ended="full" if self.is_full else "closed", entries=self._entries))
+        self._file.write(self._buffer)
+        self._file.close()
+        self._raw.close()
+
+    def _line(self, value: object) -> None:
+        self._buffer += self._encoder.encode(value) + b"\n"
+        if len(self._buffer) > FLUSH_BYTES:
+            self._file.write(self._buffer)
+            self._buffer.clear()
+            self.is_full = self._limit_bytes is not None and self._raw.tell() >= self._limit_bytes
+
+
+class Log:
+    """A log being read: the header at once, the entries one by one, then how it ended."""
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            raise DataError(f"no event log at {path}; slim simulate --out FOLDER leaves one")
+        self.path = path
+        self.ending: Ending | None = None
+        """How the log ended, once all entries are read; None if its process was killed."""
+        self._lines = _lines(path)
+        try:
+            self.header = msgspec.json.decode(next(self._lines), type=Header)
+        except (msgspec.DecodeError, StopIteration, OSError, EOFError, UnicodeDecodeError) as error:
+            raise DataError(f"{path.name} is not an event log: {error}") from None
+
+    def entries(self) -> Iterator[Entry]:
+        """Read one entry after another; a line cut short at the very end is left out."""
+        decoder, number = msgspec.json.Decoder(Entry), 1
+        lines = self._lines
+        while True:
+            try:
+                line = next(lines)
+            except (StopIteration, EOFError):  # the end, or a compressed file whose writer was killed
+                return
+            except (OSError, gzip.BadGzipFile) as error:
+                raise DataError(f"{self.path.name}, after line {number}: damaged: {error}") from None
+            number += 1
+            if line.startswith(b"{"):
+                self.ending = _ending(line)
+                return
+            try:
+                yield decoder.decode(line)
+            except msgspec.DecodeError as error:
+                if not line.endswith(b"\n"):
+                    return
+                raise DataError(f"{self.path.name}, line {number}: damaged entry: {error}") from None
+
+
+def find_logs(path: Path) -> list[Path]:
+    """List the logs of a run folder and of the folders in it; a file stands for itself."""
+    if path.is_file():
+        return [path]
+    logs = sorted(path.rglob("events*.jsonl*"))
+    if not logs:
+        raise DataError(f"no event log in {path}; slim simulate --out FOLDER leaves one")
+    return logs
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        yield from file
+
+
+def _ending(line: bytes) -> Ending | None:
+    try:
+        return msgspec.json.decode(line, type=Ending)
+    except msgspec.DecodeError:
+        return None

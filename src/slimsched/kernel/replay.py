@@ -1,0 +1,85 @@
+"""Replay: feed a log's events to fresh machines and compare what they ask for with what the log says."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from slimsched.kernel.errors import DataError
+from slimsched.kernel.log import Entry
+
+
+class Machine(Protocol):
+    """A pure state machine: an event and a time go in, commands come out."""
+
+    def handle(self, event: Any, *, now_s: float) -> Sequence[Struct]:
+        """Take one event into account and return what must now be done."""
+        ...
+
+
+class Replayable(NamedTuple):
+    """A fresh machine, and the type of the events it takes."""
+
+    machine: Machine
+    event: Any
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """The first entry for which a fresh machine asked for something else."""
+
+    number: int
+    now_s: float
+    machine: str
+    event: Any
+    logged: Any
+    replayed: Any
+
+
+class Replayed(Struct, frozen=True, kw_only=True):
+    """How many entries, commands and machines were compared, and the first difference if there is one."""
+
+    entries: int
+    commands: int
+    machines: int
+    difference: Difference | None
+
+
+def replay(entries: Iterable[Entry], make: Callable[[str], Replayable]) -> Replayed:
+    """Feed every entry to its machine, which `make` makes by name, until commands differ."""
+    machines: dict[str, tuple[Machine, msgspec.json.Decoder[Any]]] = {}
+    encoder = msgspec.json.Encoder()
+    count = commands = 0
+    difference = None
+    for count, entry in enumerate(entries, start=1):
+        if entry.machine not in machines:
+            fresh = make(entry.machine)
+            machines[entry.machine] = fresh.machine, msgspec.json.Decoder(fresh.event)
+        machine, decoder = machines[entry.machine]
+        try:
+            event = decoder.decode(entry.event)
+        except msgspec.DecodeError as error:
+            raise DataError(f"entry {count}: {entry.machine} knows no such event: {error}") from None
+        asked = machine.handle(event, now_s=entry.now_s)
+        commands += len(asked)
+        if difference := _difference(count, entry, encoder.encode(asked)):
+            break
+    return Replayed(entries=count, commands=commands, machines=len(machines), difference=difference)
+
+
+def _difference(number: int, entry: Entry, asked: bytes) -> Difference | None:
+    """Compare the commands of one entry: by their bytes first, by their values where the bytes differ."""
+    if asked == bytes(entry.commands):
+        return None
+    logged, replayed = msgspec.json.decode(entry.commands), msgspec.json.decode(asked)
+    if logged == replayed:
+        return None
+    event = msgspec.json.decode(entry.event)
+    return Difference(
+        number=number,
+        now_s=entry.now_s,
+        machine=entry.machine,
+        event=event,
+        logged=logged,
+        replayed=replayed,
+    )
