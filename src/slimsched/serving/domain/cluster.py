@@ -1,76 +1,92 @@
-"""The cluster as everyone knows it beforehand: servers, their profiles, the links between them."""
+"""The cluster as everyone knows it beforehand: servers, their profiles, the links between them, the models."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.models.accuracy import AccuracyTable
-from slimsched.models.slimresnet.shape import NetworkShape
-from slimsched.serving.domain.key import KEYS, Key
+from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.link import Link
 from slimsched.serving.domain.profile import Profile
+from slimsched.serving.domain.served_model import ServedModel
+
+Values = NDArray[np.float64]
 
 GATEWAY = -1
-"""Where a request's image lies before its first segment."""
+"""Where a request's input lies before its first segment."""
 
 
 class Cluster:
-    """Static facts a router may use; servers are numbered in order."""
+    """Static facts that a router may use; servers and models are numbered in order."""
 
     def __init__(
         self,
         *,
         names: Sequence[str],
         profiles: Sequence[Profile],
-        network: NetworkShape,
-        accuracy: AccuracyTable,
+        models: Sequence[ServedModel],
         links: Sequence[Link],
         gateway_link: Link,
         batch_limit: int,
     ) -> None:
         self.names = tuple(names)
         self.profiles = tuple(profiles)
-        self.network = network
-        self.accuracy = accuracy
+        self.models = tuple(model.numbered(number) for number, model in enumerate(models))
         self.links = tuple(links)
         self.gateway_link = gateway_link
         self.batch_limit = batch_limit
-        self._moves: dict[tuple[int, float | None, int], tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+        self._moves: dict[tuple[int, int, int, int], tuple[Values, Values]] = {}
+        keys = [key for model in self.models for key in model.keys.values()]
         kinds = {id(profile): profile for profile in profiles}
-        cheapest = {k: {key: p.work_s(key, batch_limit) for key in KEYS.values()} for k, p in kinds.items()}
-        self.work_s: dict[Key, NDArray[np.float64]] = {
-            key: np.array([cheapest[id(p)][key] for p in profiles]) for key in KEYS.values()
+        cheapest = {k: {key: p.work_s(key, batch_limit) for key in keys} for k, p in kinds.items()}
+        self.work_s: dict[Key, Values] = {
+            key: np.array([cheapest[id(p)][key] for p in profiles]) for key in keys
         }
-        """Least device time of one image, by key, over the servers."""
-        self.latency_s: dict[Key, NDArray[np.float64]] = {
-            key: np.array([p.latency_s(key, 1) for p in profiles]) for key in KEYS.values()
+        """Least device time of one example, by key, over the servers."""
+        self.latency_s: dict[Key, Values] = {
+            key: np.array([p.latency_s(key, 1) for p in profiles]) for key in keys
         }
         """Time of a batch of one on an idle device, by key, over the servers."""
 
     def __len__(self) -> int:
         return len(self.names)
 
+    def part(self, pick: slice) -> "Cluster":
+        """The same cluster with some of its servers."""
+        return Cluster(
+            names=self.names[pick],
+            profiles=self.profiles[pick],
+            models=self.models,
+            links=self.links[pick],
+            gateway_link=self.gateway_link,
+            batch_limit=self.batch_limit,
+        )
+
     def link_of(self, place: int) -> Link:
         """The link of a server, or of the gateway, to the network that joins them."""
         return self.gateway_link if place == GATEWAY else self.links[place]
 
-    def input_bytes(self, segment: int, previous: float | None, source: int) -> int:
-        """Bytes of one image's input to a segment: the image, or the activation at the previous width."""
-        if previous is None:
-            return self.network.image_bytes
-        return self.network.output_elements(segment - 1, previous) * self.profiles[source].element_bytes
+    def input_bytes(self, key: Key, source: int) -> int:
+        """Bytes of one example's input to a key's first segment, as it lies at `source`."""
+        element_bytes = 1 if source == GATEWAY else self.profiles[source].element_bytes
+        return self.models[key.model].input_bytes(key.segment, key.previous, element_bytes)
 
-    def move_s(self, segment: int, previous: float | None, source: int, count: int) -> NDArray[np.float64]:
-        """Time the inputs of `count` images take from where they lie to each server, on idle links."""
-        found = self._moves.get((segment, previous, source))
-        if found is None:
-            size, away = self.input_bytes(segment, previous, source), self.link_of(source)
+    def plan_s(self, model: ServedModel, plan: tuple[int, ...]) -> Values:
+        """Least device time of one example through a whole plan, over the servers."""
+        total: Values = np.sum([self.work_s[key] for key in model.legs(plan)], axis=0)
+        return total
+
+    def move_s(self, model: int, segment: int, previous: int, source: int, count: int) -> Values:
+        """Time the inputs of `count` examples take from where they lie to each server, on idle links."""
+        known = self._moves.get((model, segment, previous, source))
+        if known is None:
+            size = self.input_bytes(Key(segment, 0, previous, (), model), source)
+            away = self.link_of(source)
             fixed_s = np.array([away.latency_s + link.latency_s for link in self.links])
-            image_s = np.array(
+            each_s = np.array(
                 [size / min(away.bandwidth_bytes_per_s, link.bandwidth_bytes_per_s) for link in self.links]
             )
             if source != GATEWAY:
-                fixed_s[source] = image_s[source] = 0.0
-            found = self._moves[segment, previous, source] = (fixed_s, image_s)
-        return found[0] + count * found[1]
+                fixed_s[source] = each_s[source] = 0.0
+            known = self._moves[model, segment, previous, source] = (fixed_s, each_s)
+        return known[0] + count * known[1]

@@ -1,33 +1,39 @@
-"""The key k = (segment, requested width, previous width): requests of one key can share a batch."""
+"""The key k = (segment, requested choice, previous choice): requests of one key can share a batch.
+
+With several models a key also names its model. In the paper a choice is a width.
+"""
 
 from functools import lru_cache
 
 from msgspec import Struct
 
-from slimsched.models.width import SEGMENTS, WIDTHS
+from slimsched.models.spec import ANY, Path, Step
 
 
 class Key(Struct, frozen=True, cache_hash=True, order=True, array_like=True):
-    """What must agree for requests to run as one batch; `previous` is None in the first segment.
+    """What must agree for requests to run as one batch.
 
-    With widths `ahead` a batch goes on through as many further segments on the same server, without asking
-    anybody in between, as far as the server has an instance free for each.
+    `previous` is the choice of the segment before; START in the first segment, and ANY throughout a model
+    for which it does not matter. With choices `ahead` a batch goes on through further segments on the same
+    server without asking anybody in between, as far as the server has a free instance for each.
     """
 
     segment: int
-    width: float
-    previous: float | None = None
-    ahead: tuple[float, ...] = ()
+    choice: int
+    previous: int
+    ahead: Path = ()
+    model: int = 0
 
     def __str__(self) -> str:
-        came = "" if self.previous is None else f" after {self.previous:g}"
-        onward = "".join(f", then {width:g}" for width in self.ahead)
-        return f"segment {self.segment} at {self.width:g}{came}{onward}"
+        came = "" if self.previous < 0 else f" after {self.previous}"
+        onward = "".join(f", then {choice}" for choice in self.ahead)
+        model = f"model {self.model}, " if self.model else ""
+        return f"{model}segment {self.segment} at choice {self.choice}{came}{onward}"
 
     @property
-    def widths(self) -> tuple[float, ...]:
-        """The width of every segment it runs."""
-        return (self.width, *self.ahead)
+    def choices(self) -> Path:
+        """The choice of every segment it runs."""
+        return (self.choice, *self.ahead)
 
     @property
     def last_segment(self) -> int:
@@ -35,34 +41,45 @@ class Key(Struct, frozen=True, cache_hash=True, order=True, array_like=True):
         return self.segment + len(self.ahead)
 
     @property
+    def step(self) -> Step:
+        """The first step it takes."""
+        return self.segment, self.choice, self.previous
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """(model, segment, choice): what an instance must be loaded for."""
+        return self.model, self.segment, self.choice
+
+    @property
     def legs(self) -> "tuple[Key, ...]":
         """Its segments one by one, each a key that goes no further."""
         return _legs(self) if self.ahead else (self,)
 
-
-def _all_keys() -> dict[tuple[int, float, float | None], Key]:
-    return {
-        (segment, width, previous): Key(segment, width, previous)
-        for segment in range(SEGMENTS)
-        for previous in (WIDTHS if segment else (None,))
-        for width in WIDTHS
-    }
+    def at(self, choice: int) -> "Key":
+        """The same key at another choice, going no further."""
+        return key_of(self.model, self.segment, choice, self.previous)
 
 
-KEYS = _all_keys()
-"""Every key of one segment, by (segment, width, previous): 4 + 3 × 16 = 52 of them."""
-
-MOST_COURSES = 1024
-"""How many keys that go on are remembered; 256 of them run the whole network."""
+MOST_KEYS = 4096
+"""How many keys are remembered instead of made again."""
 
 
-@lru_cache(MOST_COURSES)
-def onward(key: Key, ahead: tuple[float, ...]) -> Key:
-    """The key that begins as this one does and goes on at the widths `ahead`."""
-    return Key(key.segment, key.width, key.previous, ahead) if ahead else key
+@lru_cache(MOST_KEYS)
+def key_of(model: int, segment: int, choice: int, previous: int) -> Key:
+    """Make a key of one segment."""
+    return Key(segment, choice, previous, (), model)
 
 
-@lru_cache(MOST_COURSES)
+@lru_cache(MOST_KEYS)
+def onward(key: Key, ahead: Path) -> Key:
+    """Make the key that begins as this one does and goes on at the choices `ahead`."""
+    return Key(key.segment, key.choice, key.previous, ahead, key.model) if ahead else key
+
+
+@lru_cache(MOST_KEYS)
 def _legs(key: Key) -> tuple[Key, ...]:
-    before = (key.previous, *key.widths)
-    return tuple(KEYS[key.segment + n, width, before[n]] for n, width in enumerate(key.widths))
+    before = (ANY,) * len(key.choices) if key.previous == ANY else (key.previous, *key.choices)
+    return tuple(
+        key_of(key.model, key.segment + number, choice, before[number])
+        for number, choice in enumerate(key.choices)
+    )

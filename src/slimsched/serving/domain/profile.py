@@ -4,15 +4,20 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 from slimsched.kernel.errors import DataError
-from slimsched.serving.domain.key import KEYS, Key
+from slimsched.serving.domain.key import Key
+
+Place = tuple[int, int, int]
+"""(model, segment, choice): what an instance is loaded for."""
 
 
 class Profile:
-    """Latency, active energy and memory of a device.
+    """Latency, active energy and memory of one model on a device.
 
-    `latency_s[key][i][j]` is the time of a batch of `batches[j]` images while `concurrency[i]` batches run
-    on the device at once (itself included); `energy_j[key][j]` what it draws above idle. Between measured
+    `latency_s[key][i][j]` is the time of a batch of `batches[j]` examples while `concurrency[i]` batches run
+    on the device at once (itself included); `energy_j[key][j]` is what it draws above idle. Between measured
     batch sizes latency and energy are interpolated, beyond the last they grow in proportion.
+
+    `joined` makes one profile of several models on the same device.
     """
 
     def __init__(
@@ -24,8 +29,8 @@ class Profile:
         concurrency: Sequence[int],
         latency_s: Mapping[Key, Sequence[Sequence[float]]],
         energy_j: Mapping[Key, Sequence[float]],
-        instance_bytes: Mapping[tuple[int, float], int],
-        load_s: Mapping[tuple[int, float], float],
+        instance_bytes: Mapping[Place, int],
+        load_s: Mapping[Place, float],
         idle_w: float,
         element_bytes: int,
     ) -> None:
@@ -43,17 +48,35 @@ class Profile:
         self._latency: dict[Key, list[list[float]]] = {}  # [batch - 1][concurrency - 1]
         self._energy: dict[Key, list[float]] = {}
         top = max(self.batches)
-        for key in KEYS.values():
+        for key in latency_s:
             rows = [_dense(self.batches, row, top) for row in latency_s[key]]
             self._latency[key] = [
                 _dense(self.concurrency, at, max(concurrency)) for at in zip(*rows, strict=True)
             ]
             self._energy[key] = _dense(self.batches, energy_j[key], top)
-        self.top_batch = top
         self.top_concurrency = max(self.concurrency)
+        self.parts: tuple[Profile, ...] = (self,)
+        """The profiles of the single models."""
+
+    @staticmethod
+    def joined(parts: "Sequence[Profile]") -> "Profile":
+        """Several models on one device: everything by key, the device's own figures from the first."""
+        if len(parts) == 1:
+            return parts[0]
+        whole = object.__new__(Profile)
+        vars(whole).update(vars(parts[0]))
+        whole.parts = tuple(parts)
+        whole.top_concurrency = max(part.top_concurrency for part in parts)
+        whole._latency = {key: rows for part in parts for key, rows in part._latency.items()}
+        whole._energy = {key: row for part in parts for key, row in part._energy.items()}
+        whole.instance_bytes = {at: size for part in parts for at, size in part.instance_bytes.items()}
+        whole.load_s = {at: seconds for part in parts for at, seconds in part.load_s.items()}
+        return whole
 
     def slowed(self, factor: float) -> "Profile":
         """The profile of a device that takes `factor` times as long for everything."""
+        if len(self.parts) > 1:
+            return Profile.joined([part.slowed(factor) for part in self.parts])
         return Profile(
             name=self.name if factor == 1.0 else f"{self.name} ÷ {factor:g}",
             source=self.source,
@@ -79,17 +102,21 @@ class Profile:
     def latencies_s(self, key: Key, batch: int) -> list[float]:
         """Time of a batch while 1, 2, …, `top_concurrency` batches share the device."""
         rows = self._latency.get(key) or self._course_latency(key)
-        if batch <= self.top_batch:
+        if batch <= len(rows):
             return rows[batch - 1]
-        return [latency_s * batch / self.top_batch for latency_s in rows[-1]]
+        return [latency_s * batch / len(rows) for latency_s in rows[-1]]
 
     def energy_j(self, key: Key, batch: int) -> float:
         """Energy of a batch above idle."""
         row = self._energy.get(key) or self._course_energy(key)
-        return row[batch - 1] if batch <= self.top_batch else row[-1] * batch / self.top_batch
+        return row[batch - 1] if batch <= len(row) else row[-1] * batch / len(row)
+
+    def least_energy_j(self, key: Key, batch_limit: int) -> float:
+        """Least energy that one example costs above idle, over batch sizes."""
+        return min(row / size for size, row in enumerate(self._energy[key][:batch_limit], start=1))
 
     def work_s(self, key: Key, batch_limit: int) -> float:
-        """Least device time an image costs: the best throughput over batch size and concurrency."""
+        """Least device time that one example costs: the best throughput over batch size and concurrency."""
         return min(
             latency_s / (size * count)
             for size, row in enumerate(self._latency[key][:batch_limit], start=1)
@@ -119,10 +146,9 @@ class Profile:
             or self.concurrency[0] != 1
         ):
             raise DataError(f"{where}: concurrency must rise from 1, got {list(self.concurrency)}")
-        for key in KEYS.values():
-            if key not in self.latency_table_s or key not in self.energy_table_j:
-                raise DataError(f"{where}: {key} is missing; measure or model all {len(KEYS)} keys")
-            rows = self.latency_table_s[key]
+        if self.latency_table_s.keys() != self.energy_table_j.keys():
+            raise DataError(f"{where}: latency_s and energy_j must name the same keys")
+        for key, rows in self.latency_table_s.items():
             if len(rows) != len(self.concurrency) or any(len(row) != len(self.batches) for row in rows):
                 raise DataError(
                     f"{where}: {key} needs {len(self.concurrency)} × {len(self.batches)} latencies"

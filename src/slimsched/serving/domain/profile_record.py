@@ -1,27 +1,30 @@
-"""A profile as it is written down: lists in the order of KEYS and of (segment, width)."""
+"""A profile as it is written down: what one model's steps cost on one device."""
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
 
 from slimsched.kernel.errors import DataError
-from slimsched.models.width import SEGMENTS, WIDTHS
-from slimsched.serving.domain.key import KEYS
+from slimsched.models.spec import Step
 from slimsched.serving.domain.profile import Profile
-
-PLACES = tuple((segment, width) for segment in range(SEGMENTS) for width in WIDTHS)
+from slimsched.serving.domain.served_model import ServedModel
 
 
 class ProfileRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The file form of a Profile, with a description of the device it was measured on.
 
-    `latency_s[k][c][b]`, `energy_j[k][b]`: k counts KEYS, c `concurrency`, b `batches`. `spread` is the
-    relative spread of repeated latencies (90th over 10th percentile, minus 1), averaged over the table.
+    `latency_s[k][c][b]`, `energy_j[k][b]`: k counts `steps`, c `concurrency`, b `batches`; `instance_bytes`
+    and `load_s` count `places`. `spread` is the relative spread of repeated latencies (90th over 10th
+    percentile, minus 1), averaged over the table.
     """
 
     name: str
+    model: str
     source: str
     device: dict[str, str]
+    steps: list[Step]
+    places: list[tuple[int, int]]
     batches: tuple[int, ...]
     concurrency: tuple[int, ...]
     latency_s: list[list[list[float]]]
@@ -32,19 +35,13 @@ class ProfileRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     element_bytes: int
     energy_source: str = ""
     spread: float = 0.0
-    format: Literal["slim-profile-1"] = "slim-profile-1"
+    format: Literal["slim-profile-2"] = "slim-profile-2"
 
-    def profile(self) -> Profile:
-        """The profile this record describes."""
-        for name, values, wanted in (
-            ("latency_s", len(self.latency_s), len(KEYS)),
-            ("energy_j", len(self.energy_j), len(KEYS)),
-            ("instance_bytes", len(self.instance_bytes), len(PLACES)),
-            ("load_s", len(self.load_s), len(PLACES)),
-        ):
-            if values != wanted:
-                raise DataError(f"profile '{self.name}': {name} has {values} entries, {wanted} are needed")
-        keys = KEYS.values()
+    def profile(self, model: ServedModel) -> Profile:
+        """The profile that this record describes, for one of a cluster's models."""
+        self._check(model)
+        keys = [model.keys[step] for step in self.steps]
+        places = [(model.number, *place) for place in self.places]
         return Profile(
             name=self.name,
             source=self.source,
@@ -52,26 +49,47 @@ class ProfileRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             concurrency=self.concurrency,
             latency_s=dict(zip(keys, self.latency_s, strict=True)),
             energy_j=dict(zip(keys, self.energy_j, strict=True)),
-            instance_bytes=dict(zip(PLACES, self.instance_bytes, strict=True)),
-            load_s=dict(zip(PLACES, self.load_s, strict=True)),
+            instance_bytes=dict(zip(places, self.instance_bytes, strict=True)),
+            load_s=dict(zip(places, self.load_s, strict=True)),
             idle_w=self.idle_w,
             element_bytes=self.element_bytes,
         )
 
+    def _check(self, model: ServedModel) -> None:
+        if sorted(self.steps) != sorted(model.keys):
+            raise DataError(
+                f"profile '{self.name}' was measured for model '{self.model}' with {len(self.steps)} steps; "
+                f"model '{model.name}' has {len(model.keys)} of its own: measure them with slim profile"
+            )
+        steps, places = len(self.steps), len(self.places)
+        lengths: Mapping[str, tuple[int, int]] = {
+            "latency_s": (len(self.latency_s), steps),
+            "energy_j": (len(self.energy_j), steps),
+            "instance_bytes": (len(self.instance_bytes), places),
+            "load_s": (len(self.load_s), places),
+        }
+        for name, (entries, wanted) in lengths.items():
+            if entries != wanted:
+                raise DataError(f"profile '{self.name}': {name} has {entries} entries, {wanted} are needed")
 
-def record_of(profile: Profile) -> ProfileRecord:
-    """Write a profile down again."""
-    keys = KEYS.values()
+
+def record_of(profile: Profile, model: ServedModel) -> ProfileRecord:
+    """Write one model's part of a profile down."""
+    part = next(part for part in profile.parts if next(iter(part.latency_table_s)).model == model.number)
+    steps, places = list(model.keys), [(segment, choice) for segment, choice in model.spec.places()]
     return ProfileRecord(
-        name=profile.name,
-        source=profile.source,
+        name=part.name,
+        model=model.name,
+        source=part.source,
         device={},
-        batches=profile.batches,
-        concurrency=profile.concurrency,
-        latency_s=[[list(row) for row in profile.latency_table_s[key]] for key in keys],
-        energy_j=[list(profile.energy_table_j[key]) for key in keys],
-        instance_bytes=[profile.instance_bytes[place] for place in PLACES],
-        load_s=[profile.load_s[place] for place in PLACES],
-        idle_w=profile.idle_w,
-        element_bytes=profile.element_bytes,
+        steps=steps,
+        places=places,
+        batches=part.batches,
+        concurrency=part.concurrency,
+        latency_s=[[list(row) for row in part.latency_table_s[model.keys[step]]] for step in steps],
+        energy_j=[list(part.energy_table_j[model.keys[step]]) for step in steps],
+        instance_bytes=[part.instance_bytes[model.number, *place] for place in places],
+        load_s=[part.load_s[model.number, *place] for place in places],
+        idle_w=part.idle_w,
+        element_bytes=part.element_bytes,
     )

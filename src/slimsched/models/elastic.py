@@ -1,0 +1,42 @@
+"""What a model must offer to be served: frozen callables, one per segment and choice, that share weights."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from slimsched.models.spec import ModelSpec
+
+Tensors = tuple[Tensor, ...]
+"""Tensors of one batch, each with the batch dimension first. Inputs and outputs come in the spec's order."""
+
+Segment = Callable[[Tensors], Tensors]
+"""One segment at one choice. It keeps no state between calls, so that several may run at once."""
+
+
+class ElasticModel:
+    """A model that can run narrower, shallower or smaller.
+
+    Subclasses set `spec` and write `segment`; the other methods may stay as they are. A request passes
+    `prepare`, then the segments of its plan, then `finish`. All run in the server's process.
+    """
+
+    spec: ModelSpec
+
+    def segment(self, index: int, choice: str, previous: str | None) -> Segment:
+        """Return one segment at one choice, ready to run; `previous` is the choice of the segment before.
+
+        The callable must not depend on anything that another choice changes: two choices run at once.
+        """
+        raise TypeError(f"{type(self).__name__} must define segment(index, choice, previous)")
+
+    def prepare(self, raw: Tensors) -> Tensors:
+        """Turn what clients send into what the first segment takes: resize, normalize, change type."""
+        return raw
+
+    def finish(self, last: Tensors) -> Tensors:
+        """Turn what a plan's last segment gives into the outputs that clients see."""
+        return last
+
+    def modules(self) -> list[nn.Module]:
+        """List the PyTorch modules that hold the weights; by default those among the attributes."""
+        return [value for value in vars(self).values() if isinstance(value, nn.Module)]

@@ -1,0 +1,61 @@
+"""The plans of a model as a tree: every beginning of a plan is a node, every plan a leaf."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slimsched.models.spec import Path
+
+Rows = NDArray[np.int64]
+
+
+class PlanTree:
+    """Nodes by row, shorter paths first, so that tables over paths are plain arrays.
+
+    Row 0 is the empty path. `children[row]` are the rows one choice further, `choices[row]` those choices.
+    """
+
+    def __init__(self, plans: Sequence[Path]) -> None:
+        self.plans = tuple(plans)
+        self.index = {plan: number for number, plan in enumerate(self.plans)}
+        """The number of each plan."""
+        paths = {plan[:length] for plan in self.plans for length in range(len(plan) + 1)}
+        self.paths = sorted(paths, key=lambda path: (len(path), path))
+        self.row = {path: row for row, path in enumerate(self.paths)}
+        """The row of each path."""
+        children: list[list[int]] = [[] for _ in self.paths]
+        for path, row in self.row.items():
+            if path:
+                children[self.row[path[:-1]]].append(row)
+        self.children: list[Rows] = [np.array(rows, dtype=np.int64) for rows in children]
+        self.choices: list[Rows] = [
+            np.array([self.paths[row][-1] for row in rows], dtype=np.int64) for rows in children
+        ]
+        self.leaves: Rows = np.array([self.row[plan] for plan in self.plans], dtype=np.int64)
+        """The row of each plan, in the order of plans."""
+        self.depth = max(map(len, self.plans))
+        self.levels = [self._level(length, children) for length in range(self.depth)]
+        """For each length: the rows that go on, and their children, filled up with -1 to a rectangle."""
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def is_plan(self, path: Path) -> bool:
+        """Whether a path is complete."""
+        return path in self.index
+
+    def complete(self, path: Path, *, widest: bool) -> Path:
+        """Go on from a path with the last choice each time, or the first, until it is a plan."""
+        row = self.row[path]
+        while len(self.children[row]):
+            row = int(self.children[row][-1 if widest else 0])
+        return self.paths[row]
+
+    def _level(self, length: int, children: list[list[int]]) -> tuple[Rows, Rows]:
+        rows = [row for path, row in self.row.items() if len(path) == length and children[row]]
+        most = max((len(children[row]) for row in rows), default=0)
+        table = np.full((len(rows), most), -1, dtype=np.int64)
+        for position, row in enumerate(rows):
+            table[position, : len(children[row])] = children[row]
+        return np.array(rows, dtype=np.int64), table

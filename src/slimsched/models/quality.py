@@ -1,0 +1,167 @@
+"""What each plan of a model is worth: its accuracy and, when measured, its answer to each example.
+
+Accuracy is the share of labelled examples answered correctly. A model without labels can use its agreement
+with its own widest plan instead; `name` says which.
+"""
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slimsched.kernel.errors import DataError
+from slimsched.models.plan_tree import PlanTree
+from slimsched.models.spec import Path
+
+Fill = Literal["nearest", "additive"]
+
+
+class QualityTable:
+    """Accuracy in [0, 1] of every plan.
+
+    `measured` says which plans were measured; the others were filled in from their neighbours.
+    `correct` holds, when known, one bit for each plan and example (packed along the examples).
+    """
+
+    def __init__(
+        self,
+        tree: PlanTree,
+        *,
+        name: str,
+        accuracy: NDArray[np.float64],
+        measured: NDArray[np.bool_] | None = None,
+        correct: NDArray[np.uint8] | None = None,
+        examples: int = 0,
+    ) -> None:
+        plans = len(tree.plans)
+        if accuracy.shape != (plans,) or not ((accuracy >= 0) & (accuracy <= 1)).all():
+            raise DataError(
+                f"quality table '{name}': the model has {plans} plans, so {plans} values in [0, 1] are "
+                f"needed; got shape {accuracy.shape}"
+            )
+        self.tree = tree
+        self.name = name
+        self.by_plan = accuracy
+        self.measured = np.ones(plans, dtype=bool) if measured is None else measured
+        self.examples = examples
+        self._correct = correct
+        self._list: list[float] = accuracy.tolist()
+        self._best, self._mean = _by_path(tree, accuracy)
+
+    @classmethod
+    def from_bits(cls, tree: PlanTree, *, name: str, correct: NDArray[np.uint8], examples: int) -> Self:
+        """Build the table from bits (plans, ceil(examples / 8)); accuracy is their mean."""
+        wanted = (len(tree.plans), -(-examples // 8))
+        if correct.dtype != np.uint8 or correct.shape != wanted:
+            raise DataError(
+                f"quality table '{name}': expected uint8 {wanted} for {wanted[0]} plans and {examples} "
+                f"examples, got {correct.dtype} {correct.shape}; write it again with slim model evaluate"
+            )
+        accuracy = np.unpackbits(correct, axis=1, count=examples).mean(axis=1, dtype=np.float64)
+        return cls(tree, name=name, accuracy=accuracy, correct=correct, examples=examples)
+
+    @classmethod
+    def from_points(
+        cls, tree: PlanTree, *, name: str, points: Mapping[Path, float], fill: Fill = "nearest"
+    ) -> Self:
+        """Build the table from a few measured plans.
+
+        The others take the value of their nearest neighbour, or, with `fill="additive"`, of a formula in
+        which each segment adds to the accuracy and never less when wider, fitted to the points.
+        """
+        if not points:
+            raise DataError(f"quality table '{name}' has no points; give at least one plan")
+        known = {tree.index[path]: value for path, value in points.items()}
+        accuracy = _additive(tree, known) if fill == "additive" else _nearest(tree, known)
+        for index, value in known.items():
+            accuracy[index] = value
+        return cls(
+            tree, name=name, accuracy=accuracy, measured=np.isin(np.arange(len(tree.plans)), list(known))
+        )
+
+    def accuracy(self, plan: Path) -> float:
+        """Look up the accuracy of a complete plan."""
+        return self._list[self.tree.index[plan]]
+
+    def best_reachable(self, path: Path) -> float:
+        """Return the best accuracy that is still possible after these choices."""
+        return self._best[path]
+
+    def expected(self, path: Path) -> float:
+        """Return the mean accuracy over all plans that begin with these choices."""
+        return self._mean[path]
+
+    def hits(self, plans: NDArray[np.int64], examples: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Say whether each (plan, example) was answered correctly; None when examples were not measured."""
+        if self._correct is None or not ((examples >= 0) & (examples < self.examples)).all():
+            return None
+        bits: NDArray[np.bool_] = (self._correct[plans, examples >> 3] >> (7 - (examples & 7)) & 1).astype(
+            bool
+        )
+        return bits
+
+    def is_correct(self, plan: Path, example: int) -> bool | None:
+        """Say whether this example was answered correctly by this plan; None when not measured."""
+        hit = self.hits(np.array([self.tree.index[plan]]), np.array([example]))
+        return None if hit is None else bool(hit[0])
+
+
+def write_quality(path: FilePath, correct: NDArray[np.bool_]) -> None:
+    """Store rows in the order of the plans, columns in the order of the examples."""
+    bits = np.packbits(correct, axis=1)
+    np.savez_compressed(path, correct=bits, images=np.array(correct.shape[1]))
+
+
+def read_quality(path: FilePath, tree: PlanTree) -> QualityTable:
+    """Read the table that a file of bits, or of accuracies by plan, amounts to."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if "accuracy" in file.files:
+                return QualityTable(tree, name=path.stem, accuracy=file["accuracy"].astype(np.float64))
+            correct, examples = file["correct"], int(file["images"])
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{path} is no quality table ({error}); write one with slim model evaluate"
+        ) from None
+    return QualityTable.from_bits(tree, name=path.stem, correct=correct, examples=examples)
+
+
+def _by_path(tree: PlanTree, accuracy: NDArray[np.float64]) -> tuple[dict[Path, float], dict[Path, float]]:
+    """Best and mean accuracy over the plans that begin with each path, the empty one included."""
+    below: dict[Path, list[float]] = {path: [] for path in tree.paths}
+    for plan, value in zip(tree.plans, accuracy.tolist(), strict=True):
+        for length in range(len(plan) + 1):
+            below[plan[:length]].append(value)
+    best = {path: max(values) for path, values in below.items()}
+    mean = {path: float(np.mean(values)) for path, values in below.items()}
+    return best, mean
+
+
+def _grid(plans: Sequence[Path]) -> NDArray[np.int64]:
+    """Plans as rows of equal length; a segment that a plan does not reach counts as -1."""
+    depth = max(map(len, plans))
+    return np.array([(*plan, *[-1] * (depth - len(plan))) for plan in plans])
+
+
+def _nearest(tree: PlanTree, known: Mapping[int, float]) -> NDArray[np.float64]:
+    """Each plan's nearest known neighbour by total difference in choices; the better at equal distance."""
+    grid, rows = _grid(tree.plans), sorted(known, key=lambda index: -known[index])
+    distance = np.abs(grid[:, None, :] - grid[None, rows, :]).sum(axis=2)  # (plans, points)
+    return np.array([known[rows[column]] for column in distance.argmin(axis=1)])
+
+
+def _additive(tree: PlanTree, known: Mapping[int, float]) -> NDArray[np.float64]:
+    """acc(p) = a + Σ_s Σ_j d[s, j] · (p_s ≥ j), d ≥ 0: least squares with a light pull towards small d."""
+    from scipy.optimize import nnls  # here: it takes longer to import than all of ours
+
+    grid = _grid(tree.plans)
+    steps = (grid[:, :, None] >= np.arange(1, grid.max() + 1)).reshape(len(grid), -1).astype(float)
+    rows = np.hstack([np.ones((len(steps), 1)), steps])
+    pull = 1e-2 * np.eye(rows.shape[1])[1:]
+    left = np.vstack([rows[list(known)], pull])
+    right = np.concatenate([list(known.values()), np.zeros(len(pull))])
+    weights, _ = nnls(left, right)
+    return np.clip(rows @ weights, 0.0, 1.0)

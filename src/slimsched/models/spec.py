@@ -1,0 +1,242 @@
+"""What an elastic model is, as data: its tensors, its segments, their choices, and the plans that may run.
+
+A model is a chain of one to eight *segments*. Each segment can run in several ways, its *choices*: widths,
+depths, exits, or unrelated models. Choices are ordered names, narrowest first. A *plan* names one choice per
+segment and is one complete way through the model; a plan may end before the last segment.
+
+Inside the scheduler a choice is its position in its segment, and a plan is a tuple of positions, a `Path`.
+Names appear where people read and write. This module imports no torch, so that routing can use it.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from math import prod
+from typing import Literal
+
+from msgspec import Struct
+
+from slimsched.kernel.errors import ConfigError, SlimError
+
+Path = tuple[int, ...]
+"""Choices by position, one per segment, from the first segment on; a plan, or the beginning of one."""
+
+Datatype = Literal[
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64"
+]
+"""Types of tensor elements, as the Open Inference Protocol names them."""
+
+ELEMENT_BYTES: dict[str, int] = {
+    "BOOL": 1,
+    "UINT8": 1,
+    "UINT16": 2,
+    "UINT32": 4,
+    "UINT64": 8,
+    "INT8": 1,
+    "INT16": 2,
+    "INT32": 4,
+    "INT64": 8,
+    "FP16": 2,
+    "FP32": 4,
+    "FP64": 8,
+}
+
+Step = tuple[int, int, int]
+"""(segment, choice, previous choice): one segment run in one way."""
+
+START, ANY = -1, -2
+"""In place of a previous choice: the first segment has none; a model that does not ask has any."""
+
+MOST_SEGMENTS = 8
+MOST_PLANS = 1024
+
+
+class PlanError(SlimError):
+    """A plan, or a choice in it, that the model does not have."""
+
+
+class TensorSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One input or output: its name, element type and shape, without the batch dimension in front."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if any(size < 1 for size in self.shape):
+            raise ConfigError(
+                f"tensor '{self.name}' has shape {list(self.shape)}: give every size, 1 or more, "
+                "without the batch dimension"
+            )
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row: one example of a batch."""
+        return prod(self.shape) * ELEMENT_BYTES[self.datatype]
+
+
+class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An elastic model as everyone but its own code knows it.
+
+    `segments` holds the names of each segment's choices, narrowest first. `plans` holds every path that may
+    run. `follows_previous` says that what a segment costs depends on the choice before it, because the shape
+    handed over does. `nested` says that a loaded choice contains the narrower ones of its segment, so that
+    it can stand in for them.
+    """
+
+    name: str
+    version: str = "1"
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    segments: tuple[tuple[str, ...], ...]
+    plans: tuple[Path, ...]
+    follows_previous: bool = False
+    nested: bool = False
+    labels: tuple[str, ...] = ()
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one example's inputs."""
+        return sum(tensor.row_bytes for tensor in self.inputs)
+
+    @property
+    def answer_bytes(self) -> int:
+        """Bytes of one example's outputs."""
+        return sum(tensor.row_bytes for tensor in self.outputs)
+
+    @property
+    def widest(self) -> Path:
+        """The plan that takes the last choice wherever it can."""
+        return max(self.plans)
+
+    @property
+    def narrowest(self) -> Path:
+        """The plan that takes the first choice wherever it can."""
+        return min(self.plans)
+
+    def step(self, path: Path) -> Step:
+        """The step that a path has taken last."""
+        if not self.follows_previous:
+            return len(path) - 1, path[-1], ANY
+        return len(path) - 1, path[-1], path[-2] if len(path) > 1 else START
+
+    def previous(self, path: Path) -> int:
+        """The choice that the next step follows, as steps write it."""
+        if not self.follows_previous:
+            return ANY
+        return path[-1] if path else START
+
+    def steps(self) -> list[Step]:
+        """List every step that some plan takes, by segment, then previous choice, then choice."""
+        steps = {self.step(plan[:length]) for plan in self.plans for length in range(1, len(plan) + 1)}
+        return sorted(steps, key=lambda step: (step[0], step[2], step[1]))
+
+    def places(self) -> list[tuple[int, int]]:
+        """List every (segment, choice) that some plan uses."""
+        return sorted({(segment, choice) for segment, choice, _ in self.steps()})
+
+    def path(self, text: str) -> Path:
+        """Read a plan: '0.25,0.5,0.75,1.0' names one choice per segment, '0.5' the same one everywhere."""
+        names = [name.strip() for name in text.split(",")]
+        if len(names) == 1:
+            return self._uniform(names[0])
+        plan = tuple(self.choice(segment, name) for segment, name in enumerate(names[: len(self.segments)]))
+        if len(names) > len(self.segments) or plan not in self.plans:
+            raise PlanError(
+                f"'{text}' is not a plan of model '{self.name}': it has {len(self.segments)} segments and "
+                f"{len(self.plans)} plans, such as {self.text(self.widest)}"
+            )
+        return plan
+
+    def text(self, path: Path) -> str:
+        """Write a plan, or its beginning, the way `path` reads it."""
+        return ",".join(self.segments[segment][choice] for segment, choice in enumerate(path))
+
+    def choice(self, segment: int, name: str) -> int:
+        """Find a choice of a segment by its name; '1' also finds '1.0'."""
+        choices = self.segments[segment]
+        if name in choices:
+            return choices.index(name)
+        for position, known in enumerate(choices):
+            if _same_number(name, known):
+                return position
+        raise PlanError(
+            f"'{name}' is not a choice of segment {segment} of model '{self.name}'; "
+            f"it has {', '.join(choices)}"
+        )
+
+    def _uniform(self, name: str) -> Path:
+        for plan in self.plans:
+            if all(
+                name == known or _same_number(name, known)
+                for known in (self.segments[segment][choice] for segment, choice in enumerate(plan))
+            ):
+                return plan
+        uniform = [
+            self.text(plan)
+            for plan in self.plans
+            if len({self.segments[segment][choice] for segment, choice in enumerate(plan)}) == 1
+        ]
+        known = ", ".join(text.split(",")[0] for text in uniform) or self.text(self.widest)
+        raise PlanError(
+            f"'{name}' is not available: model '{self.name}' runs at {known}; ask for one of these"
+        )
+
+
+def every_plan(segments: Sequence[Sequence[str]]) -> tuple[Path, ...]:
+    """List all combinations of choices; the first segment varies slowest."""
+    return tuple(product(*(range(len(choices)) for choices in segments)))
+
+
+def uniform_plans(segments: Sequence[Sequence[str]]) -> tuple[Path, ...]:
+    """List the plans that take the choice of the same name, or else the same position, in every segment."""
+    return tuple((choice,) * len(segments) for choice in range(min(map(len, segments))))
+
+
+def _same_number(one: str, other: str) -> bool:
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return False
+
+
+def _check(spec: ModelSpec) -> None:
+    """Refuse what no scheduler could work with, saying which part of the spec is wrong."""
+    where = f"model '{spec.name}'"
+    if not spec.name or "/" in spec.name:
+        raise ConfigError(f"{where}: give the model a name without '/'")
+    if not spec.inputs or not spec.outputs:
+        raise ConfigError(f"{where}: name at least one input and one output tensor")
+    if not 1 <= len(spec.segments) <= MOST_SEGMENTS:
+        raise ConfigError(f"{where} has {len(spec.segments)} segments; it may have 1 to {MOST_SEGMENTS}")
+    for number, choices in enumerate(spec.segments):
+        if not choices or len(set(choices)) != len(choices):
+            raise ConfigError(f"{where}, segment {number}: choices {list(choices)} must be different names")
+        if any("," in name or not name for name in choices):
+            raise ConfigError(f"{where}, segment {number}: a choice's name must not be empty or hold a comma")
+    if not 1 <= len(spec.plans) <= MOST_PLANS:
+        raise ConfigError(f"{where} has {len(spec.plans)} plans; write out 1 to {MOST_PLANS} of them")
+    _check_plans(where, spec.segments, spec.plans)
+
+
+def _check_plans(where: str, segments: tuple[tuple[str, ...], ...], plans: Iterable[Path]) -> None:
+    known: set[Path] = set()
+    for plan in plans:
+        if not 1 <= len(plan) <= len(segments):
+            raise ConfigError(f"{where}: plan {list(plan)} must name 1 to {len(segments)} choices")
+        for number, choice in enumerate(plan):
+            if not 0 <= choice < len(segments[number]):
+                raise ConfigError(f"{where}: plan {list(plan)}: segment {number} has no choice {choice}")
+        if plan in known:
+            raise ConfigError(f"{where}: plan {list(plan)} stands there twice")
+        known.add(plan)
+    for plan in known:
+        for length in range(1, len(plan)):
+            if plan[:length] in known:
+                raise ConfigError(
+                    f"{where}: plan {list(plan[:length])} ends where plan {list(plan)} goes on; "
+                    "let a plan that ends early end with a choice of its own"
+                )
