@@ -52,6 +52,19 @@ class PlanTree:
             row = int(self.children[row][-1 if widest else 0])
         return self.paths[row]
 
+    def stay(self, path: Path) -> Path:
+        """Go on from a path with its last choice, or the nearest there is, until it is a plan."""
+        row = self.row[path]
+        while len(choices := self.choices[row]):
+            nearest = int(np.abs(choices - self.paths[row][-1]).argmin())
+            row = int(self.children[row][nearest])
+        return self.paths[row]
+
+    @property
+    def middle(self) -> Path:
+        """The plan that stays at a middling choice of the first segment."""
+        return self.stay((int(self.choices[0][(len(self.choices[0]) - 1) // 2]),))
+
     def _level(self, length: int, children: list[list[int]]) -> tuple[Rows, Rows]:
         rows = [row for path, row in self.row.items() if len(path) == length and children[row]]
         most = max((len(children[row]) for row in rows), default=0)

@@ -7,10 +7,10 @@ from slimsched.serving.domain.key import Key
 
 
 class Batch(Struct, frozen=True, kw_only=True):
-    """Blocks (or parts of them) that run together on an instance, at the width of `key`.
+    """Blocks (or parts of them) that run together on an instance, at the choice of `key`.
 
-    With upward merge a block's own key may ask for a narrower width than the batch runs at. A batch whose
-    key goes on holds an instance of each segment, `instance` and then `also`; its blocks may ask for more.
+    With upward merge a block's own key may ask for a narrower choice than the batch runs at. A batch whose
+    key goes on holds one instance per segment, `instance` and then `also`; its blocks may ask for more.
     """
 
     id: int

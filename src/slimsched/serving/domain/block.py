@@ -22,12 +22,12 @@ class Block(Struct, frozen=True, kw_only=True, array_like=True):
         """Cut after `size` requests."""
         return self._with(self.requests[:size]), self._with(self.requests[size:])
 
-    def parted(self, numbers: frozenset[int]) -> "tuple[Block | None, Block | None]":
-        """Those of its requests that have these numbers, and the others; None where there are none."""
-        if numbers.isdisjoint([request.id for request in self.requests]):
+    def split_off(self, ids: frozenset[int]) -> "tuple[Block | None, Block | None]":
+        """Split the block into the requests with these ids and the rest; None where there are none."""
+        if ids.isdisjoint([request.id for request in self.requests]):
             return None, self
-        those = tuple(request for request in self.requests if request.id in numbers)
-        others = tuple(request for request in self.requests if request.id not in numbers)
+        those = tuple(request for request in self.requests if request.id in ids)
+        others = tuple(request for request in self.requests if request.id not in ids)
         return self._with(those), self._with(others) if others else None
 
     def _with(self, requests: tuple[Request, ...]) -> "Block":

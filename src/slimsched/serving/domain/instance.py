@@ -1,4 +1,4 @@
-"""An instance: one segment at one width, loaded on a device and able to run one batch at a time."""
+"""An instance: one segment of a model at one choice, loaded on a device and able to run one batch at a time."""
 
 from enum import StrEnum
 
@@ -28,12 +28,18 @@ TRANSITIONS: dict[tuple[InstanceState, str], InstanceState] = {
 
 
 class Instance(Struct, frozen=True, kw_only=True):
-    """An execution slot for (segment, width); it can run any narrower width by slicing."""
+    """An execution slot for one segment at one choice; in a nested model it can run narrower choices too."""
 
     id: int
     segment: int
-    width: float
+    choice: int
     memory_bytes: int
+    model: int = 0
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """(model, segment, choice)."""
+        return self.model, self.segment, self.choice
 
 
 def next_state(instance: Instance, state: InstanceState, step: str) -> InstanceState:
@@ -42,6 +48,6 @@ def next_state(instance: Instance, state: InstanceState, step: str) -> InstanceS
         return TRANSITIONS[state, step]
     except KeyError:
         raise SlimError(
-            f"instance {instance.id} (segment {instance.segment} at {instance.width:g}) is {state}: "
+            f"instance {instance.id} (segment {instance.segment} at choice {instance.choice}) is {state}: "
             f"it cannot take the step '{step}'"
         ) from None

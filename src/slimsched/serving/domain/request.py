@@ -1,76 +1,75 @@
-"""A request: one image on its way through the four segments."""
+"""A request: one example on its way through the segments of a model."""
 
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.models.width import SEGMENTS
+from slimsched.models.spec import Path
+
+NO_PLAN = -1
+"""In place of the number of a plan: the router chooses."""
 
 NEVER_S = 1e18
 """A deadline that never comes; finite, so that it survives JSON."""
 
 
 class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """One image and what its sender asks for; `widths` are those of the segments it has passed."""
+    """One example and what its sender asks for; `path` holds the choices of the segments it has passed.
+
+    `example` is its place in a known set, where there is one; `plan` the plan its sender stated, by number.
+    """
 
     id: int
     arrival_s: float
     deadline_s: float = NEVER_S
     min_accuracy: float = 0.0
     priority: int = 0
-    image: int = -1
-    widths: tuple[float, ...] = ()
-    width: float = 0.0  # asked for in every segment; 0: the router chooses
+    example: int = -1
+    path: Path = ()
+    plan: int = NO_PLAN
     max_energy_j: float = 0.0  # 0: no limit
+    model: int = 0
 
     @property
     def segment(self) -> int:
-        """The segment that comes next; 4 when all are done."""
-        return len(self.widths)
-
-    @property
-    def previous(self) -> float | None:
-        """Width of the segment before, None at the start."""
-        return self.widths[-1] if self.widths else None
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the last segment has run."""
-        return len(self.widths) == SEGMENTS
+        """The segment that comes next."""
+        return len(self.path)
 
     @property
     def has_terms(self) -> bool:
         """Whether its sender limits what the router may choose."""
-        return bool(self.min_accuracy or self.width or self.max_energy_j)
+        return bool(self.min_accuracy or self.plan >= 0 or self.max_energy_j)
 
-    def after(self, *widths: float) -> "Request":
-        """The same request once its next segments have run at these widths."""
+    def after(self, choices: Path) -> "Request":
+        """The same request once its next segments have run at these choices."""
         return Request(  # written out: this runs for every request and segment
             id=self.id,
             arrival_s=self.arrival_s,
             deadline_s=self.deadline_s,
             min_accuracy=self.min_accuracy,
             priority=self.priority,
-            image=self.image,
-            widths=self.widths + widths,
-            width=self.width,
+            example=self.example,
+            path=self.path + choices,
+            plan=self.plan,
             max_energy_j=self.max_energy_j,
+            model=self.model,
         )
 
     def restarted(self) -> "Request":
-        """The same request from its image again, its activation being lost."""
-        return replace(self, widths=())
+        """The same request from its input again, because its activation is lost."""
+        return replace(self, path=())
 
 
 def alike(requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:
-    """Neighbours that came together, are due together and passed the same widths: the first, and how many."""
+    """Group neighbours that arrived together, are due together and took the same path: the first, and how many."""
     first, count = requests[0], 0
     for request in requests:
         if (
             request.arrival_s == first.arrival_s
             and request.deadline_s == first.deadline_s
-            and request.widths == first.widths
+            and request.path == first.path
+            and request.model == first.model
         ):
             count += 1
         else:

@@ -4,7 +4,7 @@ from msgspec import Struct
 
 
 class ServerSnapshot(Struct, frozen=True, kw_only=True):
-    """One telemetry sample of one server."""
+    """One telemetry sample of one server; `queued` counts waiting requests by model and segment."""
 
     taken_s: float
     utilization: float

@@ -2,17 +2,17 @@
 
 from msgspec import Struct
 
-from slimsched.serving.domain.request import NEVER_S
+from slimsched.serving.domain.request import NEVER_S, NO_PLAN
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """The deadline counts from arrival; 0 means no floor, no ceiling, any width."""
+    """The deadline counts from arrival; 0 means no floor and no ceiling, NO_PLAN that the router chooses."""
 
     deadline_s: float = NEVER_S
     priority: int = 0
     min_accuracy: float = 0.0
     max_energy_j: float = 0.0
-    width: float = 0.0
+    plan: int = NO_PLAN
 
 
 ANY_TERMS = Terms()

@@ -1,13 +1,13 @@
-"""The value of going on: what a prefix of widths is still worth when device time has a price.
+"""The value of going on: what the beginning of a plan is still worth when device time has a price.
 
 For a price π of device time, a price ε of the objective, and a kind of device d
 
-    J_d(w_1..w_4) = accuracy(w)
-    J_d(prefix)   = max_w  J_d(prefix, w) − π · work_d(prefix, w) − ε · objective_d(prefix, w)
+    J_d(plan) = accuracy(plan)
+    J_d(path) = max_c  J_d(path, c) − π · work_d(path, c) − ε · objective_d(path, c)
 
-Work is in units of the whole full-width network on that device, so that prices mean the same on fast and slow
-devices; so is the objective (energy or time), in units of the cluster's mean. With π at the multiplier of the
-fluid programme, following J is optimal in the fluid sense. `rest` is the work that following J will take.
+Work is in units of a whole widest plan on that device, so that prices mean the same on fast and slow devices;
+so is the objective (energy or time), in units of the cluster's mean. With π at the multiplier of the fluid
+programme, following J is optimal in the fluid sense. `rest` is the work that following J will take.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,84 +16,61 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.models.accuracy import AccuracyTable
-from slimsched.models.width import SEGMENTS, WIDTHS
-from slimsched.serving.domain.key import KEYS, Key
+from slimsched.models.spec import Path
+from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.served_model import ServedModel
 
 Values = NDArray[np.float64]
 OUT_OF_REACH = -1e3
-"""Added to the value of a tuple below the floor: it is only taken when nothing else is left."""
-
-_FIRST = (0, 1, 5, 21, 85, 341)  # row of the first prefix of each length; the last is the number of rows
-
-
-def _rows() -> dict[tuple[float, ...], int]:
-    rows: dict[tuple[float, ...], int] = {(): 0}
-    level: list[tuple[float, ...]] = [()]
-    for _ in range(SEGMENTS):
-        level = [(*prefix, width) for prefix in level for width in WIDTHS]
-        rows |= {prefix: len(rows) + number for number, prefix in enumerate(level)}
-    return rows
-
-
-ROW = _rows()
-"""Row of every prefix in the tables; the four longer prefixes of one follow each other."""
+"""Added to the value of a plan below the floor: it is only taken when nothing else is left."""
 
 
 class CostToGo:
-    """J and rest for every prefix, made when first asked for, by prices and accuracy floor."""
+    """J and rest for every path of one model, made when first asked for, by prices and accuracy floor.
+
+    Tables have a row per path, in the order of the model's plan tree.
+    """
 
     def __init__(
         self,
-        accuracy: AccuracyTable,
+        model: ServedModel,
         work: Sequence[Mapping[Key, float]],
         objective: Sequence[Mapping[Key, float]],
     ) -> None:
-        self._leaf = accuracy.by_tuple
-        self._work = np.array([_by_prefix(one) for one in work])  # (kinds, prefixes): of the last key
-        self._objective = np.array([_by_prefix(one) for one in objective])
+        self.tree = model.tree
+        self._leaf = model.weight * model.quality.by_plan
+        self.work = np.array([_by_row(model, one) for one in work])  # (kinds, rows): of the last key
+        self.objective = np.array([_by_row(model, one) for one in objective])
         self.at = lru_cache(maxsize=512)(self._at)
         self.course = lru_cache(maxsize=4096)(self._course)
 
     def _at(self, price: float, objective_price: float, floor: float) -> tuple[Values, Values]:
-        """J and rest, each (prefixes, kinds)."""
-        kinds, widths = len(self._work), len(WIDTHS)
-        value, rest = np.zeros((kinds, _FIRST[-1])), np.zeros((kinds, _FIRST[-1]))
-        value[:, _FIRST[SEGMENTS] :] = self._leaf
+        """J and rest, each (rows, kinds)."""
+        tree, kinds = self.tree, len(self.work)
+        value, rest = np.zeros((kinds, len(tree))), np.zeros((kinds, len(tree)))
+        value[:, tree.leaves] = self._leaf
         if floor > 0.0:
             below = self._leaf < min(floor, float(self._leaf.max()))
-            value[:, _FIRST[SEGMENTS] :] += np.where(below, OUT_OF_REACH, 0.0)
-        cost = price * self._work + objective_price * self._objective
-        for length in reversed(range(SEGMENTS)):
-            here = slice(_FIRST[length], _FIRST[length + 1])
-            longer = slice(_FIRST[length + 1], _FIRST[length + 2])
-            worth = (value[:, longer] - cost[:, longer]).reshape(kinds, -1, widths)
-            onward = (rest[:, longer] + self._work[:, longer]).reshape(kinds, -1, widths)
+            value[:, tree.leaves] += np.where(below, OUT_OF_REACH, 0.0)
+        cost = price * self.work + objective_price * self.objective
+        for rows, children in reversed(tree.levels):
+            worth = np.where(children < 0, -np.inf, value[:, children] - cost[:, children])
+            onward = rest[:, children] + self.work[:, children]
             best = worth.argmax(axis=2)[:, :, None]
-            value[:, here] = np.take_along_axis(worth, best, axis=2)[:, :, 0]
-            rest[:, here] = np.take_along_axis(onward, best, axis=2)[:, :, 0]
+            value[:, rows] = np.take_along_axis(worth, best, axis=2)[:, :, 0]
+            rest[:, rows] = np.take_along_axis(onward, best, axis=2)[:, :, 0]
         return np.ascontiguousarray(value.T), np.ascontiguousarray(rest.T)
 
-    def _course(
-        self, prefix: tuple[float, ...], kind: int, price: float, objective_price: float, floor: float
-    ) -> tuple[float, ...]:
-        """The widths that following J gives all segments still to come on a device of this kind."""
+    def _course(self, path: Path, kind: int, price: float, objective_price: float, floor: float) -> Path:
+        """The choices that following J gives all segments still to come on a device of this kind."""
         value, _ = self.at(price, objective_price, floor)
-        cost = price * self._work[kind] + objective_price * self._objective[kind]
-        row, widths = ROW[prefix], list[float]()
-        while len(prefix) + len(widths) < SEGMENTS:
-            longer = slice(4 * row + 1, 4 * row + 5)
-            best = int((value[longer, kind] - cost[longer]).argmax())
-            widths.append(WIDTHS[best])
-            row = 4 * row + 1 + best
-        return tuple(widths)
+        cost = price * self.work[kind] + objective_price * self.objective[kind]
+        tree, row = self.tree, self.tree.row[path]
+        while len(longer := tree.children[row]):
+            row = int(longer[(value[longer, kind] - cost[longer]).argmax()])
+        return tree.paths[row][len(path) :]
 
 
-def _by_prefix(cost: Mapping[Key, float]) -> Values:
-    """Cost of the last key of every prefix."""
-    found = np.zeros(_FIRST[-1])
-    for prefix, row in ROW.items():
-        if prefix:
-            previous = prefix[-2] if len(prefix) > 1 else None
-            found[row] = cost[KEYS[len(prefix) - 1, prefix[-1], previous]]
-    return found
+def _by_row(model: ServedModel, cost: Mapping[Key, float]) -> Values:
+    """Cost of the last key of every path."""
+    return np.array([0.0 if key is None else cost[key] for key in model.row_keys])

@@ -5,9 +5,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.models.width import SEGMENTS, WIDTHS
+from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.key import KEYS
+from slimsched.serving.domain.key import Key
 from slimsched.serving.routing.observation import Observation
 
 Values = NDArray[np.float64]
@@ -21,42 +21,64 @@ class Estimate:
         self.group = cluster.batch_limit
         self.hop_s = np.array([cluster.gateway_link.latency_s + link.latency_s for link in cluster.links])
         """Time a message takes between the gateway and each server."""
-        hops_s, runs_s = 2 * SEGMENTS * self.hop_s, self._rest_s(0, None, 0.5)
-        self.empty_s = float(np.median(hops_s) + np.median(runs_s))
-        """About the latency of a request when nobody else is there."""
         self.run_s = lru_cache(maxsize=None)(self._run_s)
         self.rest_s = lru_cache(maxsize=None)(self._rest_s)
+        self._ways = lru_cache(maxsize=None)(self._ways_on)
+        empty_s = [self._empty_s(number) for number in range(len(cluster.models))]
+        self.empty_s = max(empty_s)
+        """About the latency of a request when nobody else is there; of the slowest model."""
 
     def move_s(self, seen: Observation) -> Values:
         """Time a block of the head takes to each server; infinite to the dead."""
         count = min(seen.count, self.group)
-        return self.cluster.move_s(seen.segment, seen.previous, seen.source, count) + seen.penalty_s
+        moved_s = self.cluster.move_s(seen.model, seen.segment, seen.previous, seen.source, count)
+        return moved_s + seen.penalty_s
 
     def wait_s(self, seen: Observation) -> Values:
         """Time until a block of the head could start on each server: the move, then the backlog."""
         return seen.backlog_s + self.move_s(seen)
 
-    def fitting_width(self, seen: Observation, server: int, share: float = 0.5) -> float:
-        """The widest width with which all remaining segments should end within a share of the slack.
+    def widest_s(self, seen: Observation) -> Values:
+        """Time of a full batch of the head's next segment at its widest choice, on each server."""
+        return self.run_s(self._ways(seen.model, seen.path)[-1][1])
+
+    def fitting_choice(self, seen: Observation, server: int, share: float = 0.5) -> int:
+        """The widest choice with which all remaining segments should end within a share of the slack.
 
         Each remaining segment is expected to wait for one backlog and two messages and to run as a batch.
         """
         slack_s = share * (seen.deadline_s - seen.now_s)
-        rest = SEGMENTS - seen.segment
+        rest = self.cluster.models[seen.model].segments - seen.segment
         waits_s = rest * (float(seen.backlog_s[server]) + 2 * float(self.hop_s[server]))
-        for width in reversed(WIDTHS):
-            if waits_s + self.rest_s(seen.segment, seen.previous, width)[server] <= slack_s:
-                return width
-        return WIDTHS[0]
+        ways = self._ways(seen.model, seen.path)
+        for choice, _, longer in reversed(ways):
+            if waits_s + self.rest_s(seen.model, longer, len(seen.path))[server] <= slack_s:
+                return choice
+        return ways[0][0]
 
-    def _run_s(self, segment: int, previous: float | None, width: float) -> Values:
+    def _ways_on(self, model: int, path: Path) -> list[tuple[int, Key, Path]]:
+        """For each choice after a path: the choice, its key, and a plan that stays as wide from there."""
+        served = self.cluster.models[model]
+        tree, row = served.tree, served.tree.row[path]
+        ways = []
+        for child, choice in zip(tree.children[row], tree.choices[row], strict=True):
+            key = served.row_keys[child]
+            assert key is not None
+            ways.append((int(choice), key, tree.stay((*path, int(choice)))))
+        return ways
+
+    def _run_s(self, key: Key) -> Values:
         """Time of a full batch of one segment alone on each server."""
-        key = KEYS[segment, width, previous]
         return np.array([p.latency_s(key, self.group) for p in self.cluster.profiles])
 
-    def _rest_s(self, segment: int, previous: float | None, width: float) -> Values:
-        """Time of full batches of this and all later segments at one width, on each server."""
-        total: Values = self._run_s(segment, previous, width)
-        for later in range(segment + 1, SEGMENTS):
-            total = total + self._run_s(later, width, width)
+    def _rest_s(self, model: int, plan: Path, done: int) -> Values:
+        """Time of full batches of what a plan has after its first `done` segments, on each server."""
+        keys = self.cluster.models[model].legs(plan)[done:]
+        total: Values = np.sum([self.run_s(key) for key in keys], axis=0)
         return total
+
+    def _empty_s(self, model: int) -> float:
+        """Hops and runs of a middling plan on a middling server."""
+        middle = self.cluster.models[model].tree.middle
+        hops_s = 2 * len(middle) * self.hop_s
+        return float(np.median(hops_s) + np.median(self._rest_s(model, middle, 0)))

@@ -21,15 +21,15 @@ class RequestsCancelled(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
-    """A server has run a segment of these blocks (or parts of them) at a width, and further ones at `ahead`.
+    """A server has run a segment of these blocks (or parts of them) at a choice, and further ones at `ahead`.
 
     `legs_s` is how long each of several segments ran, where that was measured.
     """
 
     server: int
-    width: float
+    choice: int
     blocks: tuple[Block, ...]
-    ahead: tuple[float, ...] = ()
+    ahead: tuple[int, ...] = ()
     legs_s: tuple[float, ...] = ()
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from slimsched.serving.domain.request import Request
 
-Place = tuple[int, float | None, int, float]
-"""(segment, previous width, where the input lies, width asked for or 0): one place can form a block."""
+Place = tuple[int, int, int, int, int]
+"""(segment, previous choice, where the input lies, stated plan, model): one place can form a block."""
 
 
 class _Run:

@@ -1,100 +1,124 @@
 """The fluid optimum: the best accuracy a cluster can give at a load, as a linear programme.
 
-Variables are the rates z[t] at which width tuples t are served and y[k, d] at which key k runs on devices
-of kind d. Devices never work more than all the time, every segment of every request runs somewhere, and
-batches are as efficient as the profile allows. Waiting, links and whole numbers are left out, so no router
-can do better: an upper bound.
+Variables are the rates z[m, p] at which plans p of models m are served and y[k, d] at which key k runs on
+devices of kind d. Devices never work more than all the time, every segment of every request runs somewhere,
+and batches are as efficient as the profile allows. Waiting, links and whole numbers are left out, so no
+router that decides without looking at the examples can do better: an upper bound.
 
-    max Σ_t acc[t] z[t]   subject to   Σ_t z[t] ≤ λ,   Σ_d y[k, d] = Σ_{t uses k} z[t],
-                                       Σ_k work[k, d] y[k, d] ≤ n_d,   Σ_{k,d} energy[k, d] y[k, d] ≤ P
+    max Σ_mp v[m] acc[m, p] z[m, p]   subject to   Σ_p z[m, p] ≤ λ[m],   Σ_d y[k, d] = Σ_{p uses k} z[m, p],
+                                      Σ_k work[k, d] y[k, d] ≤ n_d,   Σ_{k,d} energy[k, d] y[k, d] ≤ P
+
+v[m] is the weight the operator gives model m.
 """
 
-from functools import lru_cache
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import SlimError
-from slimsched.models.width import WIDTH_TUPLES
+from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.key import KEYS, Key
+from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.profile import Profile
+from slimsched.serving.domain.served_model import ServedModel
 
-_KEYS = tuple(KEYS.values())
+Values = NDArray[np.float64]
 
 
 class FluidOptimum(Struct, frozen=True, kw_only=True):
-    """`accuracy` counts requests that cannot be served as wrong; `rates_per_s` are z by tuple."""
+    """Requests that cannot be served count as wrong.
+
+    `accuracy` is the mean over all requests, weighted where models have weights; `accuracies` that of each
+    model; `rates_per_s` are z by model and plan.
+    """
 
     rate_per_s: float
     accuracy: float
     served_share: float
     power_w: float
-    rates_per_s: NDArray[np.float64]
+    accuracies: tuple[float, ...]
+    rates_per_s: tuple[Values, ...]
 
 
 def fluid_optimum(
-    cluster: Cluster, rate_per_s: float, *, active_power_w: float | None = None
+    cluster: Cluster,
+    rate_per_s: float,
+    *,
+    shares: Sequence[float] | None = None,
+    active_power_w: float | None = None,
 ) -> FluidOptimum:
-    """Solve the programme, optionally with a budget for power above idle."""
+    """Solve the programme, optionally with a budget for power above idle.
+
+    `shares` are the models' shares of the rate; equal ones where none are given.
+    """
     from scipy.optimize import linprog
 
+    models = cluster.models
+    given = np.asarray(shares if shares is not None else [1.0 / len(models)] * len(models), dtype=float)
+    keys = [key for model in models for key in model.keys.values()]
     kinds: dict[int, tuple[Profile, int]] = {}
     for profile in cluster.profiles:
         kinds[id(profile)] = (profile, kinds.get(id(profile), (profile, 0))[1] + 1)
-    work = np.array([[p.work_s(key, cluster.batch_limit) for key in _KEYS] for p, _ in kinds.values()])
-    energy = np.array([[_image_j(p, key, cluster.batch_limit) for key in _KEYS] for p, _ in kinds.values()])
+    limit = cluster.batch_limit
+    work = np.array([[p.work_s(key, limit) for key in keys] for p, _ in kinds.values()])
+    energy = np.array([[p.least_energy_j(key, limit) for key in keys] for p, _ in kinds.values()])
     counts = np.array([float(count) for _, count in kinds.values()])
 
-    tuples, keys, runs = len(WIDTH_TUPLES), len(_KEYS), work.size  # columns: z over the rate, then y[d, k]
-    accuracy = cluster.accuracy.by_tuple
-    busy = np.zeros((len(kinds), tuples + runs))
+    plans, runs = sum(len(model.tree.plans) for model in models), work.size
+    value = np.concatenate([model.weight * model.quality.by_plan for model in models])
+    busy = np.zeros((len(kinds), plans + runs))  # columns: z over the rate, then y[d, k]
     for kind in range(len(kinds)):
-        busy[kind, tuples + kind * keys : tuples + (kind + 1) * keys] = work[kind] * rate_per_s
-    served = np.concatenate([np.ones(tuples), np.zeros(runs)])
-    drawn_w = np.concatenate([np.zeros(tuples), energy.ravel() * rate_per_s])
+        busy[kind, plans + kind * len(keys) : plans + (kind + 1) * len(keys)] = work[kind] * rate_per_s
+    served = np.zeros((len(models), plans + runs))
+    for number, part in enumerate(_parts(models)):
+        served[number, part] = 1.0
+    drawn_w = np.concatenate([np.zeros(plans), energy.ravel() * rate_per_s])
     budget = [] if active_power_w is None else [active_power_w]
     solved = linprog(
-        np.concatenate([-accuracy, np.zeros(runs)]),
+        np.concatenate([-value, np.zeros(runs)]),
         A_ub=np.vstack([served, busy, *([drawn_w] if budget else [])]),
-        b_ub=np.concatenate([[1.0], counts, budget]),
-        A_eq=np.hstack([-_uses(), *[np.eye(keys)] * len(kinds)]),
-        b_eq=np.zeros(keys),
+        b_ub=np.concatenate([given, counts, budget]),
+        A_eq=np.hstack([-_uses(models, keys), *[np.eye(len(keys))] * len(kinds)]),
+        b_eq=np.zeros(len(keys)),
         method="highs",
     )
     if solved.x is None:
         raise SlimError(
-            f"the fluid bound has no solution at {rate_per_s:g} requests a second: {solved.message}"
+            f"the fluid bound has no solution at {rate_per_s:g} requests per second: {solved.message}"
         )
-    shares = solved.x[:tuples]
+    z = [solved.x[part] for part in _parts(models)]
     return FluidOptimum(
         rate_per_s=rate_per_s,
-        accuracy=float(accuracy @ shares),
-        served_share=float(shares.sum()),
+        accuracy=float(value @ solved.x[:plans]) / float(np.dot(given, [model.weight for model in models])),
+        served_share=float(solved.x[:plans].sum()),
         power_w=float(drawn_w @ solved.x),
-        rates_per_s=shares * rate_per_s,
+        accuracies=tuple(
+            float(model.quality.by_plan @ rates) / share if share > 0.0 else 0.0
+            for model, rates, share in zip(models, z, given, strict=True)
+        ),
+        rates_per_s=tuple(rates * rate_per_s for rates in z),
     )
 
 
-def capacity_per_s(cluster: Cluster, widths: tuple[float, ...]) -> float:
-    """Most requests a second the whole cluster can serve at one width tuple, in the fluid sense."""
-    keys = [KEYS[s, w, widths[s - 1] if s else None] for s, w in enumerate(widths)]
-    return float((1.0 / np.sum([cluster.work_s[key] for key in keys], axis=0)).sum())
+def capacity_per_s(cluster: Cluster, plan: Path, model: int = 0) -> float:
+    """Most requests per second the whole cluster can serve by one plan, in the fluid sense."""
+    return float((1.0 / cluster.plan_s(cluster.models[model], plan)).sum())
 
 
-def _image_j(profile: Profile, key: Key, batch_limit: int) -> float:
-    """Least energy an image costs over batch sizes."""
-    sizes = range(1, min(batch_limit, profile.top_batch) + 1)
-    return min(profile.energy_j(key, size) / size for size in sizes)
+def _parts(models: Sequence[ServedModel]) -> list[slice]:
+    """Where each model's plans stand among the columns."""
+    ends = np.cumsum([len(model.tree.plans) for model in models])
+    return [slice(end - len(model.tree.plans), end) for model, end in zip(models, ends, strict=True)]
 
 
-@lru_cache(maxsize=1)
-def _uses() -> NDArray[np.float64]:
-    """1 where a key (row) is run by a width tuple (column)."""
-    uses = np.zeros((len(_KEYS), len(WIDTH_TUPLES)))
-    for column, widths in enumerate(WIDTH_TUPLES):
-        for segment, width in enumerate(widths):
-            key = KEYS[segment, width, widths[segment - 1] if segment else None]
-            uses[_KEYS.index(key), column] = 1.0
+def _uses(models: Sequence[ServedModel], keys: list[Key]) -> Values:
+    """1 where a key (row) is run by a plan (column)."""
+    row = {key: number for number, key in enumerate(keys)}
+    plans = [(model, plan) for model in models for plan in model.tree.plans]
+    uses = np.zeros((len(keys), len(plans)))
+    for column, (model, plan) in enumerate(plans):
+        for key in model.legs(plan):
+            uses[row[key], column] = 1.0
     return uses

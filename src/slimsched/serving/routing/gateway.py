@@ -2,7 +2,7 @@
 
 At each scheduling step the router is asked for the head of the queue until the queue is empty or it says
 wait. A segment that comes back goes to the end of the queue as a request for its next segment. When a
-server dies, everything it held begins again from the image; what a dead server still sends is recognised
+server dies, everything it held begins again from its input; what a dead server still sends is recognised
 as stale because its blocks are no longer out.
 """
 
@@ -14,11 +14,11 @@ from msgspec import Struct
 
 from slimsched.kernel.errors import SlimError
 from slimsched.kernel.wake import Wake, WakeAt
-from slimsched.models.width import SEGMENTS
+from slimsched.models.spec import Path
 from slimsched.serving.domain.block import Block, block_of
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
-from slimsched.serving.domain.key import KEYS, Key, onward
-from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.key import Key, onward
+from slimsched.serving.domain.request import NO_PLAN, Request
 from slimsched.serving.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
 from slimsched.serving.routing.events import (
     BlockDropped,
@@ -35,10 +35,10 @@ from slimsched.serving.routing.events import (
 from slimsched.serving.routing.fifo import Fifo, Place
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route, Router
-from slimsched.serving.routing.terms import width_within_terms
+from slimsched.serving.routing.terms import choice_within_terms
 
-PLAIN = frozenset([(0, 0.0)])
-"""The kinds of requests (priority, width asked for) while nobody has asked for anything."""
+PLAIN = frozenset([(0, NO_PLAN, 0)])
+"""The kinds of requests (priority, stated plan, model) while nobody has asked for anything special."""
 RETRY_S = 0.001
 """When a router that is asked at each event said wait, it is asked again after this time at the latest."""
 
@@ -69,14 +69,15 @@ class Gateway:
         self.cluster = cluster
         self.router = router
         self.options = options
-        self.seen = Observation(len(cluster))
+        self.seen = Observation(len(cluster), len(cluster.models))
         self.seen.plans = options.plan == "network"
         self._lanes: dict[int, Fifo] = {}  # by priority, highest first
         self._sent: dict[int, _Sent] = {}
         self._next_block = first_block  # apart from those of other gateways on the same servers
         self._in_system = 0
         self._cancelled: set[int] = set()  # dropped when next seen
-        self._has_terms = False  # whether any request so far had a priority or terms of its own
+        self._has_terms = False  # whether any request so far had terms of its own
+        self._has_kinds = False  # whether any had terms, a priority or another model than the first
         self._wake_s: float | None = None
         self._rate_s = 0.0
 
@@ -89,8 +90,8 @@ class Gateway:
             case RequestsCancelled(requests=numbers):
                 self._cancelled.update(numbers)
                 commands += self._recall(frozenset(numbers))
-            case SegmentFinished(server=server, width=width, ahead=ahead, blocks=blocks):
-                commands += self._advance(server, (width, *ahead), blocks, now_s)
+            case SegmentFinished(server=server, choice=choice, ahead=ahead, blocks=blocks):
+                commands += self._advance(server, (choice, *ahead), blocks, now_s)
             case BlockDropped(block=block, reason=reason):
                 if gone := self._bring_back(block):
                     commands += self._drop(gone, reason)
@@ -132,8 +133,7 @@ class Gateway:
         commands: list[Command] = []
         seen, early_drop = self.seen, self.options.early_drop
         seen.now_s = now_s
-        seen.arrival_rate_per_s *= exp(-(now_s - self._rate_s))
-        self._rate_s = now_s
+        self._fade_rates(now_s)
         while self._lanes and seen.alive_ids:
             lane = self._lanes[max(self._lanes)] if len(self._lanes) > 1 else next(iter(self._lanes.values()))
             head = lane.head()
@@ -144,8 +144,8 @@ class Gateway:
             if early_drop and first.deadline_s <= now_s:
                 commands += self._drop(lane.take(place, 1), "deadline passed")
                 continue
-            seen.segment, seen.previous, seen.source, seen.asked = place
-            seen.count, seen.widths = count, first.widths
+            seen.segment, seen.previous, seen.source, seen.plan, seen.model = place
+            seen.count, seen.path = count, first.path
             seen.arrival_s, seen.deadline_s, seen.min_accuracy = (
                 first.arrival_s,
                 first.deadline_s,
@@ -163,17 +163,19 @@ class Gateway:
 
     def _key(self, route: Route, place: Place, requests: tuple[Request, ...]) -> Key:
         """The key a route asks for, after checking the route and minding the requests' own terms."""
-        segment, previous, _, asked = place
-        width, ahead = route.width, route.ahead
-        if asked:
-            width, ahead = asked, (asked,) * (SEGMENTS - 1 - segment)
+        segment, previous, _, plan, number = place
+        model = self.cluster.models[number]
+        choice, ahead = route.choice, route.ahead
+        if plan >= 0:
+            choice, *rest = model.tree.plans[plan][segment:]
+            ahead = tuple(rest)
         elif self._has_terms and any(request.has_terms for request in requests):
-            width, ahead = width_within_terms(self.cluster, route.server, width, requests), ()
-        key = KEYS.get((segment, width, previous))
+            choice, ahead = choice_within_terms(self.cluster, route.server, choice, requests), ()
+        key = model.keys.get((segment, choice, previous))
         if key is None or route.group < 1 or not self.seen.alive[route.server]:
             raise SlimError(
                 f"router {type(self.router).__name__} answered {route}: the server must be alive "
-                f"(alive: {self.seen.alive_ids}), the width one of the network's, the group at least 1"
+                f"(alive: {self.seen.alive_ids}), the choice one of the model's, the group at least 1"
             )
         return onward(key, ahead)
 
@@ -201,34 +203,38 @@ class Gateway:
     def _admit(self, requests: tuple[Request, ...], now_s: float) -> list[Command]:
         """Take requests in, as many as there is room for."""
         seen, limit = self.seen, self.options.queue_limit
-        seen.arrival_rate_per_s = seen.arrival_rate_per_s * exp(-(now_s - self._rate_s)) + len(requests)
-        self._rate_s = now_s
+        self._fade_rates(now_s)
+        seen.arrival_rate_per_s += len(requests)
+        if len(self.cluster.models) == 1:
+            seen.model_rates_per_s[0] += len(requests)
+        else:
+            for request in requests:
+                seen.model_rates_per_s[request.model] += 1.0
         room = limit - self._in_system if limit else len(requests)
         taken, refused = requests[: max(0, room)], requests[max(0, room) :]
         self._in_system += len(taken)
         for request in taken:
-            if request.priority or request.has_terms:
-                self._has_terms = True
-        self._wait(taken, 0, None, GATEWAY)
+            if request.priority or request.has_terms or request.model:
+                self._has_kinds = True
+                self._has_terms = self._has_terms or request.has_terms
+        self._wait(taken, GATEWAY)
         return [Drop(requests=refused, reason="queue full")] if refused else []
 
-    def _wait(
-        self,
-        requests: Sequence[Request],
-        segment: int,
-        previous: float | None,
-        source: int,
-        *,
-        first: bool = False,
-    ) -> None:
-        """Queue requests whose inputs lie at `source`, each priority in its own lane."""
-        kinds = {(r.priority, r.width) for r in requests} if self._has_terms else PLAIN
+    def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
+        """Queue requests on the same path whose inputs lie at `source`, each priority in its own queue."""
+        kinds = {(r.priority, r.plan, r.model) for r in requests} if self._has_kinds else PLAIN
         for kind in kinds if requests else ():
-            lane = self._lanes.get(kind[0])
+            priority, plan, model = kind
+            lane = self._lanes.get(priority)
             if lane is None:
-                lane = self._lanes[kind[0]] = Fifo()
-            members = requests if len(kinds) == 1 else [r for r in requests if (r.priority, r.width) == kind]
-            place = (segment, previous, source, kind[1])
+                lane = self._lanes[priority] = Fifo()
+            members = (
+                requests
+                if len(kinds) == 1
+                else [r for r in requests if (r.priority, r.plan, r.model) == kind]
+            )
+            path = members[0].path
+            place = (len(path), self.cluster.models[model].spec.previous(path), source, plan, model)
             if first:
                 lane.push_front(place, members)
             else:
@@ -236,7 +242,7 @@ class Gateway:
         self.seen.fifo += len(requests)
 
     def _advance(
-        self, server: int, widths: tuple[float, ...], blocks: tuple[Block, ...], now_s: float
+        self, server: int, choices: Path, blocks: tuple[Block, ...], now_s: float
     ) -> list[Command]:
         """Move requests on past the segments that have run, or answer them after the last."""
         commands: list[Command] = []
@@ -246,16 +252,23 @@ class Gateway:
                 back = self._sift(back, commands)
             if not back:
                 continue
-            moved = [request.after(*widths) for request in back]
-            if moved[0].is_done:
+            moved = [request.after(choices) for request in back]
+            if self.cluster.models[moved[0].model].tree.is_plan(moved[0].path):
                 self._in_system -= len(moved)
                 self.seen.done += len(moved)
                 if (heed := getattr(self.router, "answered", None)) is not None:
                     heed(moved, now_s)
                 commands.append(Answer(requests=tuple(moved)))
             else:
-                self._wait(moved, moved[0].segment, moved[0].previous, server)
+                self._wait(moved, server)
         return commands
+
+    def _fade_rates(self, now_s: float) -> None:
+        """Let arrivals of the past count less: rates are means over about a second."""
+        kept = exp(-(now_s - self._rate_s))
+        self.seen.arrival_rate_per_s *= kept
+        self.seen.model_rates_per_s *= kept
+        self._rate_s = now_s
 
     def _bring_back(self, block: Block) -> tuple[Request, ...]:
         """Requests of a block that is out, which now is back; none if it is stale."""
@@ -301,7 +314,7 @@ class Gateway:
 
     def _restart(self, requests: Sequence[Request]) -> None:
         """Queue requests again from their image, before all others."""
-        self._wait([request.restarted() for request in requests], 0, None, GATEWAY, first=True)
+        self._wait([request.restarted() for request in requests], GATEWAY, first=True)
 
     def _note(self, event: TelemetryReceived) -> None:
         """Take a snapshot over into the observation."""

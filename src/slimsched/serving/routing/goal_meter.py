@@ -44,9 +44,9 @@ class GoalMeter:
         before, last = (age / weight for age, weight in zip(self._age_s, self._weight, strict=True))
         return float(AGES_S[min(place, len(AGES_S) - 1)]) * max(1.0, 2.0 - before / last)
 
-    def note(self, segment: int, age_s: float, count: int, accuracy: float) -> None:
-        """A block goes out to one of the last two segments; `accuracy` counts for the last."""
-        which = segment - 2
+    def note(self, age_s: float, count: int, accuracy: float, *, last: bool) -> None:
+        """Note a block that goes out to the last segment or to the one before; accuracy counts for the last."""
+        which = int(last)
         self._weight[which] += count
         self._age_s[which] += count * age_s
         if which:

@@ -7,7 +7,6 @@ and queues that grow without bound while the router could still narrow. Each dec
 from collections import Counter
 from collections.abc import Sequence
 
-from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.request import Request
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.observation import Observation
@@ -21,7 +20,7 @@ RUNAWAY_S = 0.5
 """Mean backlog above which growth counts as running away."""
 
 RUNAWAY_LOOKS = 8
-"""So many looks in a row with growing queues, and the fallback takes over until they are short again."""
+"""After this many looks in a row with growing queues the fallback takes over until they are short again."""
 
 SERVERS_TRAINED = (1, 4096)
 
@@ -53,7 +52,7 @@ class GuardedRouter:
         if why is None and self._running_away:
             why = "queues grow"
         route = None if why == "out of range" else self.router.route(seen)
-        if route is not None and not _is_possible(route, seen):
+        if route is not None and not self._is_possible(route, seen):
             why = "no such route"
         if self.shadow:
             return self._watch(route, seen)
@@ -62,7 +61,7 @@ class GuardedRouter:
             return route
         self.counts[why] += 1
         answer = self.fallback.route(seen)
-        return answer and Route(answer.server, answer.width, answer.group, f"guard: {why}")
+        return answer and Route(answer.server, answer.choice, answer.group, f"guard: {why}")
 
     def with_goal(self, goal: Goal) -> "GuardedRouter":
         """The same, gains and fallback too, with another goal."""
@@ -76,12 +75,12 @@ class GuardedRouter:
         """Shadow mode: the fallback decides, the learned router's answer is only compared."""
         answer = self.fallback.route(seen)
         same = route is not None and answer is not None and route.server == answer.server
-        same = same and route is not None and answer is not None and route.width == answer.width
+        same = same and route is not None and answer is not None and route.choice == answer.choice
         self.counts["shadow: same" if same else "shadow: other"] += 1
         if answer is None or route is None:
             return answer
-        reason = f"shadow: goal would take server {route.server} at {route.width:g}"
-        return Route(answer.server, answer.width, answer.group, reason)
+        reason = f"shadow: goal would take server {route.server} at choice {route.choice}"
+        return Route(answer.server, answer.choice, answer.group, reason)
 
     def _look(self, seen: Observation) -> None:
         """Do queues grow although they are long and the router could still narrow?"""
@@ -103,6 +102,7 @@ class GuardedRouter:
             None if finite and SERVERS_TRAINED[0] <= len(seen.alive) <= SERVERS_TRAINED[1] else "out of range"
         )
 
-
-def _is_possible(route: Route, seen: Observation) -> bool:
-    return bool(seen.alive[route.server]) and route.width in WIDTHS and route.group >= 1
+    def _is_possible(self, route: Route, seen: Observation) -> bool:
+        """Whether a route names a live server, a group, and choices that some plan has."""
+        path = (*seen.path, route.choice, *route.ahead)
+        return bool(seen.alive[route.server]) and route.group >= 1 and self.router.knows(seen.model, path)

@@ -5,7 +5,8 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.serving.domain.request import NEVER_S
+from slimsched.models.spec import START, Path
+from slimsched.serving.domain.request import NEVER_S, NO_PLAN
 
 
 class Observation:
@@ -15,23 +16,25 @@ class Observation:
     `utilization`, `power_w` and `queued` are the servers' last telemetry, which may be old.
     """
 
-    def __init__(self, servers: int) -> None:
+    def __init__(self, servers: int, models: int = 1) -> None:
         self.now_s = 0.0
         # the head: requests that could go as one block
+        self.model = 0
         self.segment = 0
-        self.previous: float | None = None
+        self.previous = START
         self.source = -1  # where their inputs lie; -1: the gateway
         self.count = 0
-        self.widths: tuple[float, ...] = ()  # of the first of them
+        self.path: Path = ()  # the choices of the first of them so far
         self.arrival_s = 0.0
         self.deadline_s = NEVER_S
         self.min_accuracy = 0.0
-        self.asked = 0.0  # the width their senders stated for all segments; 0: the router chooses
+        self.plan = NO_PLAN  # the plan their senders stated, by number
         # the whole
         self.plans = False  # whether all segments still to come shall be planned at once
         self.fifo = 0
         self.done = 0
         self.arrival_rate_per_s = 0.0
+        self.model_rates_per_s: NDArray[np.float64] = np.zeros(models)
         # the servers
         self.alive: NDArray[np.bool_] = np.ones(servers, dtype=bool)
         self.alive_ids: list[int] = list(range(servers))

@@ -7,6 +7,7 @@ The feedback's part: η, the share of the capacity that can be had, falls while 
 target and rises while it is below.
 """
 
+from collections.abc import Sequence
 from math import exp
 
 import numpy as np
@@ -23,13 +24,29 @@ ETA_RANGE = (0.2, 2.0)
 class Pricing:
     """Two neighbouring prices and the share of decisions that take the lower one."""
 
-    def __init__(self, cost_to_go: CostToGo, capacity_by_kind: Values, *, integral_per_s: float) -> None:
+    def __init__(
+        self, costs_to_go: Sequence[CostToGo], capacity_by_kind: Values, *, integral_per_s: float
+    ) -> None:
         by_kind = capacity_by_kind / capacity_by_kind.sum()
-        self._demand = np.array([float(cost_to_go.at(float(p), 0.0, 0.0)[1][0] @ by_kind) for p in PRICES])
+        self._demands = np.array(
+            [[float(one.at(float(p), 0.0, 0.0)[1][0] @ by_kind) for p in PRICES] for one in costs_to_go]
+        )  # (models, prices): work of one request
+        self._demand = self._demands[0]
         self._integral_per_s = integral_per_s
         self.eta = 0.9
         self.high, self.low, self.low_share = 0.0, 0.0, 0.0
         self._turn = 0.0
+
+    def mix(self, shares: Values, worths: Values) -> None:
+        """Take the models' shares of the requests into account, and what a point of accuracy is worth to each.
+
+        A model whose accuracy is worth twice as much takes at a price what another takes at half of it.
+        """
+        curves = [
+            demand if worth == 1.0 else np.interp(PRICES / worth, PRICES, demand)
+            for demand, worth in zip(self._demands, worths, strict=True)
+        ]
+        self._demand = shares @ np.array(curves)
 
     def update(self, *, rate_per_s: float, capacity_per_s: float, error: float, passed_s: float) -> None:
         """Take the load and the backlog's relative error from its target into account."""

@@ -8,13 +8,13 @@ from slimsched.serving.routing.observation import Observation
 
 
 class Route(Struct, frozen=True):
-    """Send up to `group` requests of the head to `server`, to run at `width` and go on there at `ahead`."""
+    """Send up to `group` requests of the head to `server`, to run at `choice` and go on there at `ahead`."""
 
     server: int
-    width: float
+    choice: int
     group: int
     reason: str = ""
-    ahead: tuple[float, ...] = ()
+    ahead: tuple[int, ...] = ()
 
 
 class Router(Protocol):

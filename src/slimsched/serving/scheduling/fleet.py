@@ -1,7 +1,10 @@
 """The instances of one device: which are loaded, free, busy, and what memory they hold."""
 
-from slimsched.models.width import SEGMENTS
+from collections.abc import Sequence
+
 from slimsched.serving.domain.instance import Instance, InstanceState, next_state
+from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.served_model import ServedModel
 
 
 class _Slot:
@@ -18,22 +21,28 @@ class _Slot:
 class Fleet:
     """Algorithm 1's list I, with the memory it accounts for."""
 
-    def __init__(self) -> None:
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        self._nested = [model.spec.nested for model in models]
         self._slots: dict[int, _Slot] = {}
-        self._by_segment: list[list[_Slot]] = [[] for _ in range(SEGMENTS)]
+        self._by_segment: list[list[list[_Slot]]] = [
+            [[] for _ in range(model.segments)] for model in models
+        ]
         self._next_id = 0
         self.memory_bytes = 0
 
     def __len__(self) -> int:
         return len(self._slots)
 
-    def add(self, segment: int, width: float, memory_bytes: int, now_s: float) -> Instance:
-        """Begin to load a new instance; its memory counts from now on."""
+    def add(self, place: tuple[int, int, int], memory_bytes: int, now_s: float) -> Instance:
+        """Begin to load a new instance for (model, segment, choice); its memory counts from now on."""
         self._next_id += 1
-        instance = Instance(id=self._next_id, segment=segment, width=width, memory_bytes=memory_bytes)
+        model, segment, choice = place
+        instance = Instance(
+            id=self._next_id, segment=segment, choice=choice, memory_bytes=memory_bytes, model=model
+        )
         slot = _Slot(instance, now_s)
         self._slots[instance.id] = slot
-        self._by_segment[segment].append(slot)
+        self._by_segment[model][segment].append(slot)
         self.memory_bytes += memory_bytes
         return instance
 
@@ -44,26 +53,32 @@ class Fleet:
         slot.last_used_s = now_s
         if slot.state is InstanceState.GONE:
             del self._slots[instance_id]
-            self._by_segment[slot.instance.segment].remove(slot)
+            self._by_segment[slot.instance.model][slot.instance.segment].remove(slot)
             self.memory_bytes -= slot.instance.memory_bytes
         return slot.instance
 
-    def free_best_fit(self, segment: int, width: float) -> Instance | None:
-        """FINDFREEBESTFIT: the free instance of the segment with the smallest width ≥ the one asked for."""
+    def free_best_fit(self, key: Key) -> Instance | None:
+        """FINDFREEBESTFIT: the free instance of the segment with the narrowest choice that fits."""
         best: Instance | None = None
-        for slot in self._by_segment[segment]:
+        choice, nested = key.choice, self._nested[key.model]
+        for slot in self._by_segment[key.model][key.segment]:
             instance = slot.instance
             if (
                 slot.state is InstanceState.FREE
-                and instance.width >= width
-                and (best is None or instance.width < best.width)
+                and (instance.choice == choice or (nested and instance.choice > choice))
+                and (best is None or instance.choice < best.choice)
             ):
                 best = instance
         return best
 
-    def fitting(self, segment: int, width: float) -> tuple[int, int]:
-        """How many instances that could run this width are busy, and how many are loading."""
-        states = [s.state for s in self._by_segment[segment] if s.instance.width >= width]
+    def fitting(self, key: Key) -> tuple[int, int]:
+        """How many instances that could run this key are busy, and how many are loading."""
+        nested = self._nested[key.model]
+        states = [
+            slot.state
+            for slot in self._by_segment[key.model][key.segment]
+            if slot.instance.choice == key.choice or (nested and slot.instance.choice > key.choice)
+        ]
         return states.count(InstanceState.BUSY), states.count(InstanceState.LOADING)
 
     def is_unloading(self) -> bool:

@@ -10,15 +10,16 @@ that no loaded or loading instance fits gets one instance at once; a key whose i
 up to N_new more when at least Q_th of its requests wait.
 """
 
+from collections.abc import Sequence
 from typing import assert_never
 
 from slimsched.kernel.wake import Wake, WakeAt
-from slimsched.models.width import SEGMENTS
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import KEYS, Key, onward
+from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.profile import Profile
+from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
 from slimsched.serving.scheduling.events import (
     BatchFinished,
@@ -38,9 +39,10 @@ from slimsched.serving.scheduling.queue import KeyQueue
 class GreedyScheduler:
     """Batches by key, picks the best-fit free instance, scales up within limits, unloads when idle."""
 
-    def __init__(self, options: SchedulerOptions, profile: Profile) -> None:
+    def __init__(self, options: SchedulerOptions, profile: Profile, models: Sequence[ServedModel]) -> None:
         self.options = options
-        self.fleet = Fleet()
+        self.models = tuple(models)
+        self.fleet = Fleet(models)
         self.queue = KeyQueue(by_deadline=options.order == "deadline", by_priority=options.priorities)
         self._waiting: dict[Key, tuple[str, tuple[object, ...]]] = {}
         self._profile = profile
@@ -90,11 +92,11 @@ class GreedyScheduler:
         return bool(self._running) or len(self.queue) > 0
 
     def queued_by_segment(self) -> tuple[int, ...]:
-        """Requests that wait, by segment."""
-        sizes = [0, 0, 0, 0]
+        """Requests that wait, by model and segment, one model's segments after the other's."""
+        sizes = [[0] * model.segments for model in self.models]
         for key in self.queue:
-            sizes[key.segment] += self.queue.size(key)
-        return tuple(sizes)
+            sizes[key.model][key.segment] += self.queue.size(key)
+        return tuple(size for model in sizes for size in model)
 
     def _serve(self, now_s: float) -> list[Command]:
         """Lines 2-10: serve the head; in deadline order a key that must wait does not hold up the others."""
@@ -105,7 +107,7 @@ class GreedyScheduler:
             if self.options.early_drop and (late := self._late(key, now_s)):
                 commands += late
                 continue
-            instance = self.fleet.free_best_fit(key.segment, key.width)
+            instance = self.fleet.free_best_fit(key)
             if instance is not None:
                 commands.append(self._run(key, instance, now_s))
                 continue
@@ -130,8 +132,8 @@ class GreedyScheduler:
             key, also = self._go_on(key, now_s)
         elif self.options.merge_upward and size < limit:
             size += self._merge(key, blocks, limit - size)
-        if not also and self.options.wider_instance == "full" and instance.width != key.width:
-            key = KEYS[key.segment, instance.width, key.previous]
+        if not also and self.options.wider_instance == "full" and instance.choice != key.choice:
+            key = key.at(instance.choice)
         self._next_batch += 1
         batch = Batch(
             id=self._next_batch,
@@ -163,18 +165,18 @@ class GreedyScheduler:
         first, *further = key.legs
         also: list[int] = []
         for leg in further:
-            instance = self.fleet.free_best_fit(leg.segment, leg.width)
+            instance = self.fleet.free_best_fit(leg)
             if instance is None:
                 break
             also.append(self.fleet.step(instance.id, "run", now_s).id)
         return onward(first, key.ahead[: len(also)]), also
 
     def _merge(self, key: Key, blocks: list[Block], room: int) -> int:
-        """Let narrower requests of the same segment and previous width ride in the room that is left."""
+        """Let narrower requests that otherwise have the same key ride in the room that is left."""
         merged = 0
-        for width in sorted(self.options.widths, reverse=True):
-            narrower = KEYS[key.segment, width, key.previous]
-            if width < key.width and merged < room and self.queue.size(narrower):
+        for choice in reversed(range(key.choice)):
+            narrower = key.at(choice)
+            if merged < room and self.queue.size(narrower):
                 riders = self.queue.pop(narrower, room - merged)
                 blocks += riders
                 merged += sum(len(block.requests) for block in riders)
@@ -190,7 +192,7 @@ class GreedyScheduler:
 
     def _scale_up(self, key: Key, now_s: float) -> list[Command]:
         """CANLOAD, lines 13-20, for as many instances as the trigger and the cap allow."""
-        busy, loading = self.fleet.fitting(key.segment, key.width)
+        busy, loading = self.fleet.fitting(key)
         size, trigger = self.queue.size(key), self.options.scale_trigger
         if loading:
             self._waiting[key] = ("{} instance(s) that fit {} still loading", (loading, key))
@@ -202,26 +204,45 @@ class GreedyScheduler:
         wanted = min(self.options.scale_cap, -(-size // self.options.batch_limit)) if busy else 1
         commands: list[Command] = []
         for _ in range(wanted):
-            memory = self._profile.instance_bytes[key.segment, key.width]
+            memory = self._profile.instance_bytes[key.place]
             if not self._fits_vram(key, memory):
                 return commands or self._reclaim(now_s)
             if not self._below_block(key):
                 return commands
-            commands.append(LoadInstance(instance=self.fleet.add(key.segment, key.width, memory, now_s)))
+            commands.append(LoadInstance(instance=self.fleet.add(key.place, memory, now_s)))
             self._waiting[key] = ("loading an instance for {}", (key,))
         return commands
 
     def _load_residents(self, now_s: float) -> list[Command]:
-        """One instance of every resident width in every segment, as far as VRAM allows."""
+        """One instance of every resident choice in every segment, as far as VRAM allows."""
         commands: list[Command] = []
-        for width in self.options.resident:
-            for segment in range(SEGMENTS):
-                memory = self._profile.instance_bytes[segment, width]
-                if self.fleet.memory_bytes + memory <= self.options.vram_cap_bytes:
-                    instance = self.fleet.add(segment, width, memory, now_s)
-                    self._resident.add(instance.id)
-                    commands.append(LoadInstance(instance=instance))
+        for place in self._resident_places():
+            memory = self._profile.instance_bytes[place]
+            if self.fleet.memory_bytes + memory <= self.options.vram_cap_bytes:
+                instance = self.fleet.add(place, memory, now_s)
+                self._resident.add(instance.id)
+                commands.append(LoadInstance(instance=instance))
         return commands
+
+    def _resident_places(self) -> list[tuple[int, int, int]]:
+        """(model, segment, choice) of what stays loaded, in the order of the option's names.
+
+        'widest' is the last choice of each segment, which contains the others; in a model that is not
+        nested it means every choice.
+        """
+        return [
+            (model.number, segment, choice)
+            for name in self.options.resident
+            for model in self.models
+            for segment, choice in model.spec.places()
+            if self._is_named(model, segment, choice, name)
+        ]
+
+    def _is_named(self, model: ServedModel, segment: int, choice: int, name: str) -> bool:
+        choices = model.spec.segments[segment]
+        if name == "widest":
+            return not model.spec.nested or choice == len(choices) - 1
+        return choices[choice] == name
 
     def _fits_vram(self, key: Key, memory: int) -> bool:
         """Line 15: VRAM_used + bytes ≤ M_max."""

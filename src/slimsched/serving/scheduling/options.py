@@ -4,8 +4,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-from slimsched.models.width import WIDTHS
-
 
 class SchedulerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Defaults are the paper's plain rule; the paper's symbols stand behind the names."""
@@ -17,13 +15,10 @@ class SchedulerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     idle_unload_s: float = 5.0  # t_idle
     scale_trigger: int = 16  # Q_th
     scale_cap: int = 2  # N_new
-    widths: tuple[float, ...] = WIDTHS  # W
-    resident: tuple[float, ...] = ()  # widths loaded in every segment from the start and never unloaded
-    wider_instance: Literal["slice", "full"] = (
-        "slice"  # width a batch runs at on an instance wider than asked
-    )
+    resident: tuple[str, ...] = ()  # choices loaded in every segment from the start and kept; or widest
+    wider_instance: Literal["slice", "full"] = "slice"  # what an instance wider than asked runs
     order: Literal["fifo", "deadline"] = "fifo"  # deadline: per-key queues, the most urgent served first
-    merge_upward: bool = False  # narrower requests of the same segment and previous width fill a wider batch
+    merge_upward: bool = False  # narrower requests that otherwise have the same key fill a wider batch
     early_drop: bool = False  # give up what can no longer meet its deadline
     priorities: bool = False  # higher priority first
     reclaim: bool = False  # unload the longest idle instance when VRAM blocks the head

@@ -92,7 +92,7 @@ class KeyQueue:
         for key, heap in list(self._heaps.items()):
             left: list[tuple[Rank, Block]] = []
             for rank, block in heap:
-                out, stay = block.parted(requests)
+                out, stay = block.split_off(requests)
                 gone += [out] if out is not None else []
                 left += [(rank, stay)] if stay is not None else []
             heap[:] = left

@@ -3,44 +3,49 @@
 from random import Random
 
 import numpy as np
+from numpy.typing import NDArray
 
-from slimsched.models.width import WIDTHS
+from slimsched.models.spec import Path
+
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.key import KEYS
+from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route
 
+Values = NDArray[np.float64]
+
 
 class DriftPlusPenaltyRouter:
-    """Minimises Q_i · work_i(w) + move_i − V · accuracy(w) over servers and widths.
+    """Minimises Q_i · work_i(c) + move_i − V · accuracy(c) over servers i and choices c.
 
-    Q_i is the backlog of server i in seconds, work_i(w) the head's service there in units of the mean
-    full-width service, move_i the time its inputs take to get there, accuracy(w) what a request can expect
-    after this width; V (seconds a unit of accuracy) sets how much queue a point of accuracy is worth.
+    Q_i is the backlog of server i in seconds, work_i(c) the head's service there in units of the mean
+    service at the widest choice, move_i the time its inputs take to get there, accuracy(c) what a request
+    can expect after this choice. V (seconds per unit of accuracy) sets how much queue a point is worth.
     """
 
     def __init__(self, cluster: Cluster, rng: Random, v: float = 2.0) -> None:
         self._cluster = cluster
         self._estimate = Estimate(cluster)
         self._v = v
-        self._work = {
-            (segment, previous): np.array(
-                [
-                    cluster.work_s[KEYS[segment, width, previous]]
-                    / cluster.work_s[KEYS[segment, 1.0, previous]].mean()
-                    for width in WIDTHS
-                ]
-            )  # (widths, servers)
-            for segment in range(4)
-            for previous in (WIDTHS if segment else (None,))
-        }
+        self._ahead = [
+            [_ahead(cluster, model, path) for path in model.tree.paths] for model in cluster.models
+        ]
 
     def route(self, seen: Observation) -> Route:
-        """Score every (width, server) at once."""
-        expected = self._cluster.accuracy.expected
-        gain = np.array([expected((*seen.widths, width)) for width in WIDTHS])
-        work = self._work[seen.segment, seen.previous]
+        """Score every (choice, server) at once."""
+        tree = self._cluster.models[seen.model].tree
+        row = tree.row[seen.path]
+        work, gain = self._ahead[seen.model][row]
         score = seen.backlog_s * work + self._estimate.move_s(seen) - self._v * gain[:, None]
-        width, server = divmod(int(score.argmin()), len(self._cluster))
-        return Route(server, WIDTHS[width], self._estimate.group, "least drift plus penalty")
+        way, server = divmod(int(score.argmin()), len(self._cluster))
+        choice = int(tree.choices[row][way])
+        return Route(server, choice, self._estimate.group, "least drift plus penalty")
+
+
+def _ahead(cluster: Cluster, model: ServedModel, path: Path) -> tuple[Values, Values]:
+    """Work (choices, servers) and expected accuracy (choices) of every choice after a path."""
+    longer = [(*path, int(choice)) for choice in model.tree.choices[model.tree.row[path]]]
+    service_s = [cluster.work_s[model.key_of_path(one)] for one in longer]
+    gain = np.array([model.weight * model.quality.expected(one) for one in longer])
+    return np.array([one / service_s[-1].mean() for one in service_s]), gain

@@ -9,7 +9,7 @@ from slimsched.serving.routing.router import Route
 
 
 class JsqRouter:
-    """The server with the fewest requests outstanding, the widest width that should be in time there."""
+    """The server with the fewest requests outstanding, the widest choice that should be in time there."""
 
     def __init__(self, cluster: Cluster, rng: Random) -> None:
         self._estimate = Estimate(cluster)
@@ -17,5 +17,5 @@ class JsqRouter:
     def route(self, seen: Observation) -> Route:
         """Compare queue lengths."""
         server = int((seen.outstanding + seen.penalty_s).argmin())
-        width = self._estimate.fitting_width(seen, server)
-        return Route(server, width, self._estimate.group, "shortest queue")
+        choice = self._estimate.fitting_choice(seen, server)
+        return Route(server, choice, self._estimate.group, "shortest queue")

@@ -1,8 +1,8 @@
 """The planner: the fluid optimum re-solved now and then, followed by a fast rule (as Proteus does).
 
-The plan gives each kind of device a rate for each width tuple, a request staying on one server. The rule
-sends a new request to the server and the first width that lag furthest behind the plan, keeps it on its
-server, and goes on with the width that lags behind among those the plan has after the widths so far.
+The programme gives each kind of device a rate for each plan of each model, a request staying on one server.
+The rule sends a new request to the server and the first choice that lag furthest behind the programme, keeps
+it on its server, and goes on with the choice that lags behind among those that may follow its path.
 """
 
 from random import Random
@@ -10,9 +10,8 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.models.width import WIDTH_TUPLES, WIDTHS
+from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
-from slimsched.serving.domain.key import KEYS
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route
@@ -27,13 +26,16 @@ class LpRouter:
         self._every_s = every_s
         self._margin = margin
         self._kind_of, self._members, self._cost_s = _kinds(cluster)
+        sizes = [len(model.tree.plans) for model in cluster.models]
+        self._columns = [slice(sum(sizes[:n]), sum(sizes[: n + 1])) for n in range(len(sizes))]
+        self._value = np.concatenate([model.weight * model.quality.by_plan for model in cluster.models])
         self._planned_s = -np.inf
         self._planned_rate = 0.0
         self._planned_for = 0
-        self._share: NDArray[np.float64] = np.zeros((len(self._members), len(WIDTH_TUPLES)))
-        self._follow: dict[tuple[int, tuple[float, ...]], NDArray[np.float64]] = {}
-        self._given: dict[tuple[int, tuple[float, ...]], NDArray[np.float64]] = {}
-        self._kind_given = np.zeros(len(self._members))
+        self._share: NDArray[np.float64] = np.zeros((len(self._members), sum(sizes)))
+        self._follow: dict[tuple[int, int, Path], NDArray[np.float64]] = {}
+        self._given: dict[tuple[int, int, Path], NDArray[np.float64]] = {}
+        self._kind_given = np.zeros((len(sizes), len(self._members)))
 
     def route(self, seen: Observation) -> Route:
         """Follow the plan, making a new one when it is old or servers came or went."""
@@ -41,8 +43,8 @@ class LpRouter:
             self._plan(seen)
         group = min(seen.count, self._estimate.group)
         server = self._server(seen, group)
-        width = self._width(self._kind_of[server], seen.widths, group)
-        return Route(server, width, group, "behind the plan")
+        choice = self._choice(self._kind_of[server], seen.model, seen.path, group)
+        return Route(server, choice, group, "behind the plan")
 
     def _is_stale(self, seen: Observation) -> bool:
         """Whether the plan is old, or made for quite another rate or for servers that are no more."""
@@ -53,32 +55,39 @@ class LpRouter:
     def _server(self, seen: Observation, group: int) -> int:
         if seen.source != GATEWAY:
             return seen.source
-        behind = self._share.sum(axis=1) - self._kind_given / max(1.0, float(self._kind_given.sum()))
+        share = self._share[:, self._columns[seen.model]].sum(axis=1)
+        given = self._kind_given[seen.model]
+        behind = share / max(1e-12, float(share.sum())) - given / max(1.0, float(given.sum()))
         for kind in np.argsort(-behind):
             members = self._members[int(kind)]
             wait_s = seen.backlog_s[members] + seen.penalty_s[members]
             best = int(wait_s.argmin())
             if np.isfinite(wait_s[best]):
-                self._kind_given[kind] += group
+                given[kind] += group
                 return int(members[best])
         return seen.alive_ids[0]
 
-    def _width(self, kind: int, so_far: tuple[float, ...], group: int) -> float:
-        """The width furthest behind its share among those the plan has after `so_far`."""
-        at = (kind, so_far)
+    def _choice(self, kind: int, model: int, path: Path, group: int) -> int:
+        """The choice furthest behind its share among those that may follow a path."""
+        at = (kind, model, path)
+        tree = self._cluster.models[model].tree
+        choices = tree.choices[tree.row[path]]
         wanted = self._follow.get(at)
         if wanted is None:
-            grid = self._share[kind].reshape((len(WIDTHS),) * 4)
-            rest = grid[tuple(WIDTHS.index(w) for w in so_far)].reshape(len(WIDTHS), -1).sum(axis=1)
-            wanted = rest / rest.sum() if rest.sum() > 1e-12 else np.eye(len(WIDTHS))[0]
+            rest = np.zeros(len(choices))
+            way = {int(choice): number for number, choice in enumerate(choices)}
+            for plan, share in zip(tree.plans, self._share[kind, self._columns[model]], strict=True):
+                if plan[: len(path)] == path:
+                    rest[way[plan[len(path)]]] += share
+            wanted = rest / rest.sum() if rest.sum() > 1e-12 else np.eye(len(choices))[0]
             self._follow[at] = wanted
-        given = self._given.setdefault(at, np.zeros(len(WIDTHS)))
-        choice = int((wanted * (given.sum() + group) - given).argmax())
-        given[choice] += group
-        return WIDTHS[choice]
+        given = self._given.setdefault(at, np.zeros(len(choices)))
+        furthest = int((wanted * (given.sum() + group) - given).argmax())
+        given[furthest] += group
+        return int(choices[furthest])
 
     def _plan(self, seen: Observation) -> None:
-        """Σ_t acc z[d, t] at its largest with Σ_t cost[d, t] z[d, t] ≤ servers of kind d that are alive."""
+        """Σ_p acc z[d, p] at its largest with Σ_p cost[d, p] z[d, p] ≤ servers of kind d that are alive."""
         from scipy.optimize import linprog
 
         self._planned_s, self._planned_rate = seen.now_s, seen.arrival_rate_per_s
@@ -88,18 +97,23 @@ class LpRouter:
             1.0, self._margin * seen.arrival_rate_per_s + max(0.0, waiting - 64.0) / self._every_s * 0.5
         )
         alive = np.array([float(seen.alive[members].sum()) for members in self._members])
-        kinds, tuples = self._cost_s.shape
-        busy = np.zeros((kinds, kinds * tuples))
+        kinds, plans = self._cost_s.shape
+        busy = np.zeros((kinds, kinds * plans))
         for kind in range(kinds):
-            busy[kind, kind * tuples : (kind + 1) * tuples] = self._cost_s[kind] * rate
+            busy[kind, kind * plans : (kind + 1) * plans] = self._cost_s[kind] * rate
+        served = np.zeros((len(self._columns), kinds, plans))
+        for number, columns in enumerate(self._columns):
+            served[number, :, columns] = 1.0
+        rates = seen.model_rates_per_s
+        shares = rates / rates.sum() if rates.sum() > 0.0 else np.full(len(rates), 1.0 / len(rates))
         solved = linprog(
-            -np.tile(self._cluster.accuracy.by_tuple, kinds),
-            A_ub=np.vstack([busy, np.ones((1, kinds * tuples))]),
-            b_ub=np.concatenate([0.97 * alive, [1.0]]),
+            -np.tile(self._value, kinds),
+            A_ub=np.vstack([busy, served.reshape(len(served), -1)]),
+            b_ub=np.concatenate([0.97 * alive, shares]),
             method="highs",
         )
         assert solved.x is not None, solved.message  # serving nothing is always feasible
-        share = solved.x.reshape(kinds, tuples)
+        share = solved.x.reshape(kinds, plans)
         self._share = share / max(1e-12, float(share.sum()))
         self._follow.clear()
         self._given.clear()
@@ -107,21 +121,11 @@ class LpRouter:
 
 
 def _kinds(cluster: Cluster) -> tuple[list[int], list[NDArray[np.int64]], NDArray[np.float64]]:
-    """The kind of each server, the servers of each kind, and the cost of each tuple on each kind."""
+    """The kind of each server, the servers of each kind, and the cost of each plan on each kind."""
     order = {id(profile): None for profile in cluster.profiles}
     numbers = {profile: kind for kind, profile in enumerate(order)}
     kind_of = [numbers[id(profile)] for profile in cluster.profiles]
     members = [np.flatnonzero(np.array(kind_of) == kind) for kind in range(len(order))]
-    cost_s = np.array(
-        [
-            [
-                sum(
-                    cluster.work_s[KEYS[s, w, widths[s - 1] if s else None]][servers[0]]
-                    for s, w in enumerate(widths)
-                )
-                for widths in WIDTH_TUPLES
-            ]
-            for servers in members
-        ]
-    )
+    plans_s = np.array([cluster.plan_s(model, plan) for model in cluster.models for plan in model.tree.plans])
+    cost_s = np.array([plans_s[:, servers[0]] for servers in members])
     return kind_of, members, cost_s

@@ -21,5 +21,5 @@ class PowerOfTwoRouter:
         one = alive[int(self._random() * len(alive))]
         two = alive[int(self._random() * len(alive))]
         server = one if seen.outstanding[one] <= seen.outstanding[two] else two
-        width = self._estimate.fitting_width(seen, server)
-        return Route(server, width, self._estimate.group, "shorter of two queues")
+        choice = self._estimate.fitting_choice(seen, server)
+        return Route(server, choice, self._estimate.group, "shorter of two queues")

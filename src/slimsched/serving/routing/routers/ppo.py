@@ -9,13 +9,17 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import ConfigError
-from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route
 from slimsched.serving.routing.routers.random import group_sizes
 
 Values = NDArray[np.float64]
+
+
+def most_choices(cluster: Cluster) -> int:
+    """How many choices the second head must have: those of the segment with the most."""
+    return max(len(choices) for model in cluster.models for choices in model.spec.segments)
 
 
 class Decision(Struct, frozen=True):
@@ -46,6 +50,8 @@ class PpoRouter:
     def __init__(self, cluster: Cluster, rng: Random, weights: Mapping[str, Values], epsilon: float) -> None:
         self._groups = group_sizes(cluster.batch_limit)
         self._servers = len(cluster)
+        self._trees = [model.tree for model in cluster.models]
+        self._choices = most_choices(cluster)
         self._random = rng.random
         self.epsilon = epsilon
         self.decisions: list[Decision] | None = None
@@ -54,7 +60,7 @@ class PpoRouter:
 
     def use(self, weights: Mapping[str, Values]) -> None:
         """Take new weights over."""
-        wanted = (2 + 3 * self._servers, self._servers + len(WIDTHS) + len(self._groups))
+        wanted = (2 + 3 * self._servers, self._servers + self._choices + len(self._groups))
         given = (weights["input.weight"].shape[1], weights["heads.weight"].shape[0])
         if wanted != given:
             raise ConfigError(
@@ -70,16 +76,21 @@ class PpoRouter:
         """Sample from the three heads; the dead are masked."""
         state = state_of(seen)
         logits = self._logits(state)
-        servers, widths = self._servers, len(WIDTHS)
+        servers, widths = self._servers, self._choices
         server_p = _softmax(logits[:servers] - seen.penalty_s)
         server_p = (1.0 - self.epsilon) * server_p + self.epsilon * seen.alive / len(seen.alive_ids)
+        tree = self._trees[seen.model]
+        choices = tree.choices[tree.row[seen.path]]
         width_p = _softmax(logits[servers : servers + widths])
+        if len(choices) < widths:
+            width_p = np.where(np.isin(np.arange(widths), choices), width_p, 0.0)
+            width_p /= width_p.sum()
         group_p = _softmax(logits[servers + widths :])
         action = (self._draw(server_p), self._draw(width_p), self._draw(group_p))
         if self.decisions is not None:
             chance = server_p[action[0]] * width_p[action[1]] * group_p[action[2]]
             self.decisions.append(Decision(state, action, float(np.log(chance))))
-        return Route(action[0], WIDTHS[action[1]], self._groups[action[2]], "sampled from the policy")
+        return Route(action[0], action[1], self._groups[action[2]], "sampled from the policy")
 
     def _logits(self, state: Values) -> Values:
         """MLP_θ of eq. (3), all heads in one vector."""

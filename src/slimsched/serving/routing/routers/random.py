@@ -2,7 +2,6 @@
 
 from random import Random
 
-from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route
@@ -14,18 +13,21 @@ def group_sizes(batch_limit: int) -> tuple[int, ...]:
 
 
 class RandomRouter:
-    """Any server, any width, any group, each as likely as any other."""
+    """Any server, any choice, any group, each as likely as any other."""
 
     def __init__(self, cluster: Cluster, rng: Random) -> None:
         self._random = rng.random
         self._groups = group_sizes(cluster.batch_limit)
+        self._trees = [model.tree for model in cluster.models]
 
     def route(self, seen: Observation) -> Route:
         """Throw three dice."""
         draw, alive, groups = self._random, seen.alive_ids, self._groups
+        tree = self._trees[seen.model]
+        choices = tree.choices[tree.row[seen.path]]
         return Route(
             alive[int(draw() * len(alive))],
-            WIDTHS[int(draw() * len(WIDTHS))],
+            int(choices[int(draw() * len(choices))]),
             groups[int(draw() * len(groups))],
             "random",
         )

@@ -1,23 +1,25 @@
-"""Round robin: servers in turn, widths in turn."""
+"""Round robin: servers in turn, choices in turn."""
 
 from random import Random
 
-from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route
 
 
 class RoundRobinRouter:
-    """Equal shares for all, whatever their speed; the width changes after each full turn."""
+    """Equal shares for all, whatever their speed; the choice changes after each full turn."""
 
     def __init__(self, cluster: Cluster, rng: Random) -> None:
         self._group = cluster.batch_limit
+        self._trees = [model.tree for model in cluster.models]
         self._turn = 0
 
     def route(self, seen: Observation) -> Route:
         """Take the next server."""
         alive = seen.alive_ids
         turn, self._turn = self._turn, self._turn + 1
-        width = WIDTHS[(turn // len(alive)) % len(WIDTHS)]
-        return Route(alive[turn % len(alive)], width, self._group, "next in turn")
+        tree = self._trees[seen.model]
+        choices = tree.choices[tree.row[seen.path]]
+        choice = int(choices[(turn // len(alive)) % len(choices)])
+        return Route(alive[turn % len(alive)], choice, self._group, "next in turn")

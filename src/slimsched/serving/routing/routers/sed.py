@@ -9,7 +9,7 @@ from slimsched.serving.routing.router import Route
 
 
 class SedRouter:
-    """The server where the head should end first, at the widest width that should be in time there."""
+    """The server where the head should end first, at the widest choice that should be in time there."""
 
     def __init__(self, cluster: Cluster, rng: Random) -> None:
         self._estimate = Estimate(cluster)
@@ -17,7 +17,7 @@ class SedRouter:
     def route(self, seen: Observation) -> Route:
         """Compare expected ends."""
         estimate = self._estimate
-        end_s = estimate.wait_s(seen) + estimate.run_s(seen.segment, seen.previous, 1.0)
+        end_s = estimate.wait_s(seen) + estimate.widest_s(seen)
         server = int(end_s.argmin())
-        width = estimate.fitting_width(seen, server)
-        return Route(server, width, estimate.group, "shortest expected delay")
+        choice = estimate.fitting_choice(seen, server)
+        return Route(server, choice, estimate.group, "shortest expected delay")

@@ -21,22 +21,14 @@ class _Shard:
     def __init__(self, number: int, shards: int, cluster: Cluster, make: Callable[[Cluster], Router]) -> None:
         self._pick = slice(number, None, shards)
         self._number, self._shards = number, shards
-        part = Cluster(
-            names=cluster.names[self._pick],
-            profiles=cluster.profiles[self._pick],
-            network=cluster.network,
-            accuracy=cluster.accuracy,
-            links=cluster.links[self._pick],
-            gateway_link=cluster.gateway_link,
-            batch_limit=cluster.batch_limit,
-        )
+        part = cluster.part(self._pick)
         self._router = make(part)
-        self.seen = Observation(len(part))
+        self.seen = Observation(len(part), len(part.models))
 
     def look_at(self, whole: Observation) -> None:
         """See the servers through the whole's own arrays from now on."""
         for name, value in vars(whole).items():
-            if isinstance(value, np.ndarray):
+            if isinstance(value, np.ndarray) and name != "model_rates_per_s":
                 setattr(self.seen, name, value[self._pick])
         self.count_alive()
 
@@ -53,7 +45,7 @@ class _Shard:
         """Ask this shard's router about the head."""
         seen, shards = self.seen, self._shards
         seen.now_s, seen.segment, seen.previous = whole.now_s, whole.segment, whole.previous
-        seen.count, seen.widths, seen.asked = whole.count, whole.widths, whole.asked
+        seen.model, seen.count, seen.path, seen.plan = whole.model, whole.count, whole.path, whole.plan
         seen.arrival_s, seen.deadline_s, seen.min_accuracy = (
             whole.arrival_s,
             whole.deadline_s,
@@ -61,6 +53,7 @@ class _Shard:
         )
         seen.fifo, seen.done = whole.fifo // shards, whole.done // shards
         seen.arrival_rate_per_s = whole.arrival_rate_per_s / shards
+        seen.model_rates_per_s = whole.model_rates_per_s / shards
         source = whole.source
         here = source >= 0 and source % shards == self._number
         seen.source = source // shards if here else GATEWAY
@@ -68,7 +61,7 @@ class _Shard:
         if route is None:
             return None
         return Route(
-            route.server * shards + self._number, route.width, route.group, route.reason, route.ahead
+            route.server * shards + self._number, route.choice, route.group, route.reason, route.ahead
         )
 
 

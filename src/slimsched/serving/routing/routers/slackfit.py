@@ -1,10 +1,9 @@
-"""SlackFit, after SuperServe: the (width, batch) whose latency lies just under the slack that is left."""
+"""SlackFit, after SuperServe: the (choice, batch) whose latency lies just under the slack that is left."""
 
 from random import Random
 
-from slimsched.models.width import SEGMENTS, WIDTHS
+from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.key import KEYS
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route
@@ -12,7 +11,7 @@ from slimsched.serving.routing.routers.random import group_sizes
 
 
 class SlackFitRouter:
-    """Latency buckets over (width, group) for each segment and server; the fullest bucket that fits wins.
+    """Latency buckets over (choice, group) for each segment and server; the fullest bucket that fits wins.
 
     SuperServe schedules whole networks on equal GPUs; here the slack is shared equally by the segments
     that remain, and the server is the one where the head can start first.
@@ -22,31 +21,34 @@ class SlackFitRouter:
         self._cluster = cluster
         self._estimate = Estimate(cluster)
         self._groups = group_sizes(cluster.batch_limit)
-        self._buckets: dict[tuple[int, float | None, str], list[tuple[float, float, int]]] = {}
+        self._buckets: dict[tuple[int, Path, str], list[tuple[float, int, int]]] = {}
 
     def route(self, seen: Observation) -> Route:
         """Take the bucket just under the slack; the narrowest, fullest one when none fits."""
         wait_s = self._estimate.wait_s(seen)
         server = int(wait_s.argmin())
-        share_s = (seen.deadline_s - seen.now_s) / (SEGMENTS - seen.segment)
+        share_s = (seen.deadline_s - seen.now_s) / (self._cluster.models[seen.model].segments - seen.segment)
         slack_s = share_s - float(wait_s[server]) - 2 * float(self._estimate.hop_s[server])
-        for latency_s, width, group in self._sorted(seen.segment, seen.previous, server):
+        buckets = self._sorted(seen.model, seen.path, server)
+        for latency_s, choice, group in buckets:
             if latency_s <= slack_s:
-                return Route(server, width, group, "bucket just under the slack")
-        return Route(server, WIDTHS[0], self._groups[-1], "no slack: narrowest")
+                return Route(server, choice, group, "bucket just under the slack")
+        narrowest = min(choice for _, choice, _ in buckets)
+        return Route(server, narrowest, self._groups[-1], "no slack: narrowest")
 
-    def _sorted(self, segment: int, previous: float | None, server: int) -> list[tuple[float, float, int]]:
-        """(latency, width, group) from the slowest bucket down; in a bucket the wider first."""
-        profile = self._cluster.profiles[server]
-        found = self._buckets.get((segment, previous, profile.name))
-        if found is None:
-            found = sorted(
+    def _sorted(self, model: int, path: Path, server: int) -> list[tuple[float, int, int]]:
+        """(latency, choice, group) from the slowest bucket down; in a bucket the wider first."""
+        profile, served = self._cluster.profiles[server], self._cluster.models[model]
+        buckets = self._buckets.get((model, path, profile.name))
+        if buckets is None:
+            choices = served.tree.choices[served.tree.row[path]]
+            buckets = sorted(
                 (
-                    (profile.latency_s(KEYS[segment, width, previous], group), width, group)
-                    for width in WIDTHS
+                    (profile.latency_s(served.key_of_path((*path, int(choice))), group), int(choice), group)
+                    for choice in choices
                     for group in self._groups
                 ),
                 reverse=True,
             )
-            self._buckets[segment, previous, profile.name] = found
-        return found
+            self._buckets[model, path, profile.name] = buckets
+        return buckets

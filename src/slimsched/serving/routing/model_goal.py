@@ -1,0 +1,114 @@
+"""One model's goal while it is being served: how far it is kept, and which prices follow from that."""
+
+from math import exp
+
+import numpy as np
+
+from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.routing.cost_to_go import CostToGo
+from slimsched.serving.routing.goal import Goal
+from slimsched.serving.routing.goal_meter import GoalMeter
+from slimsched.serving.routing.observation import Observation
+
+OBJECTIVE_PRICES = np.geomspace(1e-4, 4.0, 64)
+TARGET_LEAST_S, TARGET_LIMIT_S = 0.002, 0.1
+"""Least backlog to aim for, and the most that an accuracy floor alone can ask for."""
+
+CHASE_PER_S = 3.0
+"""Pace at which the objective's price, and the target where there is no limit, follow the accuracy floor."""
+
+RISE_PER_S, FALL_PER_S = 0.2, 0.6
+"""Pace at which the target takes up what latency leaves below its limit, and gives back what is above."""
+
+AIM = 0.97
+"""Share of the limit that is aimed for."""
+
+START = 0.18
+"""Share of what the limit leaves beside the latency of an empty cluster that the first target takes."""
+
+FLOOR_SCALE = 0.005
+"""Distance from the accuracy floor at which they move at full pace."""
+
+BOOST_PER_S, MOST_BOOST = 1.0, 8.0
+"""Pace at which a model below its floor gains worth beside other models, and the most it can gain."""
+
+
+class ModelGoal:
+    """The goal of one model, a meter of how far it is kept, and the prices that chase it.
+
+    Beside other models, a model below its accuracy floor gains worth until it is back above: goals that
+    cannot all be kept yield in proportion to the models' weights.
+    """
+
+    def __init__(
+        self,
+        model: ServedModel,
+        goal: Goal,
+        cost_to_go: CostToGo,
+        *,
+        target_s: float,
+        empty_s: float,
+        competes: bool,
+    ) -> None:
+        self.model, self.goal, self.cost_to_go = model, goal, cost_to_go
+        self.meter = GoalMeter()
+        self.target_s = target_s
+        self._sought = 0.02
+        self.objective_price = 0.0 if goal.objective == "accuracy" else self._sought
+        self._competes = competes
+        self._boost = 1.0
+        lengths = {len(plan) for plan in model.tree.plans}
+        self._segments = model.segments
+        self._foretells = lengths == {model.segments} and model.segments > 1
+        """Whether the age at the last two segments tells how long a request will take."""
+        if goal.p99_s:
+            self._aim(START * (goal.p99_s - empty_s), goal.p99_s / self._segments)
+
+    @property
+    def worth(self) -> float:
+        """What a point of this model's accuracy counts."""
+        return self.model.weight * self._boost
+
+    def note(self, seen: Observation, choice: int, count: int) -> None:
+        """Note a block of the head that goes out at a choice."""
+        if not self._foretells or seen.segment < self._segments - 2:
+            return
+        accuracy = self.model.quality.best_reachable((*seen.path, choice))
+        youngest_s = seen.arrival_s + count / max(seen.arrival_rate_per_s, 1.0)
+        age_s = max(0.0, seen.now_s - youngest_s)
+        self.meter.note(age_s, count, accuracy, last=seen.segment == self._segments - 1)
+
+    def answered(self, request: Request, count: int, now_s: float, *, planned: bool) -> None:
+        """Note answers where ages on the way do not tell how long requests take."""
+        if self._foretells and not planned:
+            return
+        accuracy, latency_s = self.model.quality.accuracy(request.path), now_s - request.arrival_s
+        for last in (False, True):
+            self.meter.note(latency_s, count, accuracy, last=last)
+
+    def chase(self, passed_s: float) -> None:
+        """Move the backlog target towards the limit on latency, the objective's price towards the floor."""
+        goal, meter = self.goal, self.meter
+        p99_s = meter.p99_s if goal.p99_s else None
+        if p99_s is not None:
+            room_s = max(-goal.p99_s, AIM * goal.p99_s - p99_s)
+            pace = RISE_PER_S if room_s > 0.0 else FALL_PER_S
+            limit_s = goal.p99_s / self._segments
+            self._aim(self.target_s + passed_s * pace * room_s / self._segments, limit_s)
+        if not goal.min_accuracy or meter.accuracy is None:
+            return
+        missing = max(-1.0, min(1.0, (goal.min_accuracy - meter.accuracy) / FLOOR_SCALE))
+        if self._competes:
+            grown = self._boost * exp(BOOST_PER_S * passed_s * missing)
+            self._boost = max(1.0, min(MOST_BOOST, grown))
+        if goal.objective != "accuracy":
+            low, high = OBJECTIVE_PRICES[0], OBJECTIVE_PRICES[-1]
+            self._sought = float(max(low, min(high, self._sought * exp(-CHASE_PER_S * passed_s * missing))))
+            nearest = int(np.abs(np.log(OBJECTIVE_PRICES / self._sought)).argmin())
+            self.objective_price = float(OBJECTIVE_PRICES[nearest])
+        elif missing > 0.0 and not goal.p99_s:
+            self._aim(self.target_s * exp(CHASE_PER_S * passed_s * missing), TARGET_LIMIT_S)
+
+    def _aim(self, target_s: float, limit_s: float) -> None:
+        self.target_s = max(TARGET_LEAST_S, min(limit_s, target_s))

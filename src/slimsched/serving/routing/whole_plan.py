@@ -1,0 +1,96 @@
+"""Plans for all segments still to come at once, on one server, where every choice is loaded.
+
+A plan that senders state goes where it is done soonest. Otherwise each server i has the cost to go J_i at
+its own price, the planner's π plus what its queue adds. The head goes where J_i less its own time is best,
+at the choices that J_i gives. Where deadlines set the limit L, queues aim for a third of it, and what they
+add rises from there with the square of the backlog to the dearest price at L.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slimsched.serving.routing.cost_to_go import CostToGo, Values
+from slimsched.serving.routing.estimate import Estimate
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.pricing import PRICES
+from slimsched.serving.routing.router import Route
+
+LEAST_GROUP = 16
+"""Requests of a stated plan go out in equal shares to all servers, but in no smaller groups than this."""
+
+NO_LIMIT_S = 60.0
+"""A deadline further away than this asks for nothing."""
+
+LOOSEN_S = 2.0
+"""Time after which a deadline longer than those before it counts; a shorter one counts at once."""
+
+TARGET = 1 / 3
+"""Share of the limit that backlogs aim for."""
+
+DEAREST = 2.0
+"""Price of a crowded server beyond which nothing narrows any more; more would only make blocks wander."""
+
+
+class WholePlan:
+    """Knows how long whole plans take where, and the limit that deadlines set, if they do."""
+
+    def __init__(
+        self, estimate: Estimate, costs_to_go: Sequence[CostToGo], kind_of: NDArray[np.int64], full_s: Values
+    ) -> None:
+        self.limit_s = 0.0
+        self._estimate, self._costs_to_go = estimate, costs_to_go
+        self._kind_of, self._full_s = kind_of, full_s
+        self._stated_s = lru_cache(maxsize=None)(self._stated)
+
+    def soonest(self, seen: Observation) -> Route:
+        """The server where the head would be done first by the plan its sender stated."""
+        share = max(LEAST_GROUP, -(-seen.count // len(seen.alive_ids)))
+        group = min(share, self._estimate.group)
+        done_s = self._estimate.wait_s(seen) + group * self._stated_s(seen.model, seen.plan, seen.segment)
+        plan = self._estimate.cluster.models[seen.model].tree.plans[seen.plan]
+        choice, *ahead = plan[seen.segment :]
+        return Route(int(done_s.argmin()), choice, group, "stated plan, done first", tuple(ahead))
+
+    def cheapest(
+        self, seen: Observation, price: float, objective_price: float, crowd: Values, own_per_s: float
+    ) -> Route:
+        """The server and the choices that cost least, a second of the head's own time costing `own_per_s`."""
+        cost_to_go = self._costs_to_go[seen.model]
+        count, floor = min(seen.count, self._estimate.group), seen.min_accuracy
+        row = cost_to_go.tree.row[seen.path]
+        prices = PRICES[np.searchsorted(PRICES[:-1], price + crowd)]
+        wait_s, best = self._estimate.wait_s(seen), (inf, 0)
+        for server in seen.alive_ids:
+            kind = self._kind_of[server]
+            value, rest = cost_to_go.at(float(prices[server]), objective_price, floor)
+            own_s = wait_s[server] + count * self._full_s[server] * rest[row, kind]
+            best = min(best, (own_per_s * own_s - value[row, kind], server))
+        server = best[1]
+        at = (int(self._kind_of[server]), float(prices[server]), objective_price, floor)
+        choice, *ahead = cost_to_go.course(seen.path, *at)
+        return Route(server, choice, self._estimate.group, "least price of a whole plan", tuple(ahead))
+
+    def update_target(self, limit_s: float, passed_s: float) -> float:
+        """Lower the limit at once, raise it gradually; return the backlog to aim for."""
+        if limit_s <= NO_LIMIT_S:
+            share = min(1.0, passed_s / LOOSEN_S) if limit_s > self.limit_s > 0.0 else 1.0
+            self.limit_s += share * (limit_s - self.limit_s)
+        return TARGET * self.limit_s
+
+    def crowd(self, backlog_s: Values) -> Values:
+        """What queues add to the price under the limit."""
+        target_s = TARGET * self.limit_s
+        share = np.clip((backlog_s - target_s) / (self.limit_s - target_s), 0.0, 1.0)
+        return DEAREST * share * share
+
+    def _stated(self, model: int, plan: int, segment: int) -> Values:
+        """Device time of this and all later segments of a plan, by server."""
+        cluster = self._estimate.cluster
+        served = cluster.models[model]
+        keys = served.legs(served.tree.plans[plan])[segment:]
+        total: Values = np.sum([cluster.work_s[key] for key in keys], axis=0)
+        return total
