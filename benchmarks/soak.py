@@ -73,7 +73,7 @@ def resident_mib(pid: int) -> float:
 def holds_per_s(url: str, images: NDArray[np.uint8], seconds: float = 8.0) -> float:
     """Images a second while 16 requests are always under way."""
     requests = int(seconds * 100)
-    generator = LoadGenerator(url, images, Target().preface(TERMS), connections=16, patience_s=seconds)
+    generator = LoadGenerator(url, images, Target().prefix(TERMS), connections=16, patience_s=seconds)
     numbers = np.random.default_rng(0).integers(len(images), size=(requests, IMAGES))
     sent = run(generator.run(np.zeros(requests), numbers))
     done_s = np.sort([one.done_s for one in sent if one.status == 200])
@@ -86,7 +86,7 @@ async def soak(
 ) -> tuple[LoadReport, dict[str, list[float]]]:
     """Send, and look at the memory once a second."""
     due_s, numbers = due_times("poisson", rate / IMAGES, seconds, 0, len(images), IMAGES)
-    generator = LoadGenerator(server.url, images, Target().preface(TERMS))
+    generator = LoadGenerator(server.url, images, Target().prefix(TERMS))
     sending = asyncio.create_task(generator.run(due_s, numbers))
     processes = server.processes()
     memory: dict[str, list[float]] = {name: [] for name in processes}

@@ -19,7 +19,7 @@ from setting import Setting
 
 from slimsched.serving.api.client_message import Answer
 from slimsched.serving.api.http_exchange import Reply
-from slimsched.serving.api.load_generator import Preface, Target
+from slimsched.serving.api.load_generator import RequestPrefix, Target
 from slimsched.serving.api.load_report import read_reply
 
 HERE = Path(__file__).parent
@@ -39,10 +39,10 @@ class Contender(Struct, frozen=True, kw_only=True):
     path: str
     read: Callable[[Reply], Answer]
 
-    def preface(self, terms: dict[str, float]) -> Preface:
+    def prefix(self, terms: dict[str, float]) -> RequestPrefix:
         """Ours speaks its protocol, with terms; the others take the bytes of the images."""
         if not self.package:
-            return Target().preface(terms)
+            return Target().prefix(terms)
 
         def write(host: str, example: NDArray[Any]) -> bytes:
             return (

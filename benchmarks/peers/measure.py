@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from setting import Setting
 
 from slimsched.cli.serving.event_loop import run
-from slimsched.serving.api.load_generator import LoadGenerator, Sent, due_times
+from slimsched.serving.api.load_generator import LoadGenerator, SentRequest, due_times
 from slimsched.serving.api.load_report import LoadReport, report
 
 Labels = NDArray[np.int64]
@@ -75,10 +75,10 @@ class Client:
         numbers: NDArray[np.int64],
         connections: int,
         patience_s: float = 30.0,
-    ) -> list[Sent]:
+    ) -> list[SentRequest]:
         url = f"http://127.0.0.1:{self._setting.port}"
         generator = LoadGenerator(
-            url, self._images, self._contender.preface(terms), connections=connections, patience_s=patience_s
+            url, self._images, self._contender.prefix(terms), connections=connections, patience_s=patience_s
         )
         time.sleep(SETTLE_S)
         gc.collect()

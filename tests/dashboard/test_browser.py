@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from slimsched.serving.telemetry.log import read_log
 
 from served import Served
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.telemetry.live_view import LiveView
-from slimsched.serving.telemetry.log import read_log
 
 Load = Callable[[str], AbstractContextManager[None]]
 PATIENCE_S = 30
@@ -227,7 +227,7 @@ def test_a_recorded_run_replays(
     until(browser, "document.querySelectorAll('#servers > li').length === 2")
 
 
-def test_a_drain_is_shown_on_every_lane(served: Served, recorded: Path, browser: Any, tmp_path: Path) -> None:
+def test_a_drain_is_shown_on_every_track(served: Served, recorded: Path, browser: Any, tmp_path: Path) -> None:
     lines = gzip.decompress((recorded / "frames.jsonl.gz").read_bytes()).decode().splitlines()
     (tmp_path / "frames.jsonl").write_text(lines[200].replace('"phase":"ready"', '"phase":"draining"'))
     browser.get(f"http://{served.http}/")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from served import Served
 from slimsched.kernel.errors import ConfigError
 from slimsched.serving.api.client import Client
-from slimsched.serving.api.goal_state import GoalState
+from slimsched.serving.api.goal_control import GoalState
 
 
 def ask(served: Served, method: str, body: object = None, token: str = "") -> tuple[int, dict[str, object]]:

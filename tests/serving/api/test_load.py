@@ -13,14 +13,16 @@ from served import Served
 from slimsched.cli.app import app
 from slimsched.kernel.errors import ConfigError, SlimError
 from slimsched.serving.api.http_exchange import Reply
-from slimsched.serving.api.load_generator import LoadGenerator, Sent, Target, due_times
+from slimsched.serving.api.load_generator import LoadGenerator, SentRequest, Target, due_times
 from slimsched.serving.api.load_report import report
 
 Images = NDArray[np.uint8]
 
 
-def send(served: Served, images: Images, due_s: list[float], count: int = 1, **terms: float) -> list[Sent]:
-    generator = LoadGenerator(f"http://{served.http}", images, Target().preface(terms))
+def send(
+    served: Served, images: Images, due_s: list[float], count: int = 1, **terms: float
+) -> list[SentRequest]:
+    generator = LoadGenerator(f"http://{served.http}", images, Target().prefix(terms))
     numbers = np.arange(len(due_s) * count).reshape(-1, count) % len(images)
     return asyncio.run(generator.run(np.array(due_s), numbers))
 
@@ -50,8 +52,8 @@ def test_refusals_are_counted_by_status_and_reason(served: Served, images: Image
 
 def test_waiting_is_charged_from_the_due_time() -> None:
     """A request that was due at 1 s, left at 3 s and was answered at 3.5 s took 2.5 s."""
-    generator = LoadGenerator("http://127.0.0.1:9", np.zeros((1, 3, 32, 32), np.uint8), Target().preface({}))
-    one = Sent(1.0, np.array([0]), generator)
+    generator = LoadGenerator("http://127.0.0.1:9", np.zeros((1, 3, 32, 32), np.uint8), Target().prefix({}))
+    one = SentRequest(1.0, np.array([0]), generator)
     one.sent_s, one.done_s = 3.0, 3.5
     body = b'{"outputs": [{"name": "classes", "datatype": "INT64", "shape": [1], "data": [7]}]}'
     one.reply = Reply(200, body, None)
@@ -75,7 +77,7 @@ def test_the_same_seed_gives_the_same_load() -> None:
 def test_no_more_connections_are_opened_than_allowed(served: Served, images: Images) -> None:
     before = opened(served)
     generator = LoadGenerator(
-        f"http://{served.http}", images, Target().preface({"width": 0.25}), connections=3
+        f"http://{served.http}", images, Target().prefix({"width": 0.25}), connections=3
     )
 
     async def most_open() -> int:
@@ -98,7 +100,7 @@ def opened(served: Served) -> int:
 def test_nobody_listening_is_said_so(images: Images) -> None:
     with pytest.raises(SlimError, match="slim serve"):
         asyncio.run(
-            LoadGenerator("http://127.0.0.1:9", images, Target().preface({})).run(
+            LoadGenerator("http://127.0.0.1:9", images, Target().prefix({})).run(
                 np.array([0.0]), np.array([[0]])
             )
         )

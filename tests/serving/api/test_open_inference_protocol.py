@@ -109,7 +109,7 @@ def test_an_accuracy_floor_is_kept(triton: tuple[Any, Any], images: Images) -> N
     [
         ((1, 3, 32, 31), "UINT8", {}, "shape [1, 3, 32, 31] does not fit; send [n, 3, 32, 32]"),
         ((65, 3, 32, 32), "UINT8", {}, "65 images in one request; send 1 to 64"),
-        ((1, 3, 32, 32), "INT32", {}, "datatype 'INT32' is not taken; send UINT8 or FP32"),
+        ((1, 3, 32, 32), "INT32", {}, "datatype 'INT32' is not accepted; send UINT8 or FP32"),
         ((1, 3, 32, 32), "UINT8", {"width": 0.6}, "this model was trained at 0.25, 0.5, 0.75, 1"),
         ((1, 3, 32, 32), "UINT8", {"min_accuracy": 0.99}, "the best widths reach"),
         ((1, 3, 32, 32), "UINT8", {"deadline_ms": "soon"}, "parameter deadline_ms is 'soon'; give a number"),

@@ -87,7 +87,7 @@ def command(
     generator = LoadGenerator(
         url,
         target.pixels(images),
-        target.preface(asked),
+        target.prefix(asked),
         ca_file=None if ca_file is None else str(ca_file),
         connections=connections,
     )
@@ -102,7 +102,7 @@ def command(
     deadline_s = NEVER_S if deadline_ms is None else deadline_ms / 1e3
     found = report(sent, labels, seconds=seconds, deadline_s=deadline_s)
     if plot is not None:
-        from slimsched.serving.api.load_plot import plot_load
+        from slimsched.serving.api.load_report import plot_load
 
         plot_load(sent, f"{arrivals}, {rate:g} requests/s, {url}", plot, deadline_s=deadline_s)
     if as_json:

@@ -140,7 +140,7 @@ def _train_ppo(
     }
     write_policy(out, trainer.weights(), story)
     if plot is not None:
-        from slimsched.serving.learning.curve_plot import plot_curve
+        from slimsched.serving.learning.ppo_checkpoint import plot_curve
 
         series = {
             "reward": [p.reward for p in curve],

@@ -18,7 +18,7 @@ from slimsched.cli.serving import scenario as options
 from slimsched.cli.serving.event_loop import run
 from slimsched.kernel.errors import ConfigError, SlimError
 from slimsched.serving.api import structured_log
-from slimsched.serving.api.goal_state import GoalState
+from slimsched.serving.api.goal_control import GoalState
 from slimsched.serving.api.tracing import Traces, otlp_traces
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.learning.registry import SERVING, goal_spec
