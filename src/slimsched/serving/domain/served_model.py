@@ -10,7 +10,8 @@ from slimsched.serving.domain.key import Key, key_of
 class ServedModel:
     """One of the models a cluster serves; `number` is its place in the cluster's list.
 
-    `weight` says how much one point of its accuracy counts beside one of the other models.
+    `weight` says how much one point of its accuracy counts beside one of the other models; `folder` is where
+    its files lie.
     """
 
     def __init__(
@@ -21,8 +22,9 @@ class ServedModel:
         *,
         number: int = 0,
         weight: float = 1.0,
+        folder: str = "",
     ) -> None:
-        self.spec, self.quality, self.figures = spec, quality, figures
+        self.spec, self.quality, self.figures, self.folder = spec, quality, figures, folder
         self.number, self.weight = number, weight
         self.tree: PlanTree = quality.tree
         self.name = spec.name
@@ -32,9 +34,22 @@ class ServedModel:
         self.row_keys = [self.key_of_path(path) if path else None for path in self.tree.paths]
         """The key that each path of the tree ran last."""
 
-    def numbered(self, number: int) -> "ServedModel":
-        """The same model at another place in the list."""
-        return ServedModel(self.spec, self.quality, self.figures, number=number, weight=self.weight)
+    def numbered(self, number: int, *, weight: float | None = None) -> "ServedModel":
+        """The same model at another place in the list, or with another weight."""
+        return ServedModel(
+            self.spec,
+            self.quality,
+            self.figures,
+            number=number,
+            weight=self.weight if weight is None else weight,
+            folder=self.folder,
+        )
+
+    def with_quality(self, quality: QualityTable) -> "ServedModel":
+        """The same model with other accuracies."""
+        return ServedModel(
+            self.spec, quality, self.figures, number=self.number, weight=self.weight, folder=self.folder
+        )
 
     def key_of_path(self, path: Path) -> Key:
         """The key that a path ran last."""

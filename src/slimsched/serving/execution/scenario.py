@@ -25,6 +25,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     gateway: GatewayOptions
     telemetry: TelemetryOptions
     load: Load
+    shares: tuple[float, ...] = ()
+    """The models' shares of the requests; empty: equal ones."""
     faults: tuple[Fault, ...] = ()
     autoscale: AutoscaleOptions | None = None
     """Limits on how many servers run live; None: all of them, always."""

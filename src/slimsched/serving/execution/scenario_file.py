@@ -1,18 +1,17 @@
 """Reads scenarios, devices and accuracy tables; every mistake names file, section, key and remedy."""
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 from msgspec import Struct
 
 import slimsched
 from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
-from slimsched.models.accuracy import AccuracyTable
-from slimsched.models.slimresnet.shape import SLIM_RESNET
-from slimsched.models.width import parse_widths
+from slimsched.models.quality import QualityTable
+from slimsched.models.slimresnet.spec import NAME as SLIMRESNET
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.device import Device
 from slimsched.serving.domain.fault import Fault
@@ -21,7 +20,9 @@ from slimsched.serving.domain.link import Link
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.profile_record import ProfileRecord
 from slimsched.serving.domain.roofline import modelled_profile
+from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
+from slimsched.serving.execution.model_source import read_model
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.routing.autoscaler import AutoscaleOptions
@@ -36,8 +37,6 @@ _PACKAGED = _PACKAGE / "configs"
 CONFIGS = _PACKAGED if _PACKAGED.is_dir() else _PACKAGE.parents[1] / "configs"
 """Shipped configurations: inside the installed package, or beside src/ in a checkout."""
 
-MEASURED_BITS = _PACKAGE / "models" / "slimresnet" / "shipped" / "slimresnet-cifar100-correct.npz"
-
 
 class _Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One kind of server in a scenario file, `count` of them."""
@@ -51,6 +50,14 @@ class _Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scheduler: dict[str, Any] = {}
 
 
+class _Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of the models in a scenario file: the shipped one by name, or a model folder."""
+
+    source: str
+    share: float = 1.0
+    weight: float = 1.0
+
+
 class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A scenario file."""
 
@@ -59,6 +66,7 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     load: dict[str, Any]
     link: dict[str, Any]
     description: str = ""
+    model: list[dict[str, Any]] = []
     accuracy: str = "measured"
     gateway_link: dict[str, Any] | None = None
     gateway: dict[str, Any] = {}
@@ -89,6 +97,7 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
     gateway_link = (
         link if file.gateway_link is None else _section(file.gateway_link, Link, name, "gateway_link")
     )
+    models, shares = _models(file, name, beside, accuracy or file.accuracy)
     names, profiles, links, schedulers, hosts, costs = [], [], [], [], [], []
     known: dict[tuple[str, float], Profile] = {}
     for raw in file.server:
@@ -100,7 +109,7 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
         if not 0 < speed <= 1:
             raise ConfigError(f"{name} [server] '{server.name}': host.speed is {speed:g}; give 0 < speed ≤ 1")
         if (server.device, speed) not in known:
-            known[server.device, speed] = load_profile(server.device, beside).slowed(1 / speed)
+            known[server.device, speed] = device_profile(server.device, models, beside).slowed(1 / speed)
         profile = known[server.device, speed]
         _check_scheduler(own, profile, f"{name} [server] '{server.name}'")
         for number in range(server.count):
@@ -114,14 +123,16 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
     cluster = Cluster(
         names=names,
         profiles=profiles,
-        network=SLIM_RESNET,
-        accuracy=load_accuracy(accuracy or file.accuracy),
+        models=models,
         links=links,
         gateway_link=gateway_link,
         batch_limit=options.batch_limit,
     )
     load = _section(file.load, Load, name, "load")
     load.check()
+    if load.plan:
+        for model in models:
+            model.spec.path(load.plan)
     scenario = Scenario(
         name=file.name,
         description=file.description,
@@ -130,6 +141,7 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
         gateway=_section(file.gateway, GatewayOptions, name, "gateway"),
         telemetry=_section(file.telemetry, TelemetryOptions, name, "telemetry"),
         load=load,
+        shares=shares,
         hosts=tuple(hosts),
         costs=tuple(costs) if any(cost != ALONE for cost in costs) else (),
         neighbours_slowdown=file.neighbours_slowdown,
@@ -138,11 +150,26 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
     return scenario.with_faults(tuple(_section(raw, Fault, name, "fault") for raw in file.fault))
 
 
-def load_profile(name: str, beside: Path) -> Profile:
-    """A device's profile by name or path: measured (.json), or modelled from the data sheet in a .toml."""
-    for path in (beside / name, beside / "profiles" / f"{name}.json", CONFIGS / "profiles" / f"{name}.json"):
+def device_profile(name: str, models: Sequence[ServedModel], beside: Path) -> Profile:
+    """One profile of all models on a device."""
+    return Profile.joined([load_profile(name, model, beside) for model in models])
+
+
+def load_profile(name: str, model: ServedModel, beside: Path) -> Profile:
+    """A model's profile on a device, by name or path.
+
+    It is measured (.json, in the model's folder or beside the scenario), or modelled from the data sheet of
+    the device in a .toml.
+    """
+    folders = [*([Path(model.folder) / "profiles"] if model.folder else []), beside / "profiles", CONFIGS / "profiles"]
+    measured = [beside / name, *(folder / f"{name}.json" for folder in folders)]
+    others = []
+    for path in measured:
         if path.suffix == ".json" and path.is_file():
-            return read_profile(path).profile()
+            record = read_profile(path)
+            if record.model == model.name:
+                return record.profile(model)
+            others.append(record.model)
     for path in (beside / name, beside / "devices" / f"{name}.toml", CONFIGS / "devices" / f"{name}.toml"):
         if path.is_file():
             device = _section(_toml(path), Device, path.name, "")
@@ -158,9 +185,14 @@ def load_profile(name: str, beside: Path) -> Profile:
             if not device.peak_w >= device.idle_w >= 0:
                 power = f"idle_w is {device.idle_w:g} and peak_w {device.peak_w:g}"
                 raise ConfigError(f"{path.name}: {power}; give 0 ≤ idle_w ≤ peak_w")
-            return modelled_profile(device, SLIM_RESNET)
-    measured = sorted(path.stem for path in (CONFIGS / "profiles").glob("*.json"))
-    raise UnknownNameError("device", name, [*measured, *_names(CONFIGS / "devices")])
+            return modelled_profile(device, model)
+    if others:
+        raise DataError(
+            f"device '{name}' has a profile of model '{others[0]}', but none of model '{model.name}'; "
+            f"measure it with: slim profile --model {model.folder or model.name} --name {name}"
+        )
+    known = sorted(path.stem for path in (CONFIGS / "profiles").glob("*.json"))
+    raise UnknownNameError("device", name, [*known, *_names(CONFIGS / "devices")])
 
 
 def read_profile(path: Path) -> ProfileRecord:
@@ -171,20 +203,31 @@ def read_profile(path: Path) -> ProfileRecord:
         raise DataError(f"{path.name} is not a profile: {error}; write one with slim profile") from None
 
 
-def load_accuracy(name: str) -> AccuracyTable:
-    """'measured' is the shipped network's, any other name a table of points under configs/accuracy."""
+def with_accuracy(model: ServedModel, name: str) -> ServedModel:
+    """Give a model another quality table: 'measured' is its own, other names are under configs/accuracy."""
     if name == "measured":
-        if not MEASURED_BITS.is_file():
-            raise DataError(
-                f"the measured accuracy table is missing ({MEASURED_BITS.name}); use --accuracy paper"
-            )
-        with np.load(MEASURED_BITS, allow_pickle=False) as bits:
-            return AccuracyTable.from_bits(name=name, correct=bits["correct"], images=int(bits["images"]))
+        return model
     path = CONFIGS / "accuracy" / f"{name}.toml"
     if not path.is_file():
         raise UnknownNameError("accuracy table", name, ["measured", *_names(CONFIGS / "accuracy")])
-    points = {parse_widths(widths): float(value) / 100 for widths, value in _toml(path)["percent"].items()}
-    return AccuracyTable.from_points(name=name, points=points, fill="additive")
+    points = {model.spec.path(plan): float(value) / 100 for plan, value in _toml(path)["percent"].items()}
+    quality = QualityTable.from_points(model.tree, name=name, points=points, fill="additive")
+    return model.with_quality(quality)
+
+
+def _models(file: _File, name: str, beside: Path, accuracy: str) -> tuple[list[ServedModel], tuple[float, ...]]:
+    """The models of a scenario, numbered in order, and their shares of the requests."""
+    entries = [_section(raw, _Model, name, "model") for raw in file.model] or [_Model(source=SLIMRESNET)]
+    if any(not (entry.share > 0 and entry.weight > 0) for entry in entries):
+        raise ConfigError(f"{name} [model]: share and weight must be above 0")
+    total = sum(entry.share for entry in entries)
+    models = [
+        with_accuracy(read_model(entry.source, beside), accuracy).numbered(number, weight=entry.weight)
+        for number, entry in enumerate(entries)
+    ]
+    if len({model.name for model in models}) < len(models):
+        raise ConfigError(f"{name} [model]: two models have the same name; give each its own")
+    return models, tuple(entry.share / total for entry in entries)
 
 
 def _find(name_or_path: str) -> Path:

@@ -1,6 +1,6 @@
 """`slimsched/Routing-v0`: routing on the simulated cluster as a Gymnasium environment.
 
-One step is one routing decision for the head of the queue: server × width × group. The observation is the
+One step is one routing decision for the head of the queue: server × choice × group. The observation is the
 paper's state (1); `features="head"` adds what the router may know about the head. The reward of a step is the
 sum of the rewards (7) of all blocks that came back since the previous step. `scenarios` draws a new cluster
 and load for each episode.
@@ -14,13 +14,12 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from slimsched.models.width import SEGMENTS, WIDTHS
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.learning.external_router import ExternalRouter
 from slimsched.serving.learning.rollout import RewardWeights, Rollout
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route
-from slimsched.serving.routing.routers.ppo import state_of
+from slimsched.serving.routing.routers.ppo import most_choices, state_of
 from slimsched.serving.routing.routers.random import group_sizes
 
 ROUTING = "slimsched/Routing-v0"
@@ -42,15 +41,17 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
     ) -> None:
         cluster = scenario.cluster
         self._scenario, self._draw = scenario, scenarios
-        self._weights = weights or RewardWeights(centre=cluster.accuracy.expected(()))
+        self._weights = weights or RewardWeights(centre=cluster.models[0].quality.expected(()))
         self._features = features
         self._groups = group_sizes(cluster.batch_limit)
         self._router = ExternalRouter()
         self._rollout: Rollout | None = None
         self._seen: Observation | None = None
-        size = 2 + 3 * len(cluster) + (8 if features == "head" else 0)
+        self._choices = most_choices(cluster)
+        self._depth = max(model.segments for model in cluster.models)
+        size = 2 + 3 * len(cluster) + (self._depth + 4 if features == "head" else 0)
         self.observation_space = spaces.Box(-np.inf, np.inf, (size,), dtype=np.float32)
-        self.action_space = spaces.MultiDiscrete([len(cluster), len(WIDTHS), len(self._groups)])
+        self.action_space = spaces.MultiDiscrete([len(cluster), self._choices, len(self._groups)])
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -66,13 +67,16 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
         return self._state(), {"action_mask": self.action_mask()}
 
     def step(self, action: NDArray[np.int64]) -> tuple[State, float, bool, bool, dict[str, Any]]:
-        """Send the head where the action says; if that server is down, send it to the first that is up."""
+        """Send the head where the action says; a server that is down or a choice that is not there is replaced."""
         assert self._rollout is not None, "call reset() first"
         assert self._seen is not None, "the episode is over: call reset()"
         server = int(action[0])
         if not self._seen.alive[server]:
             server = self._seen.alive_ids[0]
-        route = Route(server, WIDTHS[int(action[1])], self._groups[int(action[2])], "action")
+        choice = int(action[1])
+        if choice not in (known := self._known_choices()):
+            choice = int(known[-1])
+        route = Route(server, choice, self._groups[int(action[2])], "action")
         recorder = self._rollout.recorder
         recorder.outcomes.clear()
         self._seen = self._router.answer(route)
@@ -81,10 +85,16 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
         return self._state(), float(reward), False, over, {"action_mask": self.action_mask()}
 
     def action_mask(self) -> NDArray[np.int8]:
-        """Return 1 for every valid choice: servers, then widths, then groups (the order of MultiDiscrete)."""
-        choices = len(WIDTHS) + len(self._groups)
+        """Return 1 for every valid action: servers, then choices, then groups (the order of MultiDiscrete)."""
         alive = np.ones(len(self._scenario.cluster)) if self._seen is None else self._seen.alive
-        return np.concatenate([alive, np.ones(choices)]).astype(np.int8)
+        choices = np.isin(np.arange(self._choices), self._known_choices())
+        return np.concatenate([alive, choices, np.ones(len(self._groups))]).astype(np.int8)
+
+    def _known_choices(self) -> NDArray[np.int64]:
+        """The choices that may follow the head's path."""
+        model, path = (0, ()) if self._seen is None else (self._seen.model, self._seen.path)
+        tree = self._scenario.cluster.models[model].tree
+        return tree.choices[tree.row[path]]
 
     def close(self) -> None:
         """End the simulation."""
@@ -97,17 +107,17 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
             seen = self._rollout.gateway.seen
         state = state_of(seen)
         if self._features == "head":
-            state = np.concatenate([state, head_features(seen)])
+            state = np.concatenate([state, head_features(seen, self._depth)])
         return state.astype(np.float32)
 
 
-def head_features(seen: Observation) -> NDArray[np.float64]:
-    """Return the features of the head: segment, widths so far, count, age, slack, arrival rate."""
-    widths = np.zeros(SEGMENTS - 1)
-    widths[: len(seen.widths)] = seen.widths[: SEGMENTS - 1]
+def head_features(seen: Observation, depth: int) -> NDArray[np.float64]:
+    """Return the features of the head: segment, choices so far, count, age, slack, arrival rate."""
+    choices = np.zeros(depth - 1)
+    choices[: len(seen.path)] = np.add(seen.path, 1)[: depth - 1]
     slack_s = min(10.0, seen.deadline_s - seen.now_s)
-    rest = [seen.segment / SEGMENTS, np.log1p(seen.count), seen.now_s - seen.arrival_s, slack_s]
-    return np.concatenate([widths, rest, [np.log1p(seen.arrival_rate_per_s)]])
+    rest = [seen.segment / depth, np.log1p(seen.count), seen.now_s - seen.arrival_s, slack_s]
+    return np.concatenate([choices, rest, [np.log1p(seen.arrival_rate_per_s)]])
 
 
 gymnasium.register(id=ROUTING, entry_point="slimsched.serving.learning.environment:RoutingEnv")

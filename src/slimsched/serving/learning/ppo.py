@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from slimsched.kernel.ppo import Losses, UpdateOptions, advantages, descend, losses
-from slimsched.models.width import WIDTHS
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.learning.rollout import Outcome, RewardWeights, Rollout
-from slimsched.serving.routing.routers.ppo import Decision, PpoRouter
+from slimsched.serving.routing.routers.ppo import Decision, PpoRouter, most_choices
 from slimsched.serving.routing.routers.random import group_sizes
 
 Values = NDArray[np.float64]
@@ -96,7 +95,7 @@ class PpoTrainer:
         self._shuffle = torch.Generator().manual_seed(seed)
         cluster = scenario.cluster
         state = 2 + 3 * len(cluster)
-        choices = (len(cluster), len(WIDTHS), len(group_sizes(cluster.batch_limit)))
+        choices = (len(cluster), most_choices(cluster), len(group_sizes(cluster.batch_limit)))
         self.network = PolicyNetwork(state, choices, options.hidden)
         self.optimiser = torch.optim.Adam(self.network.parameters(), lr=options.learning_rate)
         self.mean, self.deviation, self._states = np.zeros(state), np.ones(state), 0.0

@@ -35,13 +35,13 @@ def random_scenario(like: Scenario, rng: Generator, *, requests: int = 6_000) ->
     cluster = Cluster(
         names=[f"server-{number}" for number in range(servers)],
         profiles=profiles,
-        network=like.cluster.network,
-        accuracy=like.cluster.accuracy,
+        models=like.cluster.models,
         links=[link] * servers,
         gateway_link=replace(link, bandwidth_bytes_per_s=max(500e6, 4 * bandwidth)),
         batch_limit=like.cluster.batch_limit,
     )
-    full, narrow = capacity_per_s(cluster, (1.0,) * 4), capacity_per_s(cluster, (0.25,) * 4)
+    spec = cluster.models[0].spec
+    full, narrow = capacity_per_s(cluster, spec.widest), capacity_per_s(cluster, spec.narrowest)
     highest = max(full, min(0.8 * narrow, MAX_RATE_PER_S))
     rate_per_s = float(np.exp(rng.uniform(np.log(0.5 * full), np.log(highest))))
     seconds = float(np.clip(requests / rate_per_s, 0.5, 6.0))
@@ -76,7 +76,7 @@ def _device(rng: Generator, like: Scenario, number: int) -> Profile:
         efficiency=0.5,
         element_bytes=2,
     )
-    return modelled_profile(device, like.cluster.network)
+    return Profile.joined([modelled_profile(device, model) for model in like.cluster.models])
 
 
 def _faults(rng: Generator, cluster: Cluster, seconds: float) -> tuple[Fault, ...]:

@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Struct
 
 from slimsched.kernel.observer import GATEWAY_NAME
-from slimsched.models.accuracy import AccuracyTable
-from slimsched.models.width import SEGMENTS
+from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster
 from slimsched.serving.routing.commands import SendBlock
@@ -57,11 +57,11 @@ class Outcome(Struct, frozen=True):
 class OutcomeRecorder:
     """Follows blocks from decision to return. Decision n of a router is block n + 1 of its gateway."""
 
-    def __init__(self, accuracy: AccuracyTable, seen: Observation, batch_limit: int) -> None:
+    def __init__(self, cluster: Cluster, seen: Observation) -> None:
         self.outcomes: list[Outcome] = []
-        self._accuracy = accuracy
+        self._models = cluster.models
         self._seen = seen
-        self._batch_limit = batch_limit
+        self._batch_limit = cluster.batch_limit
         self._out: dict[int, tuple[float, int, int]] = {}  # block → (sent at, requests not back, size)
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
@@ -77,20 +77,20 @@ class OutcomeRecorder:
                 if left > 0:
                     self._out[block.id] = (sent[0], left, sent[2])
                 else:
-                    self._record(block.id, block.requests, event.width, now_s - sent[0], sent[2])
+                    self._record(block.id, block.requests, event.choice, now_s - sent[0], sent[2])
         for command in commands:
             if isinstance(command, SendBlock):
                 size = len(command.block.requests)
                 self._out[command.block.id] = (now_s, size, size)
 
     def _record(
-        self, block: int, requests: Sequence[Request], width: float, latency_s: float, size: int
+        self, block: int, requests: Sequence[Request], choice: int, latency_s: float, size: int
     ) -> None:
         seen = self._seen
         self.outcomes.append(
             Outcome(
                 block - 1,
-                prior(self._accuracy, requests, width),
+                prior(self._models[requests[0].model], requests, choice),
                 latency_s,
                 float(seen.power_w.mean()) * latency_s,
                 float(np.var(seen.utilization)),
@@ -99,14 +99,14 @@ class OutcomeRecorder:
         )
 
 
-def prior(accuracy: AccuracyTable, requests: Sequence[Request], width: float) -> float:
-    """Return p_acc: the accuracy expected of the widths so far; after the last segment, the correct share."""
-    first = (*requests[0].widths, width)
-    if len(first) < SEGMENTS:
-        return accuracy.expected(first)
-    correct = [accuracy.is_correct((*request.widths, width), request.image) for request in requests]
+def prior(model: ServedModel, requests: Sequence[Request], choice: int) -> float:
+    """Return p_acc: the accuracy expected of the choices so far; after the last segment, the correct share."""
+    quality, first = model.quality, (*requests[0].path, choice)
+    if not model.tree.is_plan(first):
+        return quality.expected(first)
+    correct = [quality.is_correct((*request.path, choice), request.example) for request in requests]
     known = [hit for hit in correct if hit is not None]
-    return sum(known) / len(known) if known else accuracy.accuracy(first)
+    return sum(known) / len(known) if known else quality.accuracy(first)
 
 
 class Rollout:
@@ -115,13 +115,13 @@ class Rollout:
     def __init__(self, scenario: Scenario, router: Router, *, seed: int) -> None:
         cluster = scenario.cluster
         self.gateway = Gateway(cluster, router, scenario.gateway)
-        self.recorder = OutcomeRecorder(cluster.accuracy, self.gateway.seen, cluster.batch_limit)
-        self.meter = Meter(cluster.accuracy)
+        self.recorder = OutcomeRecorder(cluster, self.gateway.seen)
+        self.meter = Meter(cluster.models)
         self.simulated = SimulatedCluster(
             cluster=cluster,
             gateway=self.gateway,
             schedulers=scenario.schedulers,
-            stream=scenario.load.stream(seed, cluster.accuracy.images),
+            stream=scenario.load.stream(seed, cluster.models, shares=scenario.shares),
             telemetry=scenario.telemetry,
             faults=scenario.faults,
             observers=(self.recorder, self.meter),

@@ -9,16 +9,14 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.kernel.observer import GATEWAY_NAME
-from slimsched.models.accuracy import AccuracyTable
-from slimsched.models.width import WIDTH_TUPLES, WIDTHS
 from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.routing.commands import Answer, Drop
 from slimsched.serving.routing.events import RequestsArrived
 from slimsched.serving.scheduling.commands import RunBatch
 from slimsched.serving.scheduling.events import BatchFinished, TelemetrySampled
-from slimsched.serving.telemetry.summary import Summary
-
-_INDEX = {widths: index for index, widths in enumerate(WIDTH_TUPLES)}
+from slimsched.serving.telemetry.summary import ModelSummary, Summary
+from slimsched.serving.telemetry.trace import Answers
 
 
 class Meter:
@@ -28,8 +26,8 @@ class Meter:
     is not: in a steady state the two cancel, and a router whose queues grow answers fewer than arrive.
     """
 
-    def __init__(self, accuracy: AccuracyTable, *, from_s: float = 0.0) -> None:
-        self._accuracy = accuracy
+    def __init__(self, models: Sequence[ServedModel], *, from_s: float = 0.0) -> None:
+        self._models = models
         self._from_s = from_s
         self._on_its_way = 0  # when counting began
         self._arrived = 0
@@ -38,8 +36,9 @@ class Meter:
         self._answered_s: list[float] = []
         self._arrival_s: list[float] = []
         self._deadline_s: list[float] = []
-        self._tuple: list[int] = []
-        self._image: list[int] = []
+        self._model: list[int] = []
+        self._plan: list[int] = []
+        self._example: list[int] = []
         self._active_j = 0.0
         self._batches = 0
         self._batched = 0
@@ -82,16 +81,22 @@ class Meter:
             self._answered_s.append(now_s)
             self._arrival_s.append(request.arrival_s)
             self._deadline_s.append(request.deadline_s)
-            self._tuple.append(_INDEX[request.widths])
-            self._image.append(request.image)
+            self._model.append(request.model)
+            self._plan.append(self._models[request.model].tree.index[request.path])
+            self._example.append(request.example)
 
     def latencies_s(self) -> NDArray[np.float64]:
         """Latency of every answered request, in the order of answers."""
         return np.subtract(self._answered_s, self._arrival_s, dtype=np.float64)
 
-    def answers(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-        """When each request was answered, how long it took, and with which width tuple."""
-        return np.array(self._answered_s), self.latencies_s(), np.array(self._tuple, dtype=np.int64)
+    def answers(self) -> Answers:
+        """When each request was answered, how long it took, and by which plan of which model."""
+        return Answers(
+            answered_s=np.array(self._answered_s),
+            latency_s=self.latencies_s(),
+            model=np.array(self._model, dtype=np.int64),
+            plan=np.array(self._plan, dtype=np.int64),
+        )
 
     def summary(
         self,
@@ -139,7 +144,8 @@ class Meter:
             unfinished=in_system,
             lost=self._on_its_way + arrived - completed - dropped - in_system + duplicates,
             duplicates=duplicates,
-            widths=self._width_shares(),
+            choices=self._choice_shares(),
+            models=self._by_model(latency),
             batch_mean=self._batched / self._batches if self._batches else nan,
             seconds=seconds,
             bound_accuracy=bound_accuracy,
@@ -149,13 +155,39 @@ class Meter:
         )
 
     def _accuracies(self) -> tuple[float, float]:
-        """Mean prior of the tuples served, and the share of images really classified correctly."""
-        if not self._tuple:
+        """Mean prior of the plans served, and the share of examples really answered correctly."""
+        if not self._plan:
             return nan, nan
-        tuples = np.array(self._tuple)
-        prior = float(self._accuracy.by_tuple[tuples].mean())
-        hits = self._accuracy.hits(tuples, np.array(self._image))
-        return prior, prior if hits is None else float(hits.mean())
+        priors, correct = self._correct()
+        return float(priors.mean()), float(correct.mean())
+
+    def _correct(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The prior of each answer, and whether it was correct; the prior again where that is not known."""
+        models, plans, examples = np.array(self._model), np.array(self._plan), np.array(self._example)
+        priors, correct = np.zeros(len(plans)), np.zeros(len(plans))
+        for model in self._models:
+            its = models == model.number
+            priors[its] = model.quality.by_plan[plans[its]]
+            hits = model.quality.hits(plans[its], examples[its])
+            correct[its] = priors[its] if hits is None else hits
+        return priors, correct
+
+    def _by_model(self, latency_s: NDArray[np.float64]) -> dict[str, ModelSummary]:
+        """The main figures of each model, where there are several."""
+        if len(self._models) < 2 or not self._plan:
+            return {}
+        numbers, (priors, correct) = np.array(self._model), self._correct()
+        its = {model.name: numbers == model.number for model in self._models}
+        return {
+            name: ModelSummary(
+                completed=int(mask.sum()),
+                accuracy=float(correct[mask].mean()) if mask.any() else nan,
+                accuracy_prior=float(priors[mask].mean()) if mask.any() else nan,
+                latency_mean_s=float(latency_s[mask].mean()) if mask.any() else nan,
+                latency_p99_s=_percentile(latency_s[mask], 99),
+            )
+            for name, mask in its.items()
+        }
 
     def _utilization(self) -> list[float]:
         """Variance of utilization across servers, sample by sample."""
@@ -165,12 +197,18 @@ class Meter:
         """Mean power across servers, sample by sample."""
         return [float(np.mean([p for _, p in row])) for row in self._samples.values()]
 
-    def _width_shares(self) -> dict[str, float]:
-        """How often each width was served, over all segments of answered requests."""
-        if not self._tuple:
-            return {f"{width:g}": 0.0 for width in WIDTHS}
-        served = np.array(WIDTH_TUPLES)[np.array(self._tuple)]
-        return {f"{width:g}": float((served == width).mean()) for width in WIDTHS}
+    def _choice_shares(self) -> dict[str, float]:
+        """How often each choice was served, by name, over all segments of answered requests."""
+        counts: Counter[str] = Counter()
+        for model in self._models:
+            for choices in model.spec.segments:
+                counts.update(dict.fromkeys(choices, 0))
+        for (number, plan), count in Counter(zip(self._model, self._plan, strict=True)).items():
+            model = self._models[number]
+            for segment, choice in enumerate(model.tree.plans[plan]):
+                counts[model.spec.segments[segment][choice]] += count
+        total = counts.total()
+        return {name: count / total if total else 0.0 for name, count in counts.items()}
 
 
 def _percentile(values: NDArray[np.float64], q: float) -> float:

@@ -3,10 +3,20 @@
 from msgspec import Struct
 
 
+class ModelSummary(Struct, frozen=True, kw_only=True):
+    """The main figures of one model in a run that served several."""
+
+    completed: int
+    accuracy: float
+    accuracy_prior: float
+    latency_mean_s: float
+    latency_p99_s: float
+
+
 class Summary(Struct, frozen=True, kw_only=True):
     """The figures of one run.
 
-    `accuracy` is realised image by image where the table has images, else the prior of the widths served;
+    `accuracy` is realised example by example where the table has examples, else the prior of the plans served;
     `bound_share` is correct answers per arrived request over the fluid bound's. `energy_paper_j` is the
     paper's mean power × latency; `energy_j_per_request` is what devices drew above idle over completions.
     All are of the time after the warm-up.
@@ -37,7 +47,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     unfinished: int
     lost: int
     duplicates: int
-    widths: dict[str, float]
+    choices: dict[str, float]
+    models: dict[str, ModelSummary] = {}
     batch_mean: float
     seconds: float
     bound_accuracy: float

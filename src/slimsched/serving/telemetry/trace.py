@@ -7,10 +7,17 @@ from numpy.typing import NDArray
 from slimsched.serving.telemetry.summary import Summary
 
 
-class Trace(Struct, frozen=True, kw_only=True):
-    """The figures of a run and, answer by answer, when it came, how long it took and at which widths."""
+class Answers(Struct, frozen=True, kw_only=True):
+    """Answer by answer: when it came, how long it took, and by which plan of which model."""
 
-    summary: Summary
     answered_s: NDArray[np.float64]
     latency_s: NDArray[np.float64]
-    tuples: NDArray[np.int64]  # positions in WIDTH_TUPLES
+    model: NDArray[np.int64]
+    plan: NDArray[np.int64]
+
+
+class Trace(Struct, frozen=True, kw_only=True):
+    """The figures of a run and its answers."""
+
+    summary: Summary
+    answers: Answers

@@ -1,13 +1,14 @@
 """A load: how many requests arrive, when, and what they ask for."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 
 from slimsched.kernel.errors import ConfigError
-from slimsched.models.width import check_width
-from slimsched.serving.domain.request import NEVER_S
+from slimsched.serving.domain.request import NEVER_S, NO_PLAN
+from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.workload.arrivals import arrivals, check_load
 from slimsched.serving.workload.request_trace import read_request_trace
 from slimsched.serving.workload.requests import RequestStream
@@ -23,33 +24,51 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shape: dict[str, float] = {}
     deadline_s: float = NEVER_S
     min_accuracy: float = 0.0
-    width: float = 0.0  # what every request asks for; 0 lets the router choose
+    plan: str = ""  # the plan that every request states; empty lets the router choose
     urgent_share: float = 0.0  # share of requests with priority 1; the others have 0
 
     def check(self) -> None:
         """Refuse settings that make no sense, before a run starts."""
-        if self.width:
-            check_width(self.width)
         check_load(self.rate_per_s, self.seconds)
         if not 0.0 <= self.warmup_s < self.seconds:
             raise ConfigError(
                 f"warmup_s is {self.warmup_s:g} in a run of {self.seconds:g} s; leave time to measure"
             )
 
-    def stream(self, seed: int, images: int) -> RequestStream:
-        """Draw the requests. Their images are drawn uniformly from a test set of this many images."""
+    def stream(
+        self,
+        seed: int,
+        models: Sequence[ServedModel],
+        *,
+        shares: Sequence[float] = (),
+        examples: int | None = None,
+    ) -> RequestStream:
+        """Draw the requests.
+
+        Models are drawn by their shares of the requests, examples uniformly from each model's measured set,
+        or from `examples` where that is given.
+        """
         rng = np.random.default_rng(seed)
         if "/" in self.arrivals or "." in self.arrivals:
             times_s = read_request_trace(Path(self.arrivals)).rescaled(self.rate_per_s, self.seconds, rng)
         else:
             times_s = arrivals(self.arrivals, self.rate_per_s, self.seconds, rng, **self.shape)
-        image = rng.integers(max(1, images), size=len(times_s)) if images else np.full(len(times_s), -1)
-        urgent = rng.uniform(size=len(times_s)) < self.urgent_share
+        count = len(times_s)
+        sizes = [model.quality.examples if examples is None else examples for model in models]
+        example = rng.integers(max(1, sizes[0]), size=count) if sizes[0] else np.full(count, -1)
+        urgent = rng.uniform(size=count) < self.urgent_share
+        model = None
+        if len(models) > 1:
+            model = rng.choice(len(models), size=count, p=shares or None)
+            drawn = rng.uniform(size=count)
+            example = np.where(model == 0, example, np.floor(drawn * np.array(sizes)[model]).astype(np.int64))
+            example = np.where(np.array(sizes)[model] > 0, example, -1)
         return RequestStream(
             times_s,
-            images=image,
+            examples=example,
+            models=model,
             deadline_s=self.deadline_s,
             min_accuracy=self.min_accuracy,
-            width=self.width,
+            plans=[one.tree.index[one.spec.path(self.plan)] if self.plan else NO_PLAN for one in models],
             priorities=urgent.astype(np.int64) if self.urgent_share > 0 else None,
         )

@@ -1,12 +1,13 @@
 """A stream of requests: their arrival times and what each asks for."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.serving.domain.request import NEVER_S, Request
+from slimsched.serving.domain.request import NEVER_S, NO_PLAN, Request
 
 
 class RequestStream:
@@ -16,18 +17,20 @@ class RequestStream:
         self,
         arrivals_s: NDArray[np.float64],
         *,
-        images: NDArray[np.int64],
+        examples: NDArray[np.int64],
+        models: NDArray[np.int64] | None = None,
         deadline_s: float = NEVER_S,
         min_accuracy: float = 0.0,
-        width: float = 0.0,
+        plans: Sequence[int] = (NO_PLAN,),
         priorities: NDArray[np.int64] | None = None,
     ) -> None:
         self._arrivals_s: list[float] = arrivals_s.tolist()
-        self._images: list[int] = images.tolist()
+        self._examples: list[int] = examples.tolist()
+        self._models: list[int] | None = None if models is None else models.tolist()
         self._priorities: list[int] | None = None if priorities is None else priorities.tolist()
         self._deadline_s = deadline_s
         self._min_accuracy = min_accuracy
-        self._width = width
+        self._plans = plans
         self._next = 0
 
     def __len__(self) -> int:
@@ -55,12 +58,14 @@ class RequestStream:
 
     def _make(self, index: int) -> Request:
         arrival_s = self._arrivals_s[index]
+        model = 0 if self._models is None else self._models[index]
         return Request(
             id=index,
             arrival_s=arrival_s,
             deadline_s=arrival_s + self._deadline_s,
             min_accuracy=self._min_accuracy,
-            width=self._width,
+            plan=self._plans[model],
+            model=model,
             priority=0 if self._priorities is None else self._priorities[index],
-            image=self._images[index],
+            example=self._examples[index],
         )

@@ -13,7 +13,6 @@ from msgspec import Struct
 from slimsched.kernel.observer import GATEWAY_NAME, Observer
 from slimsched.kernel.timeline import Timeline
 from slimsched.kernel.wake import Wake, WakeAt
-from slimsched.models.width import SEGMENTS
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
@@ -102,13 +101,14 @@ class SimulatedCluster:
 
     def segment_finished(self, server: int, batch: Batch) -> None:
         """A server reports a batch: the metadata travels, and after the last segment the logits."""
-        if batch.key.last_segment == SEGMENTS - 1:
-            size = batch.size * self._cluster.network.classes * 4
+        model, first = self._cluster.models[batch.key.model], batch.blocks[0].requests[0]
+        if model.tree.is_plan((*first.path, *batch.key.choices)):
+            size = batch.size * model.spec.answer_bytes
             at_s = self._network.send(server, GATEWAY, size, self.timeline.now_s)
         else:
             at_s = self._network.notify(server, GATEWAY, self.timeline.now_s)
         key = batch.key
-        event = SegmentFinished(server=server, width=key.width, ahead=key.ahead, blocks=batch.blocks)
+        event = SegmentFinished(server=server, choice=key.choice, ahead=key.ahead, blocks=batch.blocks)
         self.timeline.at(at_s, self._tell, event)
 
     def block_dropped(self, server: int, block: Block, reason: str) -> None:
@@ -163,7 +163,7 @@ class SimulatedCluster:
             return
         if source != GATEWAY:
             now_s = self._network.notify(GATEWAY, source, now_s)
-        size = self._cluster.input_bytes(block.key.segment, block.key.previous, source) * len(block.requests)
+        size = self._cluster.input_bytes(block.key, source) * len(block.requests)
         arrival_s = self._network.send(source, server, size, now_s)
         if source == GATEWAY:
             self.timeline.at(arrival_s, self._deliver, (target, block))
@@ -225,6 +225,7 @@ class SimulatedCluster:
             index=index,
             name=self._cluster.names[index] + life,
             profile=self._cluster.profiles[index],
+            models=self._cluster.models,
             cost=self._costs[index],
             options=self._schedulers[index],
             timeline=self.timeline,

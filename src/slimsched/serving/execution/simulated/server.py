@@ -9,6 +9,7 @@ from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.profile import Profile
+from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.simulated.device import SimulatedDevice
@@ -58,6 +59,7 @@ class SimulatedServer:
         index: int,
         name: str,
         profile: Profile,
+        models: Sequence[ServedModel],
         options: SchedulerOptions,
         timeline: Timeline,
         upstream: Upstream,
@@ -67,7 +69,7 @@ class SimulatedServer:
         self.index = index
         self.name = name
         self.alive = True
-        self.scheduler = GreedyScheduler(options, profile)
+        self.scheduler = GreedyScheduler(options, profile, models)
         self.device = SimulatedDevice(profile, cost)
         self._timeline = timeline
         self._upstream = upstream
@@ -137,7 +139,7 @@ class SimulatedServer:
                 self.device.start(batch, now_s)
                 return True
             case LoadInstance(instance=instance):
-                load_s = self.device.profile.load_s[instance.segment, instance.width] * self.device.slowdown
+                load_s = self.device.profile.load_s[instance.place] * self.device.slowdown
                 self._later(now_s + (0.0 if self._is_warm else load_s), InstanceLoaded(instance=instance.id))
             case UnloadInstance(instance=instance_id):
                 self._later(now_s + UNLOAD_S, InstanceUnloaded(instance=instance_id))

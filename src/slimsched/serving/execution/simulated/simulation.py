@@ -24,13 +24,13 @@ def simulate(
     observers: Sequence[Observer] = (),
     bound_accuracy: float | None = None,
     make: RouterMaker = make_router,
-    images: int | None = None,
+    examples: int | None = None,
 ) -> Trace:
     """Simulate a scenario under a router; the same seed gives the same run, event by event."""
     cluster, load = scenario.cluster, scenario.load
-    stream = load.stream(seed, cluster.accuracy.images if images is None else images)
+    stream = load.stream(seed, cluster.models, shares=scenario.shares, examples=examples)
     gateway = Gateway(cluster, make(router, cluster, seed), scenario.gateway)
-    meter = Meter(cluster.accuracy, from_s=load.warmup_s)
+    meter = Meter(cluster.models, from_s=load.warmup_s)
     simulated = SimulatedCluster(
         cluster=cluster,
         gateway=gateway,
@@ -44,7 +44,7 @@ def simulate(
     )
     if bound_accuracy is None:
         counted_per_s = stream.after(load.warmup_s) / (load.seconds - load.warmup_s)
-        bound_accuracy = fluid_optimum(cluster, counted_per_s or 1.0).accuracy
+        bound_accuracy = fluid_optimum(cluster, counted_per_s or 1.0, shares=scenario.shares or None).accuracy
     began_s = perf_counter()
     with collector_paused():
         ended_s = simulated.run(load.seconds, drain=drain)
@@ -57,5 +57,4 @@ def simulate(
         idle_w=sum(profile.idle_w for profile in cluster.profiles),
         energy_source="; ".join(sorted({profile.source.split(":")[0] for profile in cluster.profiles})),
     )
-    answered_s, latency_s, tuples = meter.answers()
-    return Trace(summary=summary, answered_s=answered_s, latency_s=latency_s, tuples=tuples)
+    return Trace(summary=summary, answers=meter.answers())
