@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from slimsched.models.spec import ModelSpec
@@ -36,6 +37,11 @@ class ElasticModel:
     def finish(self, last: Tensors) -> Tensors:
         """Turn what a plan's last segment gives into the outputs that clients see."""
         return last
+
+    def place(self, device: torch.device) -> None:
+        """Move the weights to a device, ready to run. A server calls this once, before it asks for segments."""
+        for module in self.modules():
+            module.eval().to(device)
 
     def modules(self) -> list[nn.Module]:
         """List the PyTorch modules that hold the weights; by default those among the attributes."""

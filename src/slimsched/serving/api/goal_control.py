@@ -1,9 +1,8 @@
 """The goal of a running cluster: show it, change it without a restart, and keep it across restarts."""
 
 import os
-from pathlib import Path
-
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct

@@ -148,12 +148,13 @@ def _missed(gateway: Gateway) -> str:
     router = gateway.router
     if not isinstance(router, GuardedRouter) or not gateway.in_system:
         return ""
-    goal, meter = router.router.goal, router.router.meter
-    if goal.p99_s and meter.p99_s is not None and meter.p99_s > goal.p99_s * (1 + 10 * MISSED_SHARE):
-        return f"p99 {1e3 * meter.p99_s:.0f} ms, goal {1e3 * goal.p99_s:.0f} ms"
-    floor = goal.min_accuracy * (1 - MISSED_SHARE)
-    if floor and meter.accuracy is not None and meter.accuracy < floor:
-        return f"accuracy {100 * meter.accuracy:.1f} %, goal {100 * goal.min_accuracy:.1f} %"
+    for model in router.router.models:
+        goal, meter = model.goal, model.meter
+        if goal.p99_s and meter.p99_s is not None and meter.p99_s > goal.p99_s * (1 + 10 * MISSED_SHARE):
+            return f"p99 {1e3 * meter.p99_s:.0f} ms, goal {1e3 * goal.p99_s:.0f} ms"
+        floor = goal.min_accuracy * (1 - MISSED_SHARE)
+        if floor and meter.accuracy is not None and meter.accuracy < floor:
+            return f"accuracy {100 * meter.accuracy:.1f} %, goal {100 * goal.min_accuracy:.1f} %"
     return ""
 
 

@@ -6,7 +6,7 @@ from slimsched.kernel.wake import Wake
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.key import KEYS, Key, onward
+from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.routing.goal import Goal
@@ -21,7 +21,7 @@ class RequestsArrived(Struct, frozen=True, kw_only=True, tag=True):
 class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
     """A server has run a segment of these blocks (or parts of them) at a choice, and further ones at `ahead`.
 
-    The blocks ran as one batch of `size` images, which took `busy_s` on the device and drew `energy_j` above
+    The blocks ran as one batch of `size` examples, which took `busy_s` on the device and drew `energy_j` above
     idle. `queue_s` is how long each block waited at the server before it ran. `legs_s` is how long each of
     several segments ran, where that was measured.
     """
@@ -37,15 +37,15 @@ class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
     legs_s: tuple[float, ...] = ()
 
     @property
-    def images(self) -> int:
-        """Images of these blocks: those of the whole batch, unless another gateway sent some of them."""
+    def examples(self) -> int:
+        """Examples of these blocks: those of the whole batch, unless another gateway sent some of them."""
         return sum([len(block.requests) for block in self.blocks])
 
     @property
     def key(self) -> Key:
         """The key the batch ran at; blocks may have asked for a narrower one, or to go on further."""
         asked = self.blocks[0].key
-        return onward(KEYS[asked.segment, self.width, asked.previous], self.ahead)
+        return onward(asked.at(self.choice), self.ahead)
 
 
 class BlockDropped(Struct, frozen=True, kw_only=True, tag=True):

@@ -269,8 +269,9 @@ class Gateway:
         for block in blocks:
             back = self._bring_back(block)
             if self._cancelled:
-                is_last = block.key.segment + len(widths) == SEGMENTS
-                back = self._sift(back, commands, GATEWAY if is_last else server)
+                model = self.cluster.models[block.key.model]
+                ended = model.spec.ends(block.key.segment + len(choices) - 1, choices[-1])
+                back = self._sift(back, commands, GATEWAY if ended else server)
             if not back:
                 continue
             moved = [request.after(choices) for request in back]

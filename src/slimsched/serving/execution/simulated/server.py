@@ -180,7 +180,7 @@ class SimulatedServer:
         self._handle(BatchFinished(instance=batch.instance, busy_s=busy_s, energy_j=energy_j))
         finished = SegmentFinished(
             server=self.index,
-            width=key.width,
+            choice=key.choice,
             blocks=batch.blocks,
             ahead=key.ahead,
             size=batch.size,
