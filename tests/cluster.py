@@ -1,7 +1,7 @@
 """Small clusters and values that many tests use."""
 
 from slimsched.models.slimresnet.shape import SLIM_RESNET
-from slimsched.models.width import SEGMENTS, WIDTHS
+from slimsched.models.slimresnet.width import SEGMENTS, WIDTHS
 from slimsched.serving.domain.block import Block, block_of
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.device import Device

@@ -3,7 +3,7 @@ import pytest
 
 from slimsched.kernel.errors import DataError
 from slimsched.models.accuracy import AccuracyTable
-from slimsched.models.width import WIDTH_TUPLES, parse_widths
+from slimsched.models.slimresnet.width import WIDTH_TUPLES, parse_widths
 from slimsched.serving.execution.scenario_file import load_accuracy
 
 

@@ -1,29 +1,29 @@
-"""The tuples worth running: no other is at least as accurate for no more arithmetic."""
+"""The plans worth running: no other is at least as accurate for no more arithmetic."""
 
 from msgspec import Struct
 
-from slimsched.models.accuracy import AccuracyTable
-from slimsched.models.slimresnet.shape import NetworkShape
-from slimsched.models.width import WIDTH_TUPLES
+from slimsched.models.figures import ModelFigures
+from slimsched.models.quality import QualityTable
+from slimsched.models.spec import ModelSpec
 
 
 class ParetoPoint(Struct, frozen=True, kw_only=True):
-    """A width tuple, what it costs and what it is worth."""
+    """A plan, what it costs and what it is worth."""
 
-    widths: tuple[float, ...]
+    plan: str
     macs: int
     accuracy_percent: float
 
 
-def all_points(shape: NetworkShape, table: AccuracyTable) -> list[ParetoPoint]:
-    """All 256 tuples, cheapest first; of equally cheap ones the most accurate first."""
+def all_points(spec: ModelSpec, figures: ModelFigures, quality: QualityTable) -> list[ParetoPoint]:
+    """All plans, cheapest first; of equally cheap ones the most accurate first."""
     points = [
         ParetoPoint(
-            widths=widths,
-            macs=shape.total_macs(widths),
-            accuracy_percent=round(100 * table.accuracy(widths), 2),
+            plan=spec.text(plan),
+            macs=sum(figures.steps[spec.step(plan[:length])].macs for length in range(1, len(plan) + 1)),
+            accuracy_percent=round(100 * quality.accuracy(plan), 2),
         )
-        for widths in WIDTH_TUPLES
+        for plan in spec.plans
     ]
     return sorted(points, key=lambda point: (point.macs, -point.accuracy_percent))
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.cluster import small_cluster
 
 from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
-from slimsched.models.width import WIDTH_TUPLES, WIDTHS
+from slimsched.models.slimresnet.width import WIDTH_TUPLES, WIDTHS
 from slimsched.serving.domain.key import KEYS
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.comparison import Compared

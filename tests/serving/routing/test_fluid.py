@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from cluster import small_cluster
-from slimsched.models.width import WIDTH_TUPLES
+from slimsched.models.slimresnet.width import WIDTH_TUPLES
 from slimsched.serving.domain.key import KEYS
 from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
 

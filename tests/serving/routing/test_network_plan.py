@@ -1,6 +1,6 @@
 """Plans for all segments at once: where, how wide, and what deadlines make of it."""
 
-from slimsched.models.width import SEGMENTS
+from slimsched.models.slimresnet.width import SEGMENTS
 from slimsched.serving.domain.key import KEYS
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate

@@ -5,7 +5,7 @@ import pytest
 
 from cluster import small_cluster
 from slimsched.kernel.errors import ConfigError, UnknownNameError
-from slimsched.models.width import WIDTHS
+from slimsched.models.slimresnet.width import WIDTHS
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.registry import ROUTERS, make_router
 from slimsched.serving.routing.router import Route

@@ -156,9 +156,9 @@ def evaluate(
     from slimsched.models.correctness import write_correctness
     from slimsched.models.data.dataset import open_images
     from slimsched.models.device import pick_device
-    from slimsched.models.evaluation import Evaluator, accuracy_percent
+    from slimsched.models.slimresnet.evaluation import Evaluator, accuracy_percent
     from slimsched.models.slimresnet.weights import load
-    from slimsched.models.width import WIDTH_TUPLES, format_widths
+    from slimsched.models.slimresnet.width import WIDTH_TUPLES, format_widths
 
     if data is None:
         raise ConfigError("name the test images with --data or SLIM_DATA")
@@ -200,7 +200,7 @@ def pareto(
     from slimsched.models.correctness import read_correctness
     from slimsched.models.pareto import all_points, pareto_set
     from slimsched.models.slimresnet.shape import SLIM_RESNET
-    from slimsched.models.width import format_widths
+    from slimsched.models.slimresnet.width import format_widths
 
     points = all_points(SLIM_RESNET, read_correctness(bits))
     best = pareto_set(points)

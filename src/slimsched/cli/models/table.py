@@ -7,7 +7,7 @@ from rich.table import Table
 
 from slimsched.models.slimresnet.paper_table import MIXED, PAPER_PERCENT, UNIFORM
 from slimsched.models.slimresnet.shape import NetworkShape
-from slimsched.models.width import SEGMENTS, WIDTH_TUPLES, WIDTHS, format_widths, parse_widths
+from slimsched.models.slimresnet.width import SEGMENTS, WIDTH_TUPLES, WIDTHS, format_widths, parse_widths
 
 if TYPE_CHECKING:
     from slimsched.models.pareto import ParetoPoint

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from slimsched.cli.serving import scenario as options
 from slimsched.kernel.errors import ConfigError
-from slimsched.models.width import WIDTH_TUPLES, WIDTHS, format_widths
+from slimsched.models.slimresnet.width import WIDTH_TUPLES, WIDTHS, format_widths
 from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
 
 

@@ -5,14 +5,18 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812
 
 from slimsched.models.data.image_set import Colours
 from slimsched.models.elastic import ElasticModel, Segment, Tensors
 from slimsched.models.figures import ModelFigures
-from slimsched.models.slimresnet.instance import FoldedBlock, SegmentInstance, fold
+from slimsched.models.slimresnet.instance import FoldedBlock, FoldedConv, SegmentInstance, fold
 from slimsched.models.slimresnet.packed import cpu_precision, pack
 from slimsched.models.slimresnet.spec import NAME, slimresnet_figures, slimresnet_spec
 from slimsched.models.slimresnet.weights import TrainedModel, load
+
+STEM_CHANNELS = 8
+"""Tensor cores want input channels in eights: on CUDA devices the colours are padded with zeros."""
 
 
 class SlimResNetModel(ElasticModel):
@@ -24,9 +28,17 @@ class SlimResNetModel(ElasticModel):
         card = trained.card
         self.spec = slimresnet_spec(card.shape, (name or card.name).replace("/", "-"), card.classes)
         self.net, self.shape = trained.net, card.shape
+        self._wanted = precision
         self.precision = precision or cpu_precision()
+        self._device = torch.device("cpu")
         self._scale, self._shift = _scale_and_shift(card.colours)
         self._folded: WeakValueDictionary[tuple[int, float, str], SegmentInstance] = WeakValueDictionary()
+
+    def place(self, device: torch.device) -> None:
+        """Fold for this device from now on; the network itself stays where it is."""
+        self._device = device
+        self.precision = self._wanted or (cpu_precision() if device.type == "cpu" else torch.bfloat16)
+        self._scale, self._shift = self._scale.to(device), self._shift.to(device)
 
     def segment(self, index: int, choice: str, previous: str | None) -> Segment:
         """Fold one segment at one width for what the width before hands over."""
@@ -35,8 +47,9 @@ class SlimResNetModel(ElasticModel):
     def prepare(self, raw: Tensors) -> Tensors:
         """uint8 (N, 3, S, S) -> normalized, in this model's precision, channels_last."""
         (images,) = raw
-        scale, shift = self._scale.to(images.device), self._shift.to(images.device)
-        normal = torch.addcmul(shift, images.to(torch.float32), scale)
+        if images.is_cuda:
+            return (self._padded(images),)
+        normal = torch.addcmul(self._shift, images.to(torch.float32), self._scale)
         return (normal.to(self.precision).contiguous(memory_format=torch.channels_last),)
 
     def finish(self, last: Tensors) -> Tensors:
@@ -56,13 +69,36 @@ class SlimResNetModel(ElasticModel):
 
     def _fold(self, index: int, width: float, previous: float | None) -> SegmentInstance:
         """Fold a segment; only its first block depends on the previous width, the rest is shared."""
-        device = next(self.net.parameters()).device
         one = fold(self.net, index, width=width, previous=previous)
-        ready = pack(one, self.precision) if device.type == "cpu" else one.to(device, self.precision)
-        first = self._folded.setdefault((index, width, str(device)), ready)
+        ready = pack(one, self.precision) if self._device.type == "cpu" else self._moved(one)
+        first = self._folded.setdefault((index, width, str(self._device)), ready)
         if first is not ready:
             _share(ready, first)
         return ready
+
+    def _moved(self, one: SegmentInstance) -> SegmentInstance:
+        """Convolutions in this model's precision, channels_last; norms and classifier in single precision."""
+        for layer in one.modules():
+            if isinstance(layer, FoldedConv):
+                weight = layer.weight
+                if weight.shape[1] == 3:
+                    weight = F.pad(weight, (0, 0, 0, 0, 0, STEM_CHANNELS - 3))
+                layer.weight = weight.to(self.precision).contiguous(memory_format=torch.channels_last)
+        return one.to(self._device)
+
+    def _padded(self, images: Tensor) -> Tensor:
+        """uint8 (N, 3, H, W) -> normalized (N, STEM_CHANNELS, H, W), channels_last, in one pass."""
+        from slimsched.models.slimresnet.fused_images import normalize
+
+        count, _, height, width = images.shape
+        out = torch.empty(
+            (count, STEM_CHANNELS, height, width),
+            device=images.device,
+            dtype=self.precision,
+            memory_format=torch.channels_last,
+        )
+        normalize(images, out, self._scale.flatten(), self._shift.flatten())  # type: ignore[no-untyped-call]
+        return out
 
 
 class FoldedSegment:
@@ -73,7 +109,13 @@ class FoldedSegment:
 
     def __call__(self, tensors: Tensors) -> Tensors:
         """(N, c, H, W) -> (N, c', H', W'), logits after the last segment."""
+        if tensors[0].is_cuda:
+            return (self.instance.layers(tensors[0]),)  # no checks: this is captured as a graph
         return (self.instance(tensors[0]),)
+
+    def weights(self) -> list[Tensor]:
+        """List the folded weights."""
+        return list(self.instance.buffers())
 
 
 def trained_model(folder: Path | None = None, *, precision: torch.dtype | None = None) -> SlimResNetModel:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from slimsched.kernel.errors import ConfigError, DataError
 from slimsched.models.data.image_set import Colours, ImageSet
-from slimsched.models.evaluation import Evaluator, accuracy_percent
+from slimsched.models.slimresnet.evaluation import Evaluator, accuracy_percent
 from slimsched.models.slimresnet.paper_table import MIXED, UNIFORM
 from slimsched.models.slimresnet.resnet import SlimResNet
 from slimsched.models.training import checkpoint

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from slimsched.models.slimresnet.resnet import SlimResNet
+from slimsched.models.slimresnet.width import SEGMENTS, WIDTH_TUPLES, WIDTHS
 from slimsched.models.training.graph_cache import GraphCache
 from slimsched.models.training.recipe import TrainingRecipe
-from slimsched.models.width import SEGMENTS, WIDTH_TUPLES, WIDTHS
 
 Widths = tuple[float, ...]
 WIDEST: Widths = (WIDTHS[-1],) * SEGMENTS

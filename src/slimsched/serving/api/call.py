@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.models.width import WIDTHS
+from slimsched.models.slimresnet.width import WIDTHS
 from slimsched.serving.api.refusal import BadRequest, NotFound
 from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.domain.terms import Terms

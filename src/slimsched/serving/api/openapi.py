@@ -3,7 +3,7 @@
 from typing import Any
 
 from slimsched import __version__
-from slimsched.models.width import WIDTHS
+from slimsched.models.slimresnet.width import WIDTHS
 from slimsched.serving.api.call import MODEL, OUTPUTS, VERSION
 from slimsched.serving.api.service import Limits
 

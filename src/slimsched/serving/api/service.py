@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from slimsched import __version__
 from slimsched.models.slimresnet.weights import ModelCard
-from slimsched.models.width import format_widths
+from slimsched.models.slimresnet.width import format_widths
 from slimsched.serving.api.call import MODEL, VERSION, Call, Parameter
 from slimsched.serving.api.refusal import (
     BadRequest,

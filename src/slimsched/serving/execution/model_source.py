@@ -1,23 +1,58 @@
 """Where served models come from: the shipped SlimResNet, or a model folder."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from slimsched.kernel.errors import ConfigError
-from slimsched.models.quality import QualityTable, read_quality
+from slimsched.kernel.errors import DataError
+from slimsched.models.package import read_figures, read_quality, read_spec
+from slimsched.models.quality import QualityTable
+from slimsched.models.quality import read_quality as read_table
 from slimsched.models.slimresnet import shipped
 from slimsched.models.slimresnet.shape import SLIM_RESNET
 from slimsched.models.slimresnet.spec import NAME, plan_tree, slimresnet_figures, slimresnet_spec
 from slimsched.serving.domain.served_model import ServedModel
 
+if TYPE_CHECKING:
+    from slimsched.models.elastic import ElasticModel
+
 
 def shipped_model(quality: QualityTable | None = None) -> ServedModel:
     """The SlimResNet that comes with the package, with its measured quality or another table."""
-    table = quality or read_quality(shipped.quality_path(), plan_tree(SLIM_RESNET))
-    return ServedModel(slimresnet_spec(SLIM_RESNET), table, slimresnet_figures(SLIM_RESNET))
+    table = quality or read_table(shipped.quality_path(), plan_tree(SLIM_RESNET))
+    spec = slimresnet_spec(SLIM_RESNET, labels=shipped.labels())
+    return ServedModel(spec, table, slimresnet_figures(SLIM_RESNET))
 
 
-def read_model(source: str, beside: Path) -> ServedModel:
-    """Read a model: the shipped one by its name, any other from its folder."""
+def read_model(source: str, beside: Path | None = None) -> ServedModel:
+    """Read a model without its code: the shipped one by its name, any other from its folder.
+
+    A folder is looked for beside the scenario first, then from where the command was started.
+    """
     if source == NAME:
         return shipped_model()
-    raise ConfigError(f"model '{source}' is neither '{NAME}' nor a model folder in {beside.name or '.'}")
+    folder = find_folder(source, beside)
+    spec = read_spec(folder)
+    return ServedModel(
+        spec, read_quality(folder, spec), read_figures(folder, spec), folder=str(folder.resolve())
+    )
+
+
+def find_folder(source: str, beside: Path | None = None) -> Path:
+    """Find a model's folder."""
+    for folder in (*([beside / source] if beside is not None else []), Path(source)):
+        if folder.is_dir():
+            return folder
+    raise DataError(
+        f"no model '{source}': give '{NAME}' or a model folder; make a new one with slim model new {source}"
+    )
+
+
+def load_elastic(model: ServedModel) -> "ElasticModel":
+    """Load a model's code and weights."""
+    if model.folder:
+        from slimsched.models.package import load_model
+
+        return load_model(Path(model.folder))
+    from slimsched.models.slimresnet.elastic import trained_model
+
+    return trained_model()

@@ -43,7 +43,7 @@ def machines_for(
             known = ", ".join([GATEWAY_NAME, *cluster.names[:8]])
             raise DataError(f"the log names a machine '{name}' that its scenario has not; it has {known}")
         index = cluster.names.index(server)
-        scheduler = GreedyScheduler(scenario.schedulers[index], cluster.profiles[index])
+        scheduler = GreedyScheduler(scenario.schedulers[index], cluster.profiles[index], cluster.models)
         return Replayable(scheduler, SchedulerEvent)
 
     return machine

@@ -161,7 +161,11 @@ def load_profile(name: str, model: ServedModel, beside: Path) -> Profile:
     It is measured (.json, in the model's folder or beside the scenario), or modelled from the data sheet of
     the device in a .toml.
     """
-    folders = [*([Path(model.folder) / "profiles"] if model.folder else []), beside / "profiles", CONFIGS / "profiles"]
+    folders = [
+        *([Path(model.folder) / "profiles"] if model.folder else []),
+        beside / "profiles",
+        CONFIGS / "profiles",
+    ]
     measured = [beside / name, *(folder / f"{name}.json" for folder in folders)]
     others = []
     for path in measured:
@@ -215,7 +219,9 @@ def with_accuracy(model: ServedModel, name: str) -> ServedModel:
     return model.with_quality(quality)
 
 
-def _models(file: _File, name: str, beside: Path, accuracy: str) -> tuple[list[ServedModel], tuple[float, ...]]:
+def _models(
+    file: _File, name: str, beside: Path, accuracy: str
+) -> tuple[list[ServedModel], tuple[float, ...]]:
     """The models of a scenario, numbered in order, and their shares of the requests."""
     entries = [_section(raw, _Model, name, "model") for raw in file.model] or [_Model(source=SLIMRESNET)]
     if any(not (entry.share > 0 and entry.weight > 0) for entry in entries):

@@ -261,9 +261,7 @@ class Gateway:
                 lane.push(place, members)
         self.seen.fifo += len(requests)
 
-    def _advance(
-        self, server: int, choices: Path, blocks: tuple[Block, ...], now_s: float
-    ) -> list[Command]:
+    def _advance(self, server: int, choices: Path, blocks: tuple[Block, ...], now_s: float) -> list[Command]:
         """Move requests on past the segments that have run, or answer them after the last."""
         commands: list[Command] = []
         for block in blocks:

@@ -24,14 +24,16 @@ class Fleet:
     def __init__(self, models: Sequence[ServedModel]) -> None:
         self._nested = [model.spec.nested for model in models]
         self._slots: dict[int, _Slot] = {}
-        self._by_segment: list[list[list[_Slot]]] = [
-            [[] for _ in range(model.segments)] for model in models
-        ]
+        self._by_segment: list[list[list[_Slot]]] = [[[] for _ in range(model.segments)] for model in models]
         self._next_id = 0
         self.memory_bytes = 0
 
     def __len__(self) -> int:
         return len(self._slots)
+
+    def instances(self) -> list[Instance]:
+        """List everything that is loaded, loading or unloading."""
+        return [slot.instance for slot in self._slots.values()]
 
     def add(self, place: tuple[int, int, int], memory_bytes: int, now_s: float) -> Instance:
         """Begin to load a new instance for (model, segment, choice); its memory counts from now on."""

@@ -1,9 +1,10 @@
 """Curves of the fluid bound: over arrival rates, solved once and read off ever after; and over energy."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.models.width import SEGMENTS, WIDTHS
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
 
@@ -12,14 +13,17 @@ BUDGETS = 16
 
 
 class BoundCurve:
-    """Correct answers a second are concave in the rate, so straight lines between points lie just below."""
+    """Correct answers per second are concave in the rate, so straight lines between points lie just below."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        most = capacity_per_s(cluster, (min(WIDTHS),) * SEGMENTS)
-        least = capacity_per_s(cluster, (max(WIDTHS),) * SEGMENTS)
+    def __init__(self, cluster: Cluster, shares: Sequence[float] = ()) -> None:
+        most = max(capacity_per_s(cluster, model.spec.narrowest, model.number) for model in cluster.models)
+        least = min(capacity_per_s(cluster, model.spec.widest, model.number) for model in cluster.models)
         self._rate_per_s: NDArray[np.float64] = np.geomspace(0.5 * least, 1.05 * most, POINTS)
         self._correct_per_s = np.array(
-            [rate * fluid_optimum(cluster, float(rate)).accuracy for rate in self._rate_per_s]
+            [
+                rate * fluid_optimum(cluster, float(rate), shares=shares or None).accuracy
+                for rate in self._rate_per_s
+            ]
         )
 
     def accuracy(self, rate_per_s: float) -> float:
@@ -29,9 +33,14 @@ class BoundCurve:
         return float(np.interp(rate_per_s, self._rate_per_s, self._correct_per_s)) / rate_per_s
 
 
-def energy_bound(cluster: Cluster, rate_per_s: float) -> dict[str, NDArray[np.float64]]:
+def energy_bound(
+    cluster: Cluster, rate_per_s: float, shares: Sequence[float] = ()
+) -> dict[str, NDArray[np.float64]]:
     """The best accuracy for an energy above idle, both over arrived requests, as arrays for a run folder."""
-    free = fluid_optimum(cluster, rate_per_s)
+    free = fluid_optimum(cluster, rate_per_s, shares=shares or None)
     budgets_w = np.linspace(0.0, free.power_w, BUDGETS)
-    best = [fluid_optimum(cluster, rate_per_s, active_power_w=float(power)).accuracy for power in budgets_w]
+    best = [
+        fluid_optimum(cluster, rate_per_s, shares=shares or None, active_power_w=float(power)).accuracy
+        for power in budgets_w
+    ]
     return {"bound/energy_j": budgets_w / rate_per_s, "bound/accuracy": np.array(best)}

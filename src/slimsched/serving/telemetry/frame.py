@@ -4,10 +4,10 @@ from msgspec import Struct
 
 
 class ServerFrame(Struct, frozen=True, kw_only=True):
-    """One server: what the gateway has out there by segment, and what the server last said of itself.
+    """One server: what the gateway has out there by stage, and what the server last said of itself.
 
-    `widths` are shares of the images it ran lately at each width, narrow to wide. A server that is down has
-    nothing to say: its own figures are 0.
+    `choices` are shares of the examples it ran lately at each choice, in the order of the frame's `names`. A
+    server that is down has nothing to say: its own figures are 0.
     """
 
     name: str
@@ -18,8 +18,8 @@ class ServerFrame(Struct, frozen=True, kw_only=True):
     utilization: float
     power_w: float
     vram_bytes: int
-    widths: tuple[float, ...]
-    images_per_s: float
+    choices: tuple[float, ...]
+    examples_per_s: float
 
 
 class Decision(Struct, frozen=True, kw_only=True):
@@ -27,9 +27,9 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     at_s: float
     server: str
-    segment: int
-    width: float
-    images: int
+    stage: str
+    choice: str
+    examples: int
     reason: str
 
 
@@ -43,8 +43,9 @@ class Happening(Struct, frozen=True, kw_only=True):
 class Frame(Struct, frozen=True, kw_only=True):
     """Totals since the start, figures over the last seconds, servers, and the last decisions.
 
-    `waiting` are requests in the central queue by the segment that comes next, `finished_per_s` images that
-    passed each segment, `mix` the shares of widths in each segment. `guard` counts the blocks that a learned
+    A stage is one segment of one model (`stages` are their labels); `names` are those of all choices, narrow
+    to wide. `waiting` are requests in the central queue by the stage that comes next, `finished_per_s`
+    examples that passed each stage, `mix` the shares of choices in each stage. `guard` counts the blocks that a learned
     router's guard decided about, by its reason. A figure is None while there is nothing to compute it from.
     """
 
@@ -65,7 +66,10 @@ class Frame(Struct, frozen=True, kw_only=True):
     accuracy: float | None
     energy_j: float | None
     energy_source: str
-    widths: tuple[float, ...]
+    models: tuple[str, ...]
+    stages: tuple[str, ...]
+    names: tuple[str, ...]
+    choices: tuple[float, ...]
     mix: tuple[tuple[float, ...], ...]
     bound_accuracy: float | None
     bound_share: float | None

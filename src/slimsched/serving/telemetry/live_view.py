@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
 from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.snapshot import ServerSnapshot
@@ -20,6 +19,7 @@ from slimsched.serving.routing.events import (
 )
 from slimsched.serving.telemetry.frame import Decision, Frame, Happening, ServerFrame
 from slimsched.serving.telemetry.recent import Recent
+from slimsched.serving.telemetry.stage import Stages
 from slimsched.serving.telemetry.whereabouts import Whereabouts
 
 DECISIONS = 8
@@ -44,8 +44,9 @@ class LiveView:
         self.bound = bound
         self.energy_source = "; ".join(sorted({p.source.partition(":")[0] for p in cluster.profiles}))
         """Where figures of power come from: the profiles, unless someone knows better."""
-        self._recent = Recent(cluster.accuracy, window_s, len(cluster))
-        self._whereabouts = Whereabouts(len(cluster))
+        self._models, self._stages = cluster.models, Stages(cluster.models)
+        self._recent = Recent(cluster.models, self._stages, window_s, len(cluster))
+        self._whereabouts = Whereabouts(len(cluster), self._stages)
         self._up = [True] * len(cluster)
         self._snapshots: list[deque[ServerSnapshot]] = [deque(maxlen=SNAPSHOTS) for _ in cluster.names]
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
@@ -67,8 +68,8 @@ class LiveView:
         p50_s, p95_s, p99_s = recent.latency_s()
         rate_per_s, accuracy = recent.arrival_per_s(now_s), recent.accuracy()
         bound = (self.bound(rate_per_s) or None) if self.bound is not None and rate_per_s > 0 else None
-        ran, span_s = recent.images, recent.span_s(now_s)
-        by_segment: list[list[int]] = ran.sum(axis=0).tolist()
+        ran, span_s = recent.ran_by, recent.span_s(now_s)
+        by_stage: list[list[int]] = ran.sum(axis=0).tolist()
         by_server: list[list[int]] = ran.sum(axis=1).tolist()
         return Frame(
             at_s=now_s,
@@ -78,7 +79,7 @@ class LiveView:
             answered=self._answered,
             dropped=self._dropped,
             waiting=self._whereabouts.count(GATEWAY),
-            finished_per_s=tuple(sum(counts) / span_s for counts in by_segment),
+            finished_per_s=tuple(sum(counts) / span_s for counts in by_stage),
             arrival_per_s=rate_per_s,
             goodput_per_s=recent.goodput_per_s(now_s),
             latency_p50_s=p50_s,
@@ -88,8 +89,11 @@ class LiveView:
             accuracy=accuracy,
             energy_j=recent.energy_j(),
             energy_source=self.energy_source,
-            widths=_shares([sum(counts) for counts in zip(*by_segment, strict=True)]),
-            mix=tuple(map(_shares, by_segment)),
+            models=tuple(model.name for model in self._models),
+            stages=tuple(self._stages.labels),
+            names=tuple(self._stages.names),
+            choices=_shares([sum(counts) for counts in zip(*by_stage, strict=True)]),
+            mix=tuple(map(_shares, by_stage)),
             bound_accuracy=bound,
             bound_share=recent.served_share() * accuracy / bound if bound and accuracy is not None else None,
             servers=tuple(self._server(index, counts, span_s) for index, counts in enumerate(by_server)),
@@ -129,9 +133,9 @@ class LiveView:
                 Decision(
                     at_s=now_s,
                     server=self._names[command.server],
-                    segment=key.segment,
-                    width=key.width,
-                    images=len(block.requests),
+                    stage=self._stages.labels[self._stages.stage(key.model, key.segment)],
+                    choice=self._models[key.model].spec.segments[key.segment][key.choice],
+                    examples=len(block.requests),
                     reason=command.reason,
                 )
             )
@@ -166,14 +170,14 @@ class LiveView:
             utilization=_mean([one.utilization for one in said]),
             power_w=_mean([one.power_w for one in said]),
             vram_bytes=last.vram_bytes if last else 0,
-            widths=_shares(counts),
-            images_per_s=sum(counts) / span_s,
+            choices=_shares(counts),
+            examples_per_s=sum(counts) / span_s,
         )
 
 
 def _shares(counts: Sequence[int]) -> tuple[float, ...]:
     whole = sum(counts)
-    return tuple(count / whole for count in counts) if whole else (0.0,) * len(WIDTHS)
+    return tuple(count / whole for count in counts) if whole else (0.0,) * len(counts)
 
 
 def _mean(values: Sequence[float]) -> float:

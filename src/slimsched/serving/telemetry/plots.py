@@ -1,20 +1,22 @@
-"""Pictures of runs: latency CDF, accuracy against latency, widths over time."""
+"""Pictures of runs: latency CDF, accuracy against latency, choices over time."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slimsched.kernel.errors import SlimError
-from slimsched.models.width import WIDTH_TUPLES, WIDTHS
-from slimsched.serving.telemetry.trace import Trace
+from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.telemetry.stage import Stages
+from slimsched.serving.telemetry.trace import Answers, Trace
 
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c", "#ccb974")
 
 
-def plot_runs(traces: Sequence[Trace], title: str, path: Path) -> None:
-    """Draw the three pictures side by side; widths are those of the last run."""
+def plot_runs(traces: Sequence[Trace], models: Sequence[ServedModel], title: str, path: Path) -> None:
+    """Draw the three pictures side by side; choices are those of the last run."""
     plt = pyplot()
     figure, (cdf, front, widths) = plt.subplots(1, 3, figsize=(15, 5), layout="constrained")
     figure.suptitle(title)
@@ -30,13 +32,13 @@ def plot_runs(traces: Sequence[Trace], title: str, path: Path) -> None:
     )
     cdf.set(xscale="log", xlabel="latency (s)", ylabel="share of answers", title="Latency")
     figure.legend(*front.get_legend_handles_labels(), loc="outside lower center", ncols=9, frameon=False)
-    _widths(widths, traces[-1])
+    _choices(widths, traces[-1], models)
     figure.savefig(path, dpi=100)
     plt.close(figure)
 
 
 def _cdf(axes: Any, trace: Trace, colour: str) -> None:
-    ordered = np.sort(trace.latency_s)
+    ordered = np.sort(trace.answers.latency_s)
     if len(ordered):
         at = np.linspace(0, len(ordered) - 1, min(len(ordered), 500)).astype(int)
         axes.plot(
@@ -44,17 +46,31 @@ def _cdf(axes: Any, trace: Trace, colour: str) -> None:
         )
 
 
-def _widths(axes: Any, trace: Trace) -> None:
-    """Share of each width over time, all segments together."""
-    seconds = trace.summary.seconds
-    edges = np.linspace(0, seconds, 61)
-    served = np.array(WIDTH_TUPLES)[trace.tuples] if len(trace.tuples) else np.zeros((0, 4))
-    slot = np.clip(np.digitize(trace.answered_s, edges) - 1, 0, 59)
-    counts = np.array([np.bincount(slot, weights=(served == w).sum(axis=1), minlength=60) for w in WIDTHS])
+def _choices(axes: Any, trace: Trace, models: Sequence[ServedModel]) -> None:
+    """Share of each choice over time, all segments together."""
+    edges = np.linspace(0, trace.summary.seconds, 61)
+    names, counts = choices_over_time(trace.answers, models, edges)
     shares = counts / np.maximum(1, counts.sum(axis=0))
-    axes.stackplot(edges[:-1], shares, labels=[f"{w:g}" for w in WIDTHS], colors=COLOURS)
-    axes.set(xlabel="time (s)", ylabel="share", title=f"Widths served by {trace.summary.router}", ylim=(0, 1))
+    axes.stackplot(edges[:-1], shares, labels=names, colors=COLOURS)
+    axes.set(xlabel="time (s)", ylabel="share", title=f"Choices of {trace.summary.router}", ylim=(0, 1))
     axes.legend(loc="upper right", fontsize=8)
+
+
+def choices_over_time(
+    answers: Answers, models: Sequence[ServedModel], edges: NDArray[np.float64]
+) -> tuple[list[str], NDArray[np.float64]]:
+    """The names of all choices, and how often each was served in each interval (names, intervals)."""
+    stages = Stages(models)
+    counts = np.zeros((len(stages.names), len(edges) - 1))
+    slot = np.clip(np.digitize(answers.answered_s, edges) - 1, 0, len(edges) - 2)
+    for model in models:
+        its = answers.model == model.number
+        table = np.zeros((len(model.tree.plans), len(stages.names)))
+        for plan, path in enumerate(model.tree.plans):
+            for segment, choice in enumerate(path):
+                table[plan, stages.name(model.number, segment, choice)] += 1
+        np.add.at(counts.T, slot[its], table[answers.plan[its]])
+    return stages.names, counts
 
 
 def pyplot() -> Any:

@@ -2,16 +2,15 @@
 
 from array import array
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.models.accuracy import AccuracyTable
-from slimsched.models.width import SEGMENTS, WIDTHS
 from slimsched.serving.domain.request import Request, alike
+from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.routing.events import SegmentFinished
-
-_PLACE = {width: place for place, width in enumerate(WIDTHS)}
+from slimsched.serving.telemetry.stage import Stages
 
 
 class RecentSum:
@@ -72,14 +71,14 @@ class RecentValues:
 class Recent:
     """Remembers what happened within `window_s` and forgets it afterwards."""
 
-    def __init__(self, accuracy: AccuracyTable, window_s: float, servers: int) -> None:
-        self._accuracy, self._window_s = accuracy, window_s
+    def __init__(self, models: Sequence[ServedModel], stages: Stages, window_s: float, servers: int) -> None:
+        self._models, self._stages, self._window_s = models, stages, window_s
         self._arrivals, self._drops, self._energy_j = RecentSum(), RecentSum(), RecentSum()
         self._answers, self._on_time, self._worth = RecentSum(), RecentSum(), RecentSum()
         self._latency_s = RecentValues()
         self._ran: deque[tuple[float, int, int, int, int]] = deque()
-        self.images: NDArray[np.int64] = np.zeros((servers, SEGMENTS, len(WIDTHS)), dtype=np.int64)
-        """Images run, by server, segment and width."""
+        self.ran_by: NDArray[np.int64] = np.zeros((servers, len(stages), len(stages.names)), dtype=np.int64)
+        """Examples run, by server, stage and name of the choice."""
 
     def arrived(self, now_s: float, count: int) -> None:
         """Requests came in."""
@@ -87,11 +86,11 @@ class Recent:
 
     def answered(self, now_s: float, requests: tuple[Request, ...]) -> None:
         """Requests were answered."""
-        accuracy = self._accuracy.accuracy
         for request, count in alike(requests):
             self._answers.add(now_s, count)
             self._on_time.add(now_s, count * (now_s <= request.deadline_s))
-            self._worth.add(now_s, count * accuracy(request.widths))
+            accuracy = self._models[request.model].quality.accuracy(request.path)
+            self._worth.add(now_s, count * accuracy)
             self._latency_s.add(now_s, [now_s - request.arrival_s] * count)
 
     def dropped(self, now_s: float, count: int) -> None:
@@ -101,11 +100,11 @@ class Recent:
     def ran(self, now_s: float, event: SegmentFinished) -> None:
         """A server has run a batch."""
         self._energy_j.add(now_s, event.energy_j)
-        server, first, images = event.server, event.blocks[0].key.segment, event.images
-        for segment, width in enumerate((event.width, *event.ahead), start=first):
-            place = _PLACE[width]
-            self._ran.append((now_s, server, segment, place, images))
-            self.images[server, segment, place] += images
+        server, key, examples, stages = event.server, event.blocks[0].key, event.examples, self._stages
+        for segment, choice in enumerate((event.choice, *event.ahead), start=key.segment):
+            stage, name = stages.stage(key.model, segment), stages.name(key.model, segment, choice)
+            self._ran.append((now_s, server, stage, name, examples))
+            self.ran_by[server, stage, name] += examples
 
     def span_s(self, now_s: float) -> float:
         """How long the figures reach back: less than the window at the start of a run."""
@@ -118,15 +117,15 @@ class Recent:
             kept.forget(old_s)
         self._latency_s.forget(old_s)
         while self._ran and self._ran[0][0] < old_s:
-            _, server, segment, width, size = self._ran.popleft()
-            self.images[server, segment, width] -= size
+            _, server, stage, name, size = self._ran.popleft()
+            self.ran_by[server, stage, name] -= size
 
     def arrival_per_s(self, now_s: float) -> float:
-        """Requests that came, a second."""
+        """Requests that arrived, per second."""
         return self._arrivals.value / self.span_s(now_s)
 
     def goodput_per_s(self, now_s: float) -> float:
-        """Answers given in time, a second."""
+        """Answers given in time, per second."""
         return self._on_time.value / self.span_s(now_s)
 
     def latency_s(self) -> tuple[float | None, ...]:
@@ -139,7 +138,7 @@ class Recent:
         return self._on_time.value / left if left else None
 
     def accuracy(self) -> float | None:
-        """Mean table accuracy of the widths answered."""
+        """Mean table accuracy of the plans answered."""
         return self._worth.value / self._answers.value if self._answers.value else None
 
     def served_share(self) -> float:
@@ -148,5 +147,5 @@ class Recent:
         return self._answers.value / most if most else 0.0
 
     def energy_j(self) -> float | None:
-        """Joules above idle, an answer."""
+        """Joules above idle, per answer."""
         return self._energy_j.value / self._answers.value if self._answers.value else None

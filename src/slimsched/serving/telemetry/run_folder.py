@@ -94,14 +94,15 @@ def read_run(folder: Path) -> Run:
 
 
 def trace_arrays(traces: Sequence[Trace], arrival_s: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-    """When requests came, and their answers by row number: when, how long, at which width tuple."""
+    """When requests came, and their answers by row number: when, how long, by which plan of which model."""
     return {"arrival_s": arrival_s} | {
         f"{row}/{name}": values
         for row, trace in enumerate(traces)
         for name, values in (
-            ("answered_s", trace.answered_s),
-            ("latency_s", trace.latency_s.astype(np.float32)),
-            ("tuples", trace.tuples.astype(np.uint8)),
+            ("answered_s", trace.answers.answered_s),
+            ("latency_s", trace.answers.latency_s.astype(np.float32)),
+            ("model", trace.answers.model.astype(np.uint8)),
+            ("plan", trace.answers.plan.astype(np.uint16)),
         )
     }
 

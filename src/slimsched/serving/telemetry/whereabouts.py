@@ -1,47 +1,50 @@
-"""Whereabouts: where every open request is, at the gateway or at a server, and before which segment."""
+"""Whereabouts: where every open request is, at the gateway or at a server, and before which stage."""
 
 from collections.abc import Sequence
 
-from slimsched.models.width import SEGMENTS
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cluster import GATEWAY
 from slimsched.serving.domain.request import Request
+from slimsched.serving.telemetry.stage import Stages
 
 Place = tuple[int, int, int]
-"""Who has a request, the segment it waits for, and who holds its input."""
-
-BEGINNING: Place = (GATEWAY, 0, GATEWAY)
+"""Who has a request, the stage it waits for, and who holds its input."""
 
 
 class Whereabouts:
     """Follows requests by what the gateway is told and asks for; counts are kept as they move."""
 
-    def __init__(self, servers: int) -> None:
+    def __init__(self, servers: int, stages: Stages) -> None:
+        self._stages = stages
         self._places: dict[int, Place] = {}
-        self._counts = [[0] * SEGMENTS for _ in range(servers + 1)]  # the gateway's are last: GATEWAY is -1
+        self._counts = [[0] * len(stages) for _ in range(servers + 1)]  # the gateway's are last: it is -1
 
     def count(self, at: int) -> tuple[int, ...]:
-        """Requests at a server, or at the gateway, by segment."""
+        """Requests at a server, or at the gateway, by stage."""
         return tuple(self._counts[at])
 
     def arrived(self, requests: Sequence[Request]) -> None:
         """They wait at the gateway."""
-        self._places.update(dict.fromkeys([request.id for request in requests], BEGINNING))
-        self._counts[GATEWAY][0] += len(requests)
+        for request in requests:
+            stage = self._stages.first[request.model]
+            self._places[request.id] = (GATEWAY, stage, GATEWAY)
+            self._counts[GATEWAY][stage] += 1
 
     def sent(self, block: Block, server: int, source: int) -> None:
         """A block is on its way to a server, or there."""
-        self._move([request.id for request in block.requests], (server, block.key.segment, source))
+        self._move([request.id for request in block.requests], (server, self._stage(block), source))
 
     def finished(self, block: Block, server: int, segments: int) -> None:
         """A block has passed some segments and waits for the next one; a stale report moves nothing."""
-        segment = block.key.segment
-        numbers = [r.id for r in block.requests if self._is_at(r.id, server, segment)]
-        self._move(numbers, (GATEWAY, min(segment + segments, SEGMENTS - 1), server))
+        stage = self._stage(block)
+        numbers = [r.id for r in block.requests if self._is_at(r.id, server, stage)]
+        self._move(numbers, (GATEWAY, min(stage + segments, self._stages.last(block.key.model)), server))
 
     def input_lost(self, block: Block, server: int) -> None:
-        """Its requests begin again from their images."""
-        self._move([r.id for r in block.requests if self._is_at(r.id, server, block.key.segment)], BEGINNING)
+        """Its requests begin again from their inputs."""
+        stage = self._stage(block)
+        numbers = [r.id for r in block.requests if self._is_at(r.id, server, stage)]
+        self._move(numbers, self._beginning(stage))
 
     def gone(self, requests: Sequence[Request]) -> None:
         """They were answered or dropped."""
@@ -49,16 +52,23 @@ class Whereabouts:
 
     def server_down(self, server: int) -> None:
         """What it had, and what needs an activation it held, begins again."""
-        lost = [
-            number
-            for number, (at, _, holder) in self._places.items()
-            if at == server or (at == GATEWAY and holder == server)
-        ]
-        self._move(lost, BEGINNING)
+        lost: dict[Place, list[int]] = {}
+        for number, (at, stage, holder) in self._places.items():
+            if at == server or (at == GATEWAY and holder == server):
+                lost.setdefault(self._beginning(stage), []).append(number)
+        for beginning, numbers in lost.items():
+            self._move(numbers, beginning)
 
-    def _is_at(self, number: int, server: int, segment: int) -> bool:
+    def _stage(self, block: Block) -> int:
+        return self._stages.stage(block.key.model, block.key.segment)
+
+    def _beginning(self, stage: int) -> Place:
+        """Where requests at this stage begin again."""
+        return (GATEWAY, max(first for first in self._stages.first if first <= stage), GATEWAY)
+
+    def _is_at(self, number: int, server: int, stage: int) -> bool:
         place = self._places.get(number)
-        return place is not None and place[0] == server and place[1] == segment
+        return place is not None and place[0] == server and place[1] == stage
 
     def _move(self, numbers: Sequence[int], to: Place) -> None:
         known = self._leave(numbers)

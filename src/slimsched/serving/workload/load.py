@@ -41,12 +41,12 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         models: Sequence[ServedModel],
         *,
         shares: Sequence[float] = (),
-        examples: int | None = None,
+        sizes: Sequence[int] = (),
     ) -> RequestStream:
         """Draw the requests.
 
         Models are drawn by their shares of the requests, examples uniformly from each model's measured set,
-        or from `examples` where that is given.
+        or from sets of these `sizes` where they are given.
         """
         rng = np.random.default_rng(seed)
         if "/" in self.arrivals or "." in self.arrivals:
@@ -54,7 +54,7 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         else:
             times_s = arrivals(self.arrivals, self.rate_per_s, self.seconds, rng, **self.shape)
         count = len(times_s)
-        sizes = [model.quality.examples if examples is None else examples for model in models]
+        sizes = sizes or [model.quality.examples for model in models]
         example = rng.integers(max(1, sizes[0]), size=count) if sizes[0] else np.full(count, -1)
         urgent = rng.uniform(size=count) < self.urgent_share
         model = None

@@ -75,7 +75,7 @@ class BatchUnderWay:
             rows, reasons = _one_by_one(self._executor, batch, self._inputs)
         done, failed = _sort(batch, reasons)
         outputs: list[bytes] = []
-        if self._ends:
+        if self._executor.ends(batch.key):
             outputs = [tensor.cpu().numpy().tobytes() for tensor in rows]
         elif done:
             self._store.put([request.id for block in done for request in block.requests], rows)

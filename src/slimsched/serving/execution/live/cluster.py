@@ -3,20 +3,21 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from time import monotonic
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import numpy as np
 
 from slimsched.kernel.errors import SlimError
 from slimsched.kernel.observer import Observer
 from slimsched.kernel.wake import Wake, WakeAt
-from slimsched.models.accuracy import AccuracyTable
+from slimsched.models.arrays import NUMPY
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.cluster import GATEWAY
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.request import NEVER_S, Request
+from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.terms import ANY_TERMS, Terms
 from slimsched.serving.execution.live.engine import Engine
 from slimsched.serving.execution.live.messages import (
@@ -25,7 +26,7 @@ from slimsched.serving.execution.live.messages import (
     TakeBlock,
     ToGateway,
 )
-from slimsched.serving.execution.live.parcel import Classified, Parcel
+from slimsched.serving.execution.live.parcel import Answered, Parcel
 from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
 from slimsched.serving.routing.events import (
     BlockDropped,
@@ -49,6 +50,14 @@ class DroppedError(SlimError):
     def __init__(self, reason: DropReason, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else str(reason))
         self.reason = reason
+
+
+class Call(NamedTuple):
+    """One example of a known set: its inputs, its place in the set, and the model that is asked."""
+
+    inputs: Sequence[bytes]
+    example: int = -1
+    model: int = 0
 
 
 class LiveCluster:
@@ -86,9 +95,9 @@ class LiveCluster:
         return len(self._open)
 
     @property
-    def accuracy(self) -> AccuracyTable:
-        """What each width tuple is worth."""
-        return self._gateway.cluster.accuracy
+    def models(self) -> tuple[ServedModel, ...]:
+        """The models that are served."""
+        return self._gateway.cluster.models
 
     @property
     def any_alive(self) -> bool:
@@ -110,24 +119,30 @@ class LiveCluster:
             self._tell(ServerDown(server=server))
         await self._engine.start(self)
 
-    def submit(self, images: bytes | memoryview, terms: Terms = ANY_TERMS, *, count: int = 1) -> Parcel:
-        """Take a call in: so many raw uint8 images, one behind the other; the answer is to be awaited."""
+    def submit(
+        self,
+        inputs: Sequence[bytes | memoryview],
+        terms: Terms = ANY_TERMS,
+        *,
+        count: int = 1,
+        model: int = 0,
+    ) -> Parcel:
+        """Take a call in: the bytes of each input tensor, `count` rows each; the answer is to be awaited."""
         now_s = self.now_s
-        parcel = self._parcel(images, count, now_s)
-        self._arrive([_request(number, -1, terms, now_s) for number in parcel.requests])
+        parcel = self._parcel(inputs, count, now_s)
+        self._arrive([_request(number, -1, terms, now_s, model) for number in parcel.requests])
         return parcel
 
-    def submit_each(
-        self, images: Sequence[bytes], terms: Terms = ANY_TERMS, *, numbers: Sequence[int] | None = None
-    ) -> list[Parcel]:
-        """Take several calls of one image in at once; `numbers` are the images' places in a known set."""
+    def submit_each(self, calls: Sequence[Call], terms: Terms = ANY_TERMS) -> list[Parcel]:
+        """Take several calls of one example in at once."""
         now_s = self.now_s
-        parcels = [self._parcel(image, 1, now_s) for image in images]
-        requests = [
-            _request(parcel.first, number, terms, now_s)
-            for parcel, number in zip(parcels, numbers or [-1] * len(parcels), strict=True)
-        ]
-        self._arrive(requests)
+        parcels = [self._parcel(call.inputs, 1, now_s) for call in calls]
+        self._arrive(
+            [
+                _request(parcel.first, call.example, terms, now_s, call.model)
+                for parcel, call in zip(parcels, calls, strict=True)
+            ]
+        )
         return parcels
 
     def _arrive(self, requests: list[Request]) -> None:
@@ -140,9 +155,9 @@ class LiveCluster:
         arrived, self._arrived = tuple(self._arrived), []
         self._tell(RequestsArrived(requests=arrived))
 
-    def _parcel(self, images: bytes | memoryview, count: int, now_s: float) -> Parcel:
-        waiter: asyncio.Future[Classified] = self._loop.create_future()
-        parcel = Parcel(self._next_id, memoryview(images), count, now_s, waiter)
+    def _parcel(self, inputs: Sequence[bytes | memoryview], count: int, now_s: float) -> Parcel:
+        waiter: asyncio.Future[Answered] = self._loop.create_future()
+        parcel = Parcel(self._next_id, [memoryview(raw) for raw in inputs], count, now_s, waiter)
         self._next_id += count
         self._open.update(dict.fromkeys(parcel.requests, parcel))
         return parcel
@@ -182,8 +197,8 @@ class LiveCluster:
     def received(self, server: int, message: ToGateway) -> None:
         """A server says something."""
         match message:
-            case BatchDone(finished=finished, logits=logits):
-                self._note_batch(finished, logits)
+            case BatchDone(finished=finished, outputs=outputs):
+                self._note_batch(finished, outputs)
                 self._tell(finished)
             case TelemetryReceived(snapshot=snapshot):
                 if snapshot.power_source != self._power_source[server]:
@@ -224,23 +239,28 @@ class LiveCluster:
                 assert_never(command)
 
     def _send(self, server: int, block: Block, source: int, reason: str) -> None:
-        images: list[memoryview] = []
+        inputs: list[list[memoryview]] = []
         segment, peer = block.key.segment, ""
         for _, parcel, start, end in self._stretches(block.requests):
             for receipt in parcel.receipts(start, end):
                 receipt.reasons = (*receipt.reasons[:segment], *[reason] * len(block.key.legs))
             if source == GATEWAY:
-                images.append(parcel.images(start, end))
+                inputs.append(parcel.inputs(start, end))
         if source != server and source != GATEWAY:
             peer = self._engine.peer_address(source)
-        self._engine.send(server, TakeBlock(block=block, images=b"".join(images), peer=peer))
+        joined = [b"".join(rows) for rows in zip(*inputs, strict=True)]
+        self._engine.send(server, TakeBlock(block=block, inputs=joined, peer=peer))
 
-    def _note_batch(self, finished: SegmentFinished, raw: bytes) -> None:
+    def _note_batch(self, finished: SegmentFinished, raw: list[bytes]) -> None:
         """Write on each request's receipt what the batch gave it."""
-        segment, images = finished.blocks[0].key.segment, finished.images
-        logits = np.frombuffer(raw, np.float32).reshape(images, -1) if raw else None
+        key, examples = finished.blocks[0].key, finished.examples
+        segment, specs = key.segment, self.models[key.model].spec.outputs
+        outputs = [
+            np.frombuffer(one, NUMPY[spec.datatype]).reshape(examples, *spec.shape)
+            for one, spec in zip(raw, specs, strict=bool(raw))
+        ]
         servers = (self._names[finished.server],) * (1 + len(finished.ahead))
-        energy_j, before = finished.energy_j / images, 0
+        energy_j, before = finished.energy_j / examples, 0
         for block, queue_s in zip(finished.blocks, finished.queue_s, strict=True):
             for row, parcel, start, end in self._stretches(block.requests):
                 for receipt in parcel.receipts(start, end):
@@ -248,19 +268,26 @@ class LiveCluster:
                     receipt.queue_s += queue_s
                     receipt.compute_s += finished.busy_s
                     receipt.energy_j += energy_j
-                if logits is not None:
-                    parcel.put_logits(start, logits[before + row : before + row + end - start])
+                if outputs:
+                    rows = slice(before + row, before + row + end - start)
+                    parcel.put_outputs(start, tuple([one[rows] for one in outputs]))
             before += len(block.requests)
 
     def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
         for row, parcel, start, end in self._stretches(requests):
+            choices = self._names_of(requests[row])
             for receipt in parcel.receipts(start, end):
-                receipt.widths = requests[row].widths
+                receipt.choices = choices
                 receipt.latency_s = now_s - parcel.arrival_s
                 receipt.energy_source = self.power_sources
             for request in requests[row : row + end - start]:
                 del self._open[request.id]
             parcel.answered(end - start)
+
+    def _names_of(self, request: Request) -> tuple[str, ...]:
+        """The names of the choices on a request's path."""
+        segments = self.models[request.model].spec.segments
+        return tuple([names[choice] for names, choice in zip(segments, request.path, strict=False)])
 
     def _stretches(self, requests: Sequence[Request]) -> Iterator[tuple[int, Parcel, int, int]]:
         """Neighbours of one parcel: where they begin among these requests, the parcel, from and to there."""
@@ -285,14 +312,15 @@ class LiveCluster:
             one.waiter.set_exception(error)
 
 
-def _request(number: int, image: int, terms: Terms, now_s: float) -> Request:
+def _request(number: int, example: int, terms: Terms, now_s: float, model: int) -> Request:
     return Request(
         id=number,
         arrival_s=now_s,
         deadline_s=min(NEVER_S, now_s + terms.deadline_s),
         min_accuracy=terms.min_accuracy,
         priority=terms.priority,
-        image=image,
-        width=terms.width,
+        example=example,
+        plan=terms.plan,
         max_energy_j=terms.max_energy_j,
+        model=model,
     )

@@ -62,6 +62,10 @@ class CpuExecutor:
         """Made-up inputs of a key."""
         return self._models[key.model].example(key, rows)
 
+    def ends(self, key: Key) -> bool:
+        """Whether a key completes a plan."""
+        return self._models[key.model].ends(key)
+
     def element_bytes(self, model: int) -> int:
         """Bytes of one number of a model's activations."""
         return self._models[model].element_bytes

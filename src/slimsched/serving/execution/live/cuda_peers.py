@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
 from torch.storage import TypedStorage
 
-from slimsched.serving.execution.live.messages import Fetched
+from slimsched.serving.execution.live.messages import SharedTensor
 from slimsched.serving.execution.live.unix_peers import UnixPeers
 
 
@@ -17,21 +17,21 @@ class CudaPeers(UnixPeers):
         super().__init__(shared_prefix)
         self._device = device
 
-    def _put(self, rows: Tensor | None) -> Fetched:
-        if rows is None or not rows.is_cuda:
-            return super()._put(rows)
+    def _put(self, tensor: Tensor) -> SharedTensor:
+        if not tensor.is_cuda:
+            return super()._put(tensor)
         try:
-            return Fetched(name="", shape=tuple(rows.shape), dtype="", handle=_pack(rows))
+            return SharedTensor(handle=_pack(tensor))
         except RuntimeError:  # the device or its driver does not share memory between processes
-            return super()._put(rows)
+            return super()._put(tensor)
 
-    def _take(self, found: Fetched) -> Tensor | None:
+    def _take(self, shared: SharedTensor) -> Tensor | None:
         """Copied at once, so that the peer's memory is free again and its death later does no harm."""
-        if not found.handle:
-            rows = super()._take(found)
+        if not shared.handle:
+            rows = super()._take(shared)
             return None if rows is None else rows.to(self._device)
         try:
-            rows = _unpack(found.handle).clone()
+            rows = _unpack(shared.handle).clone()
         except RuntimeError:
             return None  # the peer died in between
         torch.cuda.current_stream(self._device).synchronize()

@@ -1,6 +1,5 @@
 """One instance on a CUDA device: a stream, a graph for every key and batch bucket it can run, its buffers."""
 
-from math import prod
 from typing import Any
 
 import torch
@@ -8,76 +7,88 @@ from msgspec import Struct
 from torch import Tensor
 
 from slimsched.kernel.errors import DataError
-from slimsched.models.width import SEGMENTS
+from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import KEYS, Key
+from slimsched.serving.domain.key import Key
 from slimsched.serving.execution.live.batch_bucket import bucket_for
-from slimsched.serving.execution.live.resident_segments import ResidentSegments
+from slimsched.serving.execution.live.hosted_model import HostedModel
 
 
 class _Captured(Struct, frozen=True):
-    """A graph, the buffer it reads and the one it writes."""
+    """A graph, the buffers it reads and those it writes; without a graph the segment runs as it is."""
 
     graph: Any
-    inputs: Tensor
-    outputs: Tensor
+    inputs: Tensors
+    outputs: Tensors
 
 
 class CudaSlot:
-    """Runs one batch at a time; all its graphs share one input buffer and one memory pool.
+    """Runs one batch at a time; all its graphs share their input buffers and one memory pool.
 
-    A graph's output lies in the pool, where the next graph may write: it is copied out before a run returns.
+    A graph's outputs lie in the pool, where the next graph may write: they are copied out before a run
+    returns. A model whose code cannot be captured as a graph runs without one.
     """
 
-    def __init__(self, segments: ResidentSegments, instance: Instance, buckets: tuple[int, ...]) -> None:
-        self.segment, self.width = instance.segment, instance.width
-        self._segments, self._buckets = segments, buckets
-        self.keys = [k for k in KEYS.values() if k.segment == self.segment and k.width <= self.width]
-        self.is_last = self.segment == SEGMENTS - 1
-        self._stream = torch.cuda.Stream(segments.device)  # type: ignore[no-untyped-call]
+    def __init__(self, model: HostedModel, instance: Instance, buckets: tuple[int, ...]) -> None:
+        self.home, self.choice = (instance.model, instance.segment), instance.choice
+        self._model, self._buckets = model, buckets
+        self._nested = model.spec.nested
+        self.keys = [key for key in model.served.keys.values() if self.fits(key)]
+        self._stream = torch.cuda.Stream(model.device)  # type: ignore[no-untyped-call]
         self._place = (self._stream.stream_id, self._stream.device_index, self._stream.device_type)
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
-        dtype = torch.uint8 if self.segment == 0 else segments.dtype
-        most = buckets[-1] * max(prod(segments.input_shape(key)) for key in self.keys)
-        self._buffer = torch.empty(most, device=segments.device, dtype=dtype)
-        self._staging = torch.empty(most, dtype=dtype, pin_memory=True) if self.segment == 0 else None
-        self._logits = torch.empty((buckets[-1], segments.shape.classes), pin_memory=self.is_last)
+        self._is_first = instance.segment == 0
+        sizes = self._input_sizes()
+        self._buffers = [torch.empty(size, device=model.device, dtype=torch.uint8) for size in sizes]
+        self._staging = [
+            torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            for size in (sizes if self._is_first else ())
+        ]
+        self._host: dict[Key, Tensors] = {}
         self._graphs: dict[tuple[Key, int], _Captured] = {}
         with torch.cuda.stream(self._stream), torch.no_grad():
             for bucket in reversed(buckets):
                 for key in self.keys:
                     self._graphs[key, bucket] = self._capture(key, bucket)
             for captured in self._graphs.values():
-                captured.graph.replay()  # the first replay of a graph uploads it
+                if captured.graph is not None:
+                    captured.graph.replay()  # the first replay of a graph uploads it
         self._stream.synchronize()
 
-    def launch(self, key: Key, inputs: Tensor) -> Tensor:
+    def fits(self, key: Key) -> bool:
+        """Whether this slot can run a key."""
+        if (key.model, key.segment) != self.home:
+            return False
+        return key.choice == self.choice or (self._nested and key.choice < self.choice)
+
+    def launch(self, key: Key, inputs: Tensors) -> Tensors:
         """Copy in, replay, copy out, all on the slot's stream; the result is there once `wait` returns.
 
-        Logits come to a host buffer of the slot, valid until its next launch.
+        Outputs of a plan come to host buffers of the slot, valid until its next launch.
         """
-        size = inputs.shape[0]
+        size = inputs[0].shape[0]
         captured = self._graphs[key, bucket_for(size, self._buckets)]
-        if inputs.shape[1:] != captured.inputs.shape[1:] or size > self._buckets[-1]:
-            wanted = ", ".join(str(one) for one in captured.inputs.shape[1:])
-            most = self._buckets[-1]
+        if inputs[0].shape[1:] != captured.inputs[0].shape[1:] or size > self._buckets[-1]:
+            wanted = ", ".join(str(one) for one in captured.inputs[0].shape[1:])
             raise DataError(
-                f"{key} was given shape {tuple(inputs.shape)}; it takes (N, {wanted}) with N ≤ {most}"
+                f"{key} was given shape {tuple(inputs[0].shape)}; it takes (N, {wanted}) with "
+                f"N ≤ {self._buckets[-1]}"
             )
         before = torch._C._cuda_getCurrentStream(
             self._place[1]
         )  # torch.cuda's own calls take five times as long
         torch._C._cuda_setStream(*self._place)
         try:
-            self._copy_in(captured, inputs, size)
-            captured.graph.replay()
-            outputs = captured.outputs if size == captured.outputs.shape[0] else captured.outputs[:size]
-            if self.is_last:
-                rows = self._logits[:size]
-                rows.copy_(outputs, non_blocking=True)
+            for place, tensor in enumerate(inputs):
+                self._copy_in(captured, place, tensor, size)
+            outputs = self._outputs(key, captured)
+            if key in self._host:
+                rows = tuple([host[:size] for host in self._host[key]])
+                for row, output in zip(rows, outputs, strict=True):
+                    row.copy_(output[:size], non_blocking=True)
             else:
-                rows = outputs.clone()
+                rows = tuple([output[:size].clone() for output in outputs])
             self._done.record(self._stream)
         finally:
             torch._C._cuda_setStream(*before)
@@ -96,39 +107,61 @@ class CudaSlot:
         """Give graphs and buffers back to the allocator."""
         self._stream.synchronize()
         for captured in self._graphs.values():
-            captured.graph.reset()
+            if captured.graph is not None:
+                captured.graph.reset()
         self._graphs.clear()
-        torch._C._cuda_clearCublasWorkspaces()  # the classifier's, which lies in the pool
-        del self._buffer, self._staging, self._logits
+        self._host.clear()
+        torch._C._cuda_clearCublasWorkspaces()  # a classifier's, which lies in the pool
+        del self._buffers, self._staging
 
-    def _copy_in(self, captured: _Captured, inputs: Tensor, size: int) -> None:
-        target = captured.inputs if size == captured.inputs.shape[0] else captured.inputs[:size]
-        if inputs.is_cuda:
-            target.copy_(inputs, non_blocking=True)
-        elif self._staging is None:
-            target.copy_(inputs)
+    def _input_sizes(self) -> list[int]:
+        """Bytes of each input of the largest bucket, over the keys of this slot."""
+        rows = [[layout.row_bytes for layout in self._model.layouts(key)] for key in self.keys]
+        return [self._buckets[-1] * max(sizes) for sizes in zip(*rows, strict=True)]
+
+    @torch.no_grad()
+    def _outputs(self, key: Key, captured: _Captured) -> Tensors:
+        if captured.graph is None:
+            return self._model.segment(key)(captured.inputs)
+        captured.graph.replay()
+        return captured.outputs
+
+    def _copy_in(self, captured: _Captured, place: int, tensor: Tensor, size: int) -> None:
+        target = captured.inputs[place]
+        target = target if size == target.shape[0] else target[:size]
+        if tensor.is_cuda or not self._is_first:
+            target.copy_(tensor, non_blocking=tensor.is_cuda)
         else:
-            staged = self._staging[: inputs.numel()].view(inputs.shape)
-            staged.copy_(inputs)
+            staged = self._staging[place][: tensor.numel() * tensor.element_size()]
+            staged = staged.view(tensor.dtype).view(tensor.shape)
+            staged.copy_(tensor)
             target.copy_(staged, non_blocking=True)
 
     def _capture(self, key: Key, bucket: int) -> _Captured:
-        inputs = self._view(key, bucket)
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        """Capture a graph of one key at one batch size; none where the model's code does not allow it."""
+        segment = self._model.segment(key)
+        inputs = tuple(
+            layout.view(buffer, bucket)
+            for layout, buffer in zip(self._model.layouts(key), self._buffers, strict=True)
+        )
+        for tensor in inputs:
+            tensor.zero_()
+        graph: Any = torch.cuda.CUDAGraph()
         try:
-            outputs = self._segments(key, inputs)
-        finally:
-            graph.capture_end()
-        return _Captured(graph, inputs, _window(outputs))
-
-    def _view(self, key: Key, bucket: int) -> Tensor:
-        """The part of the input buffer that a bucket of this key fills: NCHW images, NHWC activations."""
-        channels, height, width = self._segments.input_shape(key)
-        flat = self._buffer[: bucket * channels * height * width]
-        if self.segment == 0:
-            return flat.view(bucket, channels, height, width)
-        return flat.view(bucket, height, width, channels).permute(0, 3, 1, 2)
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                outputs = segment(inputs)
+            finally:
+                graph.capture_end()
+            outputs = tuple(_window(tensor) for tensor in outputs)
+        except RuntimeError:
+            graph, outputs = None, segment(inputs)
+        if self._model.ends(key) and key not in self._host:
+            self._host[key] = tuple(
+                torch.empty((self._buckets[-1], *one.shape[1:]), dtype=one.dtype, pin_memory=True)
+                for one in outputs
+            )
+        return _Captured(graph, inputs, outputs)
 
 
 class _Window:
@@ -146,7 +179,4 @@ class _Window:
 def _window(tensor: Tensor) -> Tensor:
     """The same memory without owning it, so that the pool may use it for the next graph too."""
     flat = torch.as_tensor(_Window(tensor), device=tensor.device).view(tensor.dtype)
-    if tensor.dim() == 2:
-        return flat.view(tensor.shape)
-    count, channels, height, width = tensor.shape
-    return flat.view(count, height, width, channels).permute(0, 3, 1, 2)
+    return flat.as_strided(tensor.shape, tensor.stride())

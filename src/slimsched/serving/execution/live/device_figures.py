@@ -1,6 +1,6 @@
 """What Figures 1 to 3 of the paper show, measured: memory, utilization, energy and latency of a device.
 
-Two sweeps. Over the batch size: one chain of all four segments in a closed loop. Over the load: blocks of one
+Two sweeps. Over the batch size: one chain of all segments of a plan in a closed loop. Over the load: blocks of one
 batch size arrive at random, wait in line, and run on several lanes, up to what the device can carry.
 """
 
@@ -8,18 +8,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from time import perf_counter, sleep
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from slimsched.models.width import SEGMENTS, WIDTHS
+from slimsched.models.spec import Path
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import block_of
 from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import KEYS
 from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import run_batch
 from slimsched.serving.execution.live.device_watch import DeviceWatch
@@ -29,7 +30,7 @@ from slimsched.serving.execution.live.executor import Executor
 class FigurePoint(Struct, frozen=True, kw_only=True):
     """One setting (`load` is the share of what the device can carry, 0 in a closed loop) and its figures."""
 
-    width: float
+    plan: str
     batch: int
     load: float
     utilization: float
@@ -51,21 +52,21 @@ class DeviceFigures(Struct, frozen=True, kw_only=True):
 
 
 class _Lane:
-    """Runs one batch after another through all four segments, noting the time of each."""
+    """Runs one batch after another through all segments of a plan, noting the time of each."""
 
-    def __init__(self, executor: Executor, width: float, batch: int, number: int) -> None:
+    def __init__(self, executor: Executor, model: ServedModel, plan: Path, batch: int, number: int) -> None:
         self._executor, self._store = executor, ActivationStore()
         requests = tuple(Request(id=number * batch + n, arrival_s=0.0) for n in range(batch))
         self._ids = [request.id for request in requests]
-        self._images = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8)
+        keys = model.legs(plan)
+        self._inputs = executor.example(keys[0], batch)
         self._batches = [
-            Batch(id=0, key=key, instance=0, blocks=(block_of(0, key, requests),), size=batch)
-            for key in (KEYS[s, width, width if s else None] for s in range(SEGMENTS))
+            Batch(id=0, key=key, instance=0, blocks=(block_of(0, key, requests),), size=batch) for key in keys
         ]
         self.segment_s: list[list[float]] = []
 
     def run(self) -> None:
-        self._store.put(self._ids, self._images)
+        self._store.put(self._ids, self._inputs)
         self.segment_s.append([run_batch(self._executor, self._store, one).busy_s for one in self._batches])
 
 
@@ -80,7 +81,8 @@ class Sweep(Struct, frozen=True, kw_only=True):
     lanes: int
     loads: tuple[float, ...]
     seconds: float
-    widths: tuple[float, ...] = WIDTHS
+    model: ServedModel
+    plans: tuple[Path, ...]
 
     def measure(
         self, make: Callable[[int], Executor], watch: Watch, progress: Callable[[str], None]
@@ -89,23 +91,19 @@ class Sweep(Struct, frozen=True, kw_only=True):
         by_batch, by_load = [], []
         for batch in self.batches:
             executor = make(batch)
-            for width in self.widths:
-                progress(f"batch {batch} at width {width:g}")
-                by_batch.append(
-                    closed_loop(executor, width, batch, lanes=1, seconds=self.seconds, watch=watch)
-                )
+            for plan in self.plans:
+                progress(f"batch {batch} by plan {self.model.spec.text(plan)}")
+                course = Course(executor, self.model, plan, batch)
+                by_batch.append(closed_loop(course, lanes=1, seconds=self.seconds, watch=watch))
         executor = make(self.block)
-        for width in self.widths:
-            full = closed_loop(
-                executor, width, self.block, lanes=self.lanes, seconds=self.seconds, watch=watch
-            )
+        for plan in self.plans:
+            course = Course(executor, self.model, plan, self.block)
+            full = closed_loop(course, lanes=self.lanes, seconds=self.seconds, watch=watch)
             by_load.append(full)
             for load in self.loads:
-                progress(f"width {width:g} at {load:.0%}")
+                progress(f"plan {self.model.spec.text(plan)} at {load:.0%}")
                 point = open_loop(
-                    executor,
-                    width,
-                    self.block,
+                    course,
                     load=load,
                     capacity_per_s=full.images_per_s,
                     lanes=self.lanes,
@@ -116,27 +114,33 @@ class Sweep(Struct, frozen=True, kw_only=True):
         return by_batch, by_load
 
 
-def loaded(executor: Executor, width: float, lanes: int) -> list[Instance]:
-    """Instances of one width for as many lanes, with the bytes each really takes."""
-    found = []
-    for number in range(lanes * SEGMENTS):
-        slot = Instance(id=number, segment=number % SEGMENTS, width=width, memory_bytes=0)
-        found.append(Instance(id=number, segment=slot.segment, width=width, memory_bytes=executor.load(slot)))
-    return found
+class Course(NamedTuple):
+    """What is measured: batches of one size by one plan of a model."""
+
+    executor: Executor
+    model: ServedModel
+    plan: Path
+    batch: int
+
+    def load(self, lanes: int) -> list[Instance]:
+        """Load instances of the plan for this many lanes; return them with the bytes each really takes."""
+        keys, slots = self.model.legs(self.plan), []
+        for number in range(lanes * len(keys)):
+            key = keys[number % len(keys)]
+            slot = Instance(
+                id=number, segment=key.segment, choice=key.choice, memory_bytes=0, model=key.model
+            )
+            slots.append(replace(slot, memory_bytes=self.executor.load(slot)))
+        return slots
 
 
-def closed_loop(
-    executor: Executor, width: float, batch: int, *, lanes: int, seconds: float, watch: Watch
-) -> FigurePoint:
+def closed_loop(course: Course, *, lanes: int, seconds: float, watch: Watch) -> FigurePoint:
     """Each lane begins its next batch when the last is done."""
-    arrivals_s = np.zeros(10**6)
-    return _measure(executor, width, batch, arrivals_s, load=0.0, lanes=lanes, seconds=seconds, watch=watch)
+    return _measure(course, np.zeros(10**6), load=0.0, lanes=lanes, seconds=seconds, watch=watch)
 
 
 def open_loop(
-    executor: Executor,
-    width: float,
-    batch: int,
+    course: Course,
     *,
     load: float,
     capacity_per_s: float,
@@ -144,17 +148,15 @@ def open_loop(
     seconds: float,
     watch: Watch,
 ) -> FigurePoint:
-    """Batches arrive at random at a share of the capacity (in images a second) and wait in line."""
+    """Batches arrive at random at a share of the capacity (in examples per second) and wait in line."""
     rng = np.random.default_rng(round(1000 * load))
-    rate = load * capacity_per_s / batch
+    rate = load * capacity_per_s / course.batch
     arrivals_s = np.cumsum(rng.exponential(1 / rate, int(rate * seconds) + 1))
-    return _measure(executor, width, batch, arrivals_s, load=load, lanes=lanes, seconds=seconds, watch=watch)
+    return _measure(course, arrivals_s, load=load, lanes=lanes, seconds=seconds, watch=watch)
 
 
 def _measure(
-    executor: Executor,
-    width: float,
-    batch: int,
+    course: Course,
     arrivals_s: NDArray[np.float64],
     *,
     load: float,
@@ -162,8 +164,8 @@ def _measure(
     seconds: float,
     watch: Watch,
 ) -> FigurePoint:
-    slots = loaded(executor, width, lanes)
-    workers = [_Lane(executor, width, batch, number) for number in range(lanes)]
+    slots = course.load(lanes)
+    workers = [_Lane(*course, number) for number in range(lanes)]
     for worker in workers:
         worker.run()
         worker.segment_s.clear()
@@ -189,17 +191,17 @@ def _measure(
         passed_s = perf_counter() - began_s
     times_s = np.array([row for worker in workers for row in worker.segment_s])
     for slot in slots:
-        executor.unload(slot.id)
+        course.executor.unload(slot.id)
     utilization = seen.utilization
     return FigurePoint(
-        width=width,
-        batch=batch,
+        plan=course.model.spec.text(course.plan),
+        batch=course.batch,
         load=load,
         utilization=float(times_s.sum()) / (lanes * passed_s) if utilization is None else utilization,
         latency_mean_s=float(np.mean(latencies_s)),
         latency_p99_s=float(np.percentile(latencies_s, 99)),
         segment_s=tuple(float(one) for one in times_s.mean(axis=0)),
-        segment_bytes=tuple(slot.memory_bytes for slot in slots[:SEGMENTS]),
-        images_per_s=len(latencies_s) * batch / passed_s,
+        segment_bytes=tuple(slot.memory_bytes for slot in slots[: len(course.plan)]),
+        images_per_s=len(latencies_s) * course.batch / passed_s,
         power_w=seen.power_w or 0.0,
     )

@@ -34,6 +34,10 @@ class Executor(Protocol):
         """Made-up inputs of a key, as they would lie on this device."""
         ...
 
+    def ends(self, key: Key) -> bool:
+        """Whether a key completes a plan."""
+        ...
+
     def element_bytes(self, model: int) -> int:
         """Bytes of one number of a model's activations."""
         ...

@@ -2,16 +2,24 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from slimsched.models.datatype import TORCH
 from slimsched.models.elastic import ElasticModel, Segment, Tensors
-from slimsched.models.spec import TensorSpec
+from slimsched.models.tensors import DTYPES, example_inputs
 from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.served_model import ServedModel
+
+
+@runtime_checkable
+class WeightedSegment(Protocol):
+    """A segment that is no module, but can say which weights it uses."""
+
+    def weights(self) -> Sequence[Tensor]:
+        """List the tensors that it keeps."""
+        ...
 
 
 class Layout(NamedTuple):
@@ -53,6 +61,10 @@ class HostedModel:
             segment = self._segments[key] = self._made(key)
         return segment
 
+    def ends(self, key: Key) -> bool:
+        """Whether a key completes a plan."""
+        return self.spec.ends(key.last_segment, key.choices[-1])
+
     def drop(self, key: Key) -> None:
         """Let go of a key's segment and the weights that only it uses."""
         self._segments.pop(key, None)
@@ -64,14 +76,14 @@ class HostedModel:
     def weight_bytes(self) -> int:
         """Bytes of all weights of the segments that are there, shared ones counted once."""
         storages: dict[int, int] = {}
-        for segment in self._segments.values():
-            for tensor in _tensors(segment):
+        for segment in list(self._segments.values()):
+            for tensor in _weights(segment):
                 storages[_address(tensor)] = tensor.numel() * tensor.element_size()
         return sum(storages.values())
 
     def inputs(self, rows: int) -> Tensors:
         """Made-up raw inputs on the host, as clients would send them."""
-        return tuple(_made_up(tensor, rows) for tensor in self.spec.inputs)
+        return example_inputs(self._elastic, rows)
 
     @torch.no_grad()
     def example(self, key: Key, rows: int) -> Tensors:
@@ -84,7 +96,7 @@ class HostedModel:
         """How the inputs of a key lie in memory."""
         if key.segment == 0:
             return tuple(
-                Layout(tensor.shape, _contiguous(tensor.shape), TORCH[tensor.datatype])
+                Layout(tensor.shape, _contiguous(tensor.shape), DTYPES[tensor.datatype])
                 for tensor in self.spec.inputs
             )
         before = (key.segment - 1, key.previous)
@@ -95,15 +107,12 @@ class HostedModel:
     @property
     def element_bytes(self) -> int:
         """Bytes of one number of an activation; of an input where the model has one segment."""
-        later = [key for key in self.served.keys.values() if key.segment > 0]
-        return self.layouts(later[0])[0].dtype.itemsize if later else self.layouts(self._first())[0].dtype.itemsize
-
-    def _first(self) -> Key:
-        return next(iter(self.served.keys.values()))
+        *_, last = sorted(self.served.keys.values(), key=lambda key: key.segment)
+        return self.layouts(last)[0].dtype.itemsize
 
     @torch.no_grad()
     def _dry_run(self, key: Key) -> tuple[Layout, ...]:
-        """Run one made-up row through a plan up to this key, and see what is handed to it."""
+        """Run two made-up rows through a plan up to this key, and see what is handed to it."""
         plan = next(plan for plan in self.served.tree.plans if key in self.served.legs(plan))
         rows: Tensors = tuple(tensor.to(self.device) for tensor in self.inputs(2))
         for leg in self.served.legs(plan)[: key.segment]:
@@ -114,10 +123,8 @@ class HostedModel:
         names = self.spec.segments
         previous = names[key.segment - 1][key.previous] if key.previous >= 0 else None
         segment = self._elastic.segment(key.segment, names[key.segment][key.choice], previous)
-        first, last = key.segment == 0, self.spec.ends(key.segment, key.choice)
-        if not first and not last:
-            return segment
-        return _Wrapped(segment, self._elastic, first=first, last=last)
+        first, last = key.segment == 0, self.ends(key)
+        return _Wrapped(segment, self._elastic, first=first, last=last) if first or last else segment
 
 
 class _Wrapped:
@@ -125,17 +132,22 @@ class _Wrapped:
 
     def __init__(self, segment: Segment, elastic: ElasticModel, *, first: bool, last: bool) -> None:
         self.segment, self._elastic, self._first, self._last = segment, elastic, first, last
+        self._dtypes = [DTYPES[tensor.datatype] for tensor in elastic.spec.outputs]
 
     def __call__(self, rows: Tensors) -> Tensors:
         rows = self.segment(self._elastic.prepare(rows) if self._first else rows)
-        return self._elastic.finish(rows) if self._last else rows
+        if not self._last:
+            return rows
+        outputs = self._elastic.finish(rows)
+        return tuple([tensor.to(dtype) for tensor, dtype in zip(outputs, self._dtypes, strict=True)])
 
 
-def _tensors(segment: Segment) -> Sequence[Tensor]:
-    """The weights of a segment, where it is a module or holds one."""
+def _weights(segment: Segment) -> Sequence[Tensor]:
+    """The weights of a segment, as far as it tells."""
     inner = segment.segment if isinstance(segment, _Wrapped) else segment
-    module = inner if isinstance(inner, torch.nn.Module) else getattr(inner, "module", None)
-    return [*module.parameters(), *module.buffers()] if isinstance(module, torch.nn.Module) else []
+    if isinstance(inner, torch.nn.Module):
+        return [*inner.parameters(), *inner.buffers()]
+    return inner.weights() if isinstance(inner, WeightedSegment) else []
 
 
 def _address(tensor: Tensor) -> int:
@@ -144,14 +156,6 @@ def _address(tensor: Tensor) -> int:
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(shape[place + 1 :]) for place in range(len(shape)))
-
-
-def _made_up(tensor: TensorSpec, rows: int) -> Tensor:
-    """Random bytes for images, random numbers for floats, zeros for other integers: any model takes those."""
-    shape, dtype = (rows, *tensor.shape), TORCH[tensor.datatype]
-    if dtype == torch.uint8:
-        return torch.randint(0, 256, shape, dtype=dtype)
-    return torch.rand(shape).to(dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
 
 
 def _random(layout: Layout, rows: int, device: torch.device) -> Tensor:

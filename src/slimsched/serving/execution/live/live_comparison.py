@@ -3,10 +3,9 @@
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from slimsched.serving.execution.live.example_set import ExampleSet
 from slimsched.serving.execution.live.kept_engine import KeptEngine
 from slimsched.serving.execution.live.local_engine import LocalEngine
 from slimsched.serving.execution.live.power_meter import PowerMeter
@@ -31,8 +30,7 @@ class LiveRow(Struct, frozen=True, kw_only=True):
 async def compare_live(
     scenario: Scenario,
     runs: Sequence[tuple[str, Scenario]],
-    images: NDArray[np.uint8],
-    labels: NDArray[np.int64] | None,
+    examples: Sequence[ExampleSet],
     *,
     seed: int,
     meter: PowerMeter | None,
@@ -49,7 +47,7 @@ async def compare_live(
             progress(router)
             before = None if meter is None else meter.read(0.0)
             found = await run_live(
-                at, router, images, labels, seed=seed, make=make, engine=engine, clock_zero_s=zero_s
+                at, router, examples, seed=seed, make=make, engine=engine, clock_zero_s=zero_s
             )
             after = None if meter is None else meter.read(0.0)
             spent_j = 0.0 if before is None or after is None else after.energy_j - before.energy_j
@@ -61,7 +59,7 @@ async def compare_live(
                     router=router,
                     summary=found.trace.summary,
                     accuracy_on_images=found.accuracy,
-                    answered_meanwhile=int((found.trace.answered_s <= at.load.seconds).sum()),
+                    answered_meanwhile=int((found.trace.answers.answered_s <= at.load.seconds).sum()),
                     energy_j=spent_j,
                     wall_s=passed_s,
                     dispatch_error_p99_s=found.dispatch_error_p99_s,

@@ -6,15 +6,19 @@ Where a message says just what a machine commands or is told, it is that command
 from msgspec import Struct
 
 from slimsched.serving.domain.block import Block
+from slimsched.serving.execution.live.shared_tensor import TensorFacts
 from slimsched.serving.routing.commands import Forget, RecallRequests
 from slimsched.serving.routing.events import BlockDropped, InputLost, SegmentFinished, TelemetryReceived
 
 
 class TakeBlock(Struct, frozen=True, kw_only=True, tag=True):
-    """Gateway to server: run this block; its inputs are `images`, or lie at the server at `peer`."""
+    """Gateway to server: run this block; its inputs come along, or lie at the server at `peer`.
+
+    `inputs` holds the bytes of each input tensor, one row per request.
+    """
 
     block: Block
-    images: bytes = b""
+    inputs: list[bytes] = []
     peer: str = ""
 
 
@@ -30,10 +34,10 @@ class Ready(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class BatchDone(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to gateway: what the gateway's machine shall be told, and the logits after the last segment."""
+    """Server to gateway: what the gateway's machine shall be told, and the outputs of a complete plan."""
 
     finished: SegmentFinished
-    logits: bytes = b""
+    outputs: list[bytes] = []
 
 
 class Fetch(Struct, frozen=True, kw_only=True, tag=True):
@@ -42,13 +46,18 @@ class Fetch(Struct, frozen=True, kw_only=True, tag=True):
     requests: list[int]
 
 
-class Fetched(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to server: they lie in this shared-memory file, on the device under `handle`, or nowhere."""
+class SharedTensor(Struct, frozen=True, kw_only=True):
+    """A tensor in the shared-memory file `name`, or on the device under `handle`."""
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
+    name: str = ""
+    facts: TensorFacts | None = None
     handle: bytes = b""
+
+
+class Fetched(Struct, frozen=True, kw_only=True, tag=True):
+    """Server to server: the tensors that were asked for; none when they are not there."""
+
+    tensors: list[SharedTensor] = []
 
 
 ToServer = TakeBlock | Forget | RecallRequests | Drain

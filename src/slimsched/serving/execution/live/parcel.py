@@ -1,4 +1,4 @@
-"""A parcel: the images of one call on their way, who waits for them, and what each was given so far."""
+"""A parcel: the examples of one call on their way, who waits for them, and what each was given so far."""
 
 import asyncio
 from collections.abc import Generator, Sequence
@@ -9,11 +9,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+Arrays = tuple[NDArray[Any], ...]
+"""The outputs of several examples, in the order of the model's spec, one row per example."""
+
 
 class Receipt(Struct, kw_only=True):
-    """What an image was given: widths and servers by segment, and where its time and energy went."""
+    """What an example was given: choices and servers by segment, and where its time and energy went."""
 
-    widths: tuple[float, ...] = ()
+    choices: tuple[str, ...] = ()
     servers: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     queue_s: float = 0.0
@@ -23,61 +26,68 @@ class Receipt(Struct, kw_only=True):
     latency_s: float = 0.0
 
 
-class Classified(Struct, frozen=True, kw_only=True):
-    """Logits (images, classes), and receipts: one each, or one that holds for all of them."""
+class Answered(Struct, frozen=True, kw_only=True):
+    """The outputs, and receipts: one per example, or one that holds for all of them."""
 
-    logits: NDArray[np.float32]
+    outputs: Arrays
     receipts: Sequence[Receipt]
 
 
 class Parcel:
-    """Images with neighbouring request ids; as long as they travel together one receipt is kept for all."""
+    """Examples with neighbouring request ids; while they travel together one receipt is kept for all.
+
+    `inputs` holds the bytes of each input tensor, one row per example.
+    """
 
     def __init__(
         self,
         first: int,
-        images: memoryview,
+        inputs: Sequence[memoryview],
         count: int,
         arrival_s: float,
-        waiter: "asyncio.Future[Classified]",
+        waiter: "asyncio.Future[Answered]",
     ) -> None:
         self.first, self.count, self.arrival_s, self.waiter = first, count, arrival_s, waiter
-        self._images, self._left = images, count
+        self._inputs, self._left = inputs, count
         self._receipts = [Receipt()]
-        self._logits: NDArray[np.float32] | None = None
+        self._outputs: Arrays | None = None
 
-    def __await__(self) -> Generator[Any, None, Classified]:
-        """Wait for the answer; that some of its images were dropped is raised."""
+    def __await__(self) -> Generator[Any, None, Answered]:
+        """Wait for the answer; raises if some of the examples were dropped."""
         return self.waiter.__await__()
 
     @property
     def requests(self) -> range:
-        """The ids of its images."""
+        """The ids of its examples."""
         return range(self.first, self.first + self.count)
 
-    def images(self, start: int, end: int) -> memoryview:
-        """The bytes of some of its images."""
-        each = len(self._images) // self.count
-        return self._images[start * each : end * each]
+    def inputs(self, start: int, end: int) -> list[memoryview]:
+        """The bytes of some of its examples, by input tensor."""
+        if end - start == self.count:
+            return list(self._inputs)
+        sizes = [len(raw) // self.count for raw in self._inputs]
+        return [raw[start * size : end * size] for raw, size in zip(self._inputs, sizes, strict=True)]
 
     def receipts(self, start: int, end: int) -> list[Receipt]:
-        """Those of some of its images, to be written in; apart from those of the others from now on."""
+        """Return separate receipts of these examples, so that writing to them does not change the rest."""
         if len(self._receipts) < self.count and end - start < self.count:
             self._receipts = [replace(self._receipts[0]) for _ in range(self.count)]
         return self._receipts if len(self._receipts) < self.count else self._receipts[start:end]
 
-    def put_logits(self, start: int, rows: NDArray[np.float32]) -> None:
-        """Keep the network's answers for some of its images."""
-        if len(rows) == self.count:
-            self._logits = rows
+    def put_outputs(self, start: int, outputs: Arrays) -> None:
+        """Keep the model's answers for some of its examples."""
+        rows = len(outputs[0])
+        if rows == self.count:
+            self._outputs = outputs
             return
-        if self._logits is None:
-            self._logits = np.empty((self.count, rows.shape[1]), np.float32)
-        self._logits[start : start + len(rows)] = rows
+        if self._outputs is None:
+            self._outputs = tuple(np.empty((self.count, *one.shape[1:]), one.dtype) for one in outputs)
+        for kept, one in zip(self._outputs, outputs, strict=True):
+            kept[start : start + rows] = one
 
     def answered(self, count: int) -> None:
-        """So many more of its images are done; with the last one whoever waits is told."""
+        """Note that this many more examples are done; after the last one, whoever waits is told."""
         self._left -= count
         if not self._left and not self.waiter.done():
-            assert self._logits is not None
-            self.waiter.set_result(Classified(logits=self._logits, receipts=self._receipts))
+            assert self._outputs is not None
+            self.waiter.set_result(Answered(outputs=self._outputs, receipts=self._receipts))

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from torch import Tensor
+from slimsched.models.elastic import Tensors
 
 
 class Peers(Protocol):
     """Moves activations from server to server, never through the gateway."""
 
-    async def fetch(self, peer: str, requests: Sequence[int]) -> Tensor | None:
+    async def fetch(self, peer: str, requests: Sequence[int]) -> Tensors | None:
         """The activations of these requests from the server at this address; None if it has not got them."""
         ...

@@ -1,4 +1,4 @@
-"""Measures a device into a profile: latency, energy and memory by key, batch size and concurrency.
+"""Measures a model on a device: latency, energy and memory by key, batch size and concurrency.
 
 Every latency is that of a whole batch as a server runs it: gather inputs, run, keep outputs. Energy is
 measured as power, at a few points of each segment, and multiplied by latency.
@@ -11,19 +11,24 @@ from statistics import mean, median, quantiles
 from time import perf_counter
 
 import msgspec
-import torch
 from msgspec import Struct
 
-from slimsched.models.slimresnet.shape import NetworkShape
-from slimsched.models.width import SEGMENTS
+from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import block_of
 from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import KEYS, Key
-from slimsched.serving.domain.profile_record import PLACES, ProfileRecord
+from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.profile_record import ProfileRecord
 from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.activation_store import ActivationStore
-from slimsched.serving.execution.live.active_power import WIDTHS_MEASURED, ActivePower, batches_measured
+from slimsched.serving.execution.live.active_power import (
+    ActivePower,
+    batches_measured,
+    constant_power,
+    keys_measured,
+    measured_power,
+)
 from slimsched.serving.execution.live.batch_run import BatchUnderWay
 from slimsched.serving.execution.live.executor import Executor
 from slimsched.serving.execution.live.power_meter import PowerMeter
@@ -57,15 +62,16 @@ class Plan(Struct, frozen=True, kw_only=True):
     window_s: float = 0.3  # of each power measurement
     active_w: float = 0.0  # power above idle while busy, where no meter can read it
 
-    def cells(self, segment: int) -> Iterator[Cell]:
+    def cells(self, model: ServedModel, segment: int) -> Iterator[Cell]:
         """Every (key, batch, concurrency) of a segment, in a fixed order."""
-        for key in KEYS.values():
+        for key in model.keys.values():
             for count in self.concurrency if key.segment == segment else ():
                 for batch in self.batches:
                     yield key, batch, count
 
-    def __len__(self) -> int:
-        return len(KEYS) * len(self.concurrency) * len(self.batches)
+    def count(self, model: ServedModel) -> int:
+        """How many cells there are."""
+        return len(model.keys) * len(self.concurrency) * len(self.batches)
 
 
 class Profiler:
@@ -77,7 +83,7 @@ class Profiler:
     def __init__(
         self,
         executor: Executor,
-        shape: NetworkShape,
+        model: ServedModel,
         meter: PowerMeter,
         plan: Plan,
         keep: Path,
@@ -85,7 +91,7 @@ class Profiler:
         *,
         share: float = 1.0,
     ) -> None:
-        self._executor, self._shape, self._meter, self._plan = executor, shape, meter, plan
+        self._executor, self._model, self._meter, self._plan = executor, model, meter, plan
         self._keep, self._idle_w, self._share = keep, idle_w, share
         self._is_modelled = "modelled" in meter.source
         self._found = Kept()
@@ -95,18 +101,15 @@ class Profiler:
     @property
     def cells(self) -> int:
         """How many there are to measure."""
-        return len(self._plan)
+        return self._plan.count(self._model)
 
     def measure(self, progress: Callable[[Cell], None]) -> None:
         """Measure every cell that is not there yet, one segment after another."""
-        for segment in range(SEGMENTS):
-            slots = [
-                Instance(id=-1 - number, segment=segment, width=1.0, memory_bytes=0)
-                for number in range(max(self._plan.concurrency))
-            ]
+        for segment in range(self._model.segments):
+            slots = self._slots(segment)
             for slot in slots:
                 self._executor.load(slot)
-            for number, cell in enumerate(self._plan.cells(segment)):
+            for number, cell in enumerate(self._plan.cells(self._model, segment)):
                 if _name(cell) not in self._found.cells:
                     self._found.cells[_name(cell)] = self._cell(cell)
                     if number % 50 == 0:
@@ -121,27 +124,30 @@ class Profiler:
     def record(self, name: str, source: str, device: dict[str, str]) -> ProfileRecord:
         """The finished table."""
         plan, cells, active = self._plan, self._found.cells, self._active_power()
-        loads = [self._load(segment, width) for segment, width in PLACES]
+        keys, places = list(self._model.keys.values()), self._model.spec.places()
+        loads = [self._load(segment, choice) for segment, choice in places]
         measured = len(self._found.watts)
         energy_source = f"{self._meter.source}, watts of {measured} cells × latency"
         return ProfileRecord(
             name=name,
+            model=self._model.name,
             source=source,
+            steps=list(self._model.keys),
+            places=places,
             device=device,
             batches=plan.batches,
             concurrency=plan.concurrency,
             latency_s=[
                 [[cells[_name((k, b, c))].latency_s for b in plan.batches] for c in plan.concurrency]
-                for k in KEYS.values()
+                for k in keys
             ],
             energy_j=[
-                [active.at(k, b) * cells[_name((k, b, 1))].latency_s for b in plan.batches]
-                for k in KEYS.values()
+                [active.at(k, b) * cells[_name((k, b, 1))].latency_s for b in plan.batches] for k in keys
             ],
             instance_bytes=[size for size, _ in loads],
             load_s=[seconds for _, seconds in loads],
             idle_w=self._idle_w * self._share,
-            element_bytes=4 if self._executor.element_bytes == 4 else 2,
+            element_bytes=self._executor.element_bytes(self._model.number),
             energy_source=self._meter.source if self._is_modelled else energy_source,
             spread=mean(cell.spread for cell in cells.values()),
         )
@@ -149,7 +155,7 @@ class Profiler:
     def _cell(self, cell: Cell) -> Measured:
         """Keep `count` batches under way, again and again; the median of all their times."""
         key, batch, count = cell
-        lanes = [self._job(key, self._inputs(key, batch)) for _ in range(count)]
+        lanes = [self._job(key, self._executor.example(key, batch)) for _ in range(count)]
         times_s: list[float] = []
         until_s = perf_counter() + self._plan.cell_s
         under_way = [begin() for begin in lanes]
@@ -165,12 +171,15 @@ class Profiler:
         low, *_, high = quantiles(times_s, n=10, method="inclusive")
         return Measured(latency_s=median(times_s), spread=high / low - 1)
 
-    def _job(self, key: Key, inputs: torch.Tensor) -> Callable[[], BatchUnderWay]:
+    def _job(self, key: Key, inputs: Tensors) -> Callable[[], BatchUnderWay]:
         """What begins one batch of these inputs."""
-        store, requests = ActivationStore(), tuple(Request(id=n, arrival_s=0.0) for n in range(len(inputs)))
+        store, requests = (
+            ActivationStore(),
+            tuple(Request(id=n, arrival_s=0.0) for n in range(len(inputs[0]))),
+        )
         ids = [request.id for request in requests]
         blocks = (block_of(0, key, requests),)
-        batch = Batch(id=0, key=key, instance=-1, blocks=blocks, size=len(inputs))
+        batch = Batch(id=0, key=key, instance=-1, blocks=blocks, size=len(requests))
 
         def begin() -> BatchUnderWay:
             store.put(ids, inputs)
@@ -178,49 +187,40 @@ class Profiler:
 
         return begin
 
-    def _inputs(self, key: Key, size: int) -> torch.Tensor:
-        """Random inputs of the shape the key takes."""
-        if key.segment == 0:
-            side = self._shape.image_size
-            return torch.randint(0, 256, (size, 3, side, side), dtype=torch.uint8)
-        channels, side = (
-            self._shape.channels_at(key.segment - 1, key.previous),
-            self._shape.side(key.segment - 1),
-        )
-        return self._executor.activation((size, channels, side, side))
+    def _slots(self, segment: int) -> list[Instance]:
+        """Enough instances to run every key of a segment at the highest concurrency."""
+        choices = sorted(choice for at, choice in self._model.spec.places() if at == segment)
+        needed = choices[-1:] if self._model.spec.nested else choices
+        return [
+            Instance(id=-1 - number, segment=segment, choice=choice, memory_bytes=0, model=self._model.number)
+            for number, choice in enumerate(needed * max(self._plan.concurrency))
+        ]
 
     def _power(self, segment: int) -> None:
-        """Watts above idle while one lane runs batches of a segment, at a few widths and sizes."""
-        for width in WIDTHS_MEASURED:
-            for size in batches_measured(self._plan.batches):
-                key = KEYS[segment, width, width if segment else None]
+        """Watts above idle while one lane runs batches of a segment, at a few choices and sizes."""
+        for key in keys_measured(self._model):
+            for size in batches_measured(self._plan.batches) if key.segment == segment else ():
                 if (name := _name((key, size, 1))) not in self._found.watts:
-                    begin = self._job(key, self._inputs(key, size))
+                    begin = self._job(key, self._executor.example(key, size))
                     watts = mean_power_w(self._meter, partial(_run, begin), at_least_s=self._plan.window_s)
                     self._found.watts[name] = max(0.0, watts - self._idle_w)
 
     def _active_power(self) -> ActivePower:
         if self._is_modelled:
-            watts = [[[self._plan.active_w]]] * SEGMENTS
-            return ActivePower(widths=(1.0,), batches=(1,), watts=watts)
+            return constant_power(self._model, self._plan.active_w)
         sizes = batches_measured(self._plan.batches)
-        return ActivePower(
-            widths=WIDTHS_MEASURED,
-            batches=sizes,
-            watts=[
-                [
-                    [self._found.watts[_name((KEYS[s, w, w if s else None], size, 1))] for size in sizes]
-                    for w in WIDTHS_MEASURED
-                ]
-                for s in range(SEGMENTS)
-            ],
-        )
+        watts = {
+            (key, size): self._found.watts[_name((key, size, 1))]
+            for key in keys_measured(self._model)
+            for size in sizes
+        }
+        return measured_power(self._model, sizes, watts)
 
-    def _load(self, segment: int, width: float) -> tuple[int, float]:
-        """Bytes and time of loading one instance of (segment, width) alone."""
+    def _load(self, segment: int, choice: int) -> tuple[int, float]:
+        """Bytes and time of loading one instance alone."""
         times_s, size = [], 0
         for _ in range(3):
-            slot = Instance(id=-9, segment=segment, width=width, memory_bytes=0)
+            slot = Instance(id=-9, segment=segment, choice=choice, memory_bytes=0, model=self._model.number)
             began_s = perf_counter()
             size = self._executor.load(slot)
             times_s.append(perf_counter() - began_s)
@@ -234,4 +234,4 @@ def _run(begin: Callable[[], BatchUnderWay]) -> None:
 
 def _name(cell: Cell) -> str:
     key, batch, count = cell
-    return f"{key.segment}/{key.width:g}/{key.previous or 0:g}/{batch}/{count}"
+    return f"{key.segment}/{key.choice}/{key.previous}/{batch}/{count}"

@@ -7,18 +7,19 @@ from time import monotonic
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
+from msgspec.structs import replace
 
 from slimsched.kernel.collector import collector_paused
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.observer import Observer
-from slimsched.models.width import SEGMENTS
 from slimsched.serving.domain.profile_record import record_of
+from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.terms import Terms
-from slimsched.serving.execution.live.cluster import DroppedError, LiveCluster
+from slimsched.serving.execution.live.cluster import Call, DroppedError, LiveCluster
 from slimsched.serving.execution.live.engine import Engine
+from slimsched.serving.execution.live.example_set import ExampleSet
 from slimsched.serving.execution.live.local_engine import LocalEngine
-from slimsched.serving.execution.live.parcel import Classified
+from slimsched.serving.execution.live.parcel import Answered
 from slimsched.serving.execution.live.run_log import RunLog
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.scenario import Scenario
@@ -49,13 +50,15 @@ def specs_of(scenario: Scenario, clock_zero_s: float, log: RunLog | None = None)
                 f"server '{name}' of scenario '{scenario.name}' has no host, so it can only be simulated; "
                 'add host = { kind = "cpu" } to its [[server]] section'
             )
+    sources = [model.folder or model.name for model in scenario.cluster.models]
     specs = [
         ServerSpec(
             index=index,
             name=name,
             host=host,
             scheduler=scheduler,
-            profile=record_of(profile),
+            models=sources,
+            profiles=[record_of(profile, model) for model in scenario.cluster.models],
             gateway_socket="",
             own_socket="",
             shared_prefix="",
@@ -79,8 +82,7 @@ def specs_of(scenario: Scenario, clock_zero_s: float, log: RunLog | None = None)
 async def run_live(
     scenario: Scenario,
     router: str,
-    images: NDArray[np.uint8],
-    labels: NDArray[np.int64] | None = None,
+    examples: Sequence[ExampleSet],
     *,
     seed: int = 0,
     observers: Sequence[Observer] = (),
@@ -91,20 +93,21 @@ async def run_live(
 ) -> LiveResult:
     """Start the servers, send the scenario's load in open loop, wait for every answer, stop the servers.
 
+    `examples` holds one set per model.
     Where an engine is given it is used, its servers' clocks beginning at `clock_zero_s`; its servers write no
     logs then.
     """
     cluster, load = scenario.cluster, scenario.load
-    meter = Meter(cluster.accuracy)
+    meter = Meter(cluster.models)
     gateway = Gateway(cluster, make(router, cluster, seed), scenario.gateway)
     zero_s = monotonic() if clock_zero_s is None else clock_zero_s
     engine = engine or LocalEngine(specs_of(scenario, zero_s, log))
     logs = () if log is None else (log,)
     live = LiveCluster(gateway, engine, (meter, *logs, *observers), clock_zero_s=zero_s)
-    waiters: list[asyncio.Future[Classified]] = []
+    waiters: list[asyncio.Future[Answered]] = []
     await live.start()
     try:
-        stream = load.stream(seed, len(images))
+        stream = load.stream(seed, cluster.models, shares=scenario.shares, sizes=[len(s) for s in examples])
         requests = stream.take_until(load.seconds)
         await asyncio.sleep(0)  # what the run before left is let go of here, not while this one counts
         began_s = live.now_s
@@ -116,9 +119,11 @@ async def run_live(
                 passed_s = live.now_s - began_s
                 due = bisect_right(arrivals_s, passed_s, lo=sent)
                 late_s += [passed_s - arrival_s for arrival_s in arrivals_s[sent:due]]
-                numbers = [request.image for request in requests[sent:due]]
-                raw = [images[number].tobytes() for number in numbers]
-                parcels = live.submit_each(raw, Terms(deadline_s=load.deadline_s), numbers=numbers)
+                calls = [
+                    Call(examples[one.model].row(one.example), one.example, one.model)
+                    for one in requests[sent:due]
+                ]
+                parcels = live.submit_each(calls, Terms(deadline_s=load.deadline_s))
                 waiters += [parcel.waiter for parcel in parcels]
             await live.drain()
             seconds = live.now_s - began_s
@@ -134,36 +139,34 @@ async def run_live(
         router=router,
         seconds=seconds,
         in_system=gateway.in_system,
-        bound_accuracy=fluid_optimum(cluster, rate).accuracy,
+        bound_accuracy=fluid_optimum(cluster, rate, shares=scenario.shares or None).accuracy,
         wall_s=seconds,
         idle_w=sum(profile.idle_w for profile in cluster.profiles),
         energy_source=live.power_sources,
     )
-    answered_s, latency_s, tuples = meter.answers()
+    kept = meter.answers()
     return LiveResult(
-        trace=Trace(summary=summary, answered_s=answered_s - began_s, latency_s=latency_s, tuples=tuples),
+        trace=Trace(summary=summary, answers=replace(kept, answered_s=kept.answered_s - began_s)),
         dispatch_error_p99_s=float(np.percentile(late_s, 99)) if late_s else 0.0,
         message_s=_message_s(answers),
-        accuracy=_accuracy(answers, [request.image for request in requests], labels),
+        accuracy=_accuracy(answers, requests, examples),
     )
 
 
 def _message_s(answers: Sequence[object]) -> float:
     """What is neither queue nor compute, over the two messages of each segment."""
-    receipts = [answer.receipts[0] for answer in answers if isinstance(answer, Classified)]
-    other_s = [one.latency_s - one.queue_s - one.compute_s for one in receipts]
-    return float(np.mean(other_s)) / (2 * SEGMENTS) if other_s else 0.0
+    receipts = [answer.receipts[0] for answer in answers if isinstance(answer, Answered)]
+    other_s = [(one.latency_s - one.queue_s - one.compute_s) / (2 * len(one.choices)) for one in receipts]
+    return float(np.mean(other_s)) if other_s else 0.0
 
 
 def _accuracy(
-    answers: Sequence[object], numbers: list[int], labels: NDArray[np.int64] | None
+    answers: Sequence[object], requests: Sequence[Request], examples: Sequence[ExampleSet]
 ) -> float | None:
-    """Share of answered labelled images that were classified correctly."""
-    if labels is None:
-        return None
+    """Share of answered examples with known labels whose largest output is their label."""
     right = [
-        int(answer.logits.argmax()) == labels[number]
-        for answer, number in zip(answers, numbers, strict=True)
-        if isinstance(answer, Classified)
+        int(answer.outputs[0].argmax()) == labels[request.example]
+        for answer, request in zip(answers, requests, strict=True)
+        if isinstance(answer, Answered) and (labels := examples[request.model].labels) is not None
     ]
     return float(np.mean(right)) if right else None

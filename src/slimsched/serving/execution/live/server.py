@@ -3,21 +3,23 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from math import isqrt
 from time import monotonic
 from typing import assert_never
 
 import torch
-from torch import Tensor
 
 from slimsched.kernel.observer import Observer
 from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.models.elastic import Tensors
+from slimsched.models.tensors import DTYPES
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.machine import life_name
 from slimsched.serving.domain.profile import Profile
+from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import BatchRun
@@ -55,6 +57,7 @@ class LiveServer:
     def __init__(
         self,
         spec: ServerSpec,
+        models: Sequence[ServedModel],
         profile: Profile,
         executor: Executor,
         meter: PowerMeter,
@@ -62,7 +65,7 @@ class LiveServer:
         tell: Callable[[ToGateway], None],
         observers: Sequence[Observer] = (),
     ) -> None:
-        self.scheduler = GreedyScheduler(spec.scheduler, profile)
+        self.scheduler = GreedyScheduler(spec.scheduler, profile, models)
         self.drained = asyncio.Event()
         self._machine = life_name(spec.name, spec.life)
         self._spec, self._profile, self._executor, self._meter = spec, profile, executor, meter
@@ -95,8 +98,8 @@ class LiveServer:
     def receive(self, message: ToServer) -> None:
         """The gateway says something."""
         match message:
-            case TakeBlock(block=block, images=images, peer=peer):
-                self._take(block, images, peer)
+            case TakeBlock(block=block, inputs=inputs, peer=peer):
+                self._take(block, inputs, peer)
             case Forget(requests=requests):
                 self._store.forget(requests)
             case RecallRequests(requests=requests):
@@ -107,7 +110,7 @@ class LiveServer:
             case _:
                 assert_never(message)
 
-    def surrender(self, requests: Sequence[int]) -> Tensor | None:
+    def surrender(self, requests: Sequence[int]) -> Tensors | None:
         """Give another server the activations it asks for; None unless all of them are here."""
         return self._store.take(requests) if self._store.has(requests) else None
 
@@ -145,7 +148,7 @@ class LiveServer:
                 queued=self.scheduler.queued_by_segment(),
                 instances=len(self.scheduler.fleet),
                 power_source=self._meter.source,
-                waiting={str(key): why for key, why in self.scheduler.explain().items()},
+                waiting={self._key_text(key): why for key, why in self.scheduler.explain().items()},
             )
             self._tell(TelemetryReceived(server=self._spec.index, snapshot=snapshot))
 
@@ -177,16 +180,24 @@ class LiveServer:
             case _:
                 assert_never(command)
 
-    def _take(self, block: Block, images: bytes, peer: str) -> None:
-        """Keep a block's images, or go for its activations, then let the scheduler have it."""
+    def _key_text(self, key: Key) -> str:
+        return self.scheduler.models[key.model].key_text(key)
+
+    def _take(self, block: Block, inputs: list[bytes], peer: str) -> None:
+        """Keep a block's inputs, or go for its activations, then let the scheduler have it."""
         ids = [request.id for request in block.requests]
         if peer:
             self._spawn(self._fetch(block, ids, peer))
             return
-        if images:
-            side = isqrt(len(images) // (3 * len(ids)))
-            raw = torch.frombuffer(bytearray(images), dtype=torch.uint8)
-            self._store.put(ids, raw.view(len(ids), 3, side, side))
+        if inputs:
+            specs = self.scheduler.models[block.key.model].spec.inputs
+            self._store.put(
+                ids,
+                tuple(
+                    torch.frombuffer(bytearray(raw), dtype=DTYPES[one.datatype]).view(len(ids), *one.shape)
+                    for raw, one in zip(inputs, specs, strict=True)
+                ),
+            )
         self._arrive(block, ids)
 
     def _arrive(self, block: Block, ids: list[int]) -> None:
@@ -216,7 +227,7 @@ class LiveServer:
         if run.done:
             finished = SegmentFinished(
                 server=server,
-                width=batch.key.width,
+                choice=batch.key.choice,
                 blocks=tuple(run.done),
                 ahead=batch.key.ahead,
                 size=batch.size,
@@ -225,7 +236,7 @@ class LiveServer:
                 queue_s=tuple([self._waited_s(block, run.began_s) for block in run.done]),
                 legs_s=run.legs_s,
             )
-            self._tell(BatchDone(finished=finished, logits=run.logits))
+            self._tell(BatchDone(finished=finished, outputs=run.outputs))
         self._check_drained()
 
     def _waited_s(self, block: Block, until_s: float) -> float:

@@ -9,16 +9,15 @@ import os
 import signal
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 import msgspec
 
 from slimsched.kernel.log import LogWriter
-from slimsched.models.slimresnet.shape import NetworkShape
-from slimsched.models.slimresnet.weights import load
+from slimsched.serving.domain.profile import Profile
+from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.executor import Executor
-from slimsched.serving.execution.live.executor_choice import make_executor, make_peers
+from slimsched.serving.execution.live.executor_choice import make_executor, make_peers, read_models
 from slimsched.serving.execution.live.frame_connection import FrameConnection
 from slimsched.serving.execution.live.messages import Ready, ToServer
 from slimsched.serving.execution.live.power_meter import open_meter
@@ -34,21 +33,27 @@ def main() -> None:
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=ServerSpec)
     if hasattr(os, "sched_setaffinity") and (cores := os.sched_getaffinity(0) & set(spec.host.cores)):
         os.sched_setaffinity(0, cores)
-    model = load(Path(spec.model) if spec.model else None)
-    executor = make_executor(spec, model)
-    warm_up(executor, model.card.shape, spec.scheduler.batch_limit)
+    models, profile = read_models(spec)
+    executor = make_executor(spec, models)
+    warm_up(executor, models, spec.scheduler.batch_limit)
     gc.collect()
     gc.freeze()  # what is here now stays: no collection needs to look at it again
     with ExitStack() as stack:
         log = open_server_log(spec)
         if log is not None:
             stack.enter_context(log)
-        run(_serve(spec, executor, log, model.card.shape))
+        run(_serve(spec, executor, log, models, profile))
 
 
-async def _serve(spec: ServerSpec, executor: Executor, log: LogWriter | None, shape: NetworkShape) -> None:
+async def _serve(
+    spec: ServerSpec,
+    executor: Executor,
+    log: LogWriter | None,
+    models: list[ServedModel],
+    profile: Profile,
+) -> None:
     loop, gone = asyncio.get_running_loop(), asyncio.Event()
-    meter = open_meter(spec.host.kind, spec.profile.idle_w, spec.host.gpu)
+    meter = open_meter(spec.host.kind, profile.idle_w, spec.host.gpu)
     peers = make_peers(spec)
 
     def received(_: FrameConnection, message: ToServer) -> None:
@@ -58,11 +63,11 @@ async def _serve(spec: ServerSpec, executor: Executor, log: LogWriter | None, sh
         lambda: FrameConnection(ToServer, received, lambda _: gone.set()), spec.gateway_socket
     )
     observers = () if log is None else (log,)
-    server = LiveServer(spec, spec.profile.profile(), executor, meter, peers, gateway.send, observers)
+    server = LiveServer(spec, models, profile, executor, meter, peers, gateway.send, observers)
     keeping = None if log is None else loop.create_task(keep_server_log(log, spec.name))
     async with await peers.listen(spec.own_socket, server.surrender):
         await server.start()
-        touch(executor, shape, spec.scheduler.resident)
+        touch(executor, models, server.scheduler.fleet.instances())
         gateway.send(Ready(server=spec.index, pid=os.getpid()))
         work = [gone.wait(), server.sample_forever(), server.drained.wait()]
         tasks = [asyncio.ensure_future(one) for one in work]

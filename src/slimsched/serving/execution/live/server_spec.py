@@ -15,13 +15,15 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     name: str
     host: Host
     scheduler: SchedulerOptions
-    profile: ProfileRecord
+    models: list[str]
+    """Where each model comes from: the name of the shipped one, or a folder."""
+    profiles: list[ProfileRecord]
+    """What each model costs on this device, in the order of the models."""
     gateway_socket: str
     own_socket: str
     shared_prefix: str
     clock_zero_s: float
     telemetry_period_s: float
-    model: str = ""
     life: int = 1
     """Counts how often the server has been started."""
     log: str = ""

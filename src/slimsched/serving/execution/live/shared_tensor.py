@@ -7,33 +7,59 @@ from itertools import count
 from pathlib import Path
 
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 FOLDER = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path("/tmp")
 _numbers = count()
 
 
-def put(tensor: Tensor, prefix: str) -> str:
-    """Write a tensor's values where another process can find them; return the name."""
-    values = tensor.detach().permute(0, 2, 3, 1).contiguous()  # NHWC: as channels_last lies in memory
-    size = values.numel() * values.element_size()
+class TensorFacts(Struct, frozen=True, kw_only=True):
+    """What it takes to read a tensor's bytes again: shape, strides and type."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+    def view(self, raw: bytes | bytearray | mmap.mmap) -> Tensor:
+        """See bytes as the tensor."""
+        flat = torch.frombuffer(raw, dtype=getattr(torch, self.dtype))
+        return flat.as_strided(self.shape, self.strides)
+
+
+def facts_of(tensor: Tensor) -> TensorFacts:
+    """Describe a dense tensor."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return TensorFacts(shape=tuple(tensor.shape), strides=tuple(tensor.stride()), dtype=dtype)
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The same tensor without gaps in memory, its dimensions in the order they had."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    span = 1 + sum((size - 1) * stride for size, stride in pairs) if tensor.numel() else 0
+    return tensor if span == tensor.numel() else tensor.contiguous()
+
+
+def put(tensor: Tensor, prefix: str) -> tuple[str, TensorFacts]:
+    """Write a tensor's values where another process can find them; return the name and how to read them."""
+    values = dense(tensor.detach())
+    facts, size = facts_of(values), max(1, values.numel() * values.element_size())
     name = f"{prefix}-{os.getpid()}-{next(_numbers)}"
     with (FOLDER / name).open("w+b") as file:
         file.truncate(size)
         with mmap.mmap(file.fileno(), size) as shared:
-            flat = torch.frombuffer(shared, dtype=values.dtype).view(values.shape)
-            flat.copy_(values)
-            del flat
-    return name
+            view = facts.view(shared)
+            view.copy_(values)
+            del view
+    return name, facts
 
 
-def take(name: str, shape: tuple[int, ...], dtype: str) -> Tensor:
-    """Read a tensor (N, C, H, W) back and remove it from shared memory."""
+def take(name: str, facts: TensorFacts) -> Tensor:
+    """Read a tensor back and remove it from shared memory."""
     path = FOLDER / Path(name).name
-    n, c, h, w = shape
     raw = bytearray(path.read_bytes())
     path.unlink()
-    return torch.frombuffer(raw, dtype=getattr(torch, dtype)).view(n, h, w, c).permute(0, 3, 1, 2)
+    return facts.view(raw)
 
 
 def clear(prefix: str) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from slimsched.models.elastic import Tensors
 from slimsched.serving.execution.live import shared_tensor
 from slimsched.serving.execution.live.frame_connection import FrameConnection
-from slimsched.serving.execution.live.messages import Fetch, Fetched
+from slimsched.serving.execution.live.messages import Fetch, Fetched, SharedTensor
 
-Surrender = Callable[[Sequence[int]], Tensor | None]
+Surrender = Callable[[Sequence[int]], Tensors | None]
 
 
 class UnixPeers:
@@ -21,15 +22,14 @@ class UnixPeers:
         self._to: dict[str, FrameConnection] = {}
         self._asked: dict[FrameConnection, deque[asyncio.Future[Fetched | None]]] = {}
 
-    async def fetch(self, peer: str, requests: Sequence[int]) -> Tensor | None:
+    async def fetch(self, peer: str, requests: Sequence[int]) -> Tensors | None:
         """Ask the server that listens at `peer`; None when it is gone or has not got them."""
         try:
             connection = self._to.get(peer) or await self._connect(peer)
             answer: asyncio.Future[Fetched | None] = asyncio.get_running_loop().create_future()
             self._asked[connection].append(answer)  # answers come in the order of questions
             connection.send(Fetch(requests=list(requests)))
-            found = await answer
-            return None if found is None else self._take(found)
+            return self._taken(await answer)
         except OSError:
             return None
 
@@ -37,7 +37,8 @@ class UnixPeers:
         """Hand over at `path` what `surrender` gives up."""
 
         def hand_over(connection: FrameConnection, wanted: Fetch) -> None:
-            connection.send(self._put(surrender(wanted.requests)))
+            rows = surrender(wanted.requests)
+            connection.send(Fetched(tensors=[self._put(tensor) for tensor in rows or ()]))
 
         return await asyncio.get_running_loop().create_unix_server(
             lambda: FrameConnection(Fetch, hand_over, lambda _: None), path
@@ -62,11 +63,14 @@ class UnixPeers:
             if not answer.done():
                 answer.set_result(None)
 
-    def _put(self, rows: Tensor | None) -> Fetched:
-        if rows is None:
-            return Fetched(name="", shape=(), dtype="")
-        dtype = str(rows.dtype).removeprefix("torch.")
-        return Fetched(name=shared_tensor.put(rows, self._prefix), shape=tuple(rows.shape), dtype=dtype)
+    def _taken(self, fetched: Fetched | None) -> Tensors | None:
+        tensors = [self._take(one) for one in fetched.tensors] if fetched is not None else []
+        whole = [tensor for tensor in tensors if tensor is not None]
+        return tuple(whole) if whole and len(whole) == len(tensors) else None
 
-    def _take(self, found: Fetched) -> Tensor | None:
-        return shared_tensor.take(found.name, found.shape, found.dtype) if found.name else None
+    def _put(self, tensor: Tensor) -> SharedTensor:
+        name, facts = shared_tensor.put(tensor, self._prefix)
+        return SharedTensor(name=name, facts=facts)
+
+    def _take(self, shared: SharedTensor) -> Tensor | None:
+        return shared_tensor.take(shared.name, shared.facts) if shared.name and shared.facts else None

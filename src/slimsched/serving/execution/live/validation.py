@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from slimsched.serving.domain.service_cost import ServiceCost
 from slimsched.serving.execution.live.calibration import Calibration
 from slimsched.serving.execution.live.event_loop import run
+from slimsched.serving.execution.live.example_set import ExampleSet
 from slimsched.serving.execution.live.run import LiveResult, run_live
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.simulation import simulate
@@ -59,8 +58,7 @@ class Validator:
         self,
         scenario: Scenario,
         router: str,
-        images: NDArray[np.uint8],
-        labels: NDArray[np.int64] | None,
+        examples: Sequence[ExampleSet],
         *,
         seconds: float,
         seed: int,
@@ -68,9 +66,9 @@ class Validator:
         make: RouterMaker = make_router,
     ) -> None:
         self._make = make
-        self._scenario, self._router, self._images, self._labels = scenario, router, images, labels
+        self._scenario, self._router, self._examples = scenario, router, examples
         self._seconds, self._seed, self._progress = seconds, seed, progress
-        self._capacity_per_s = capacity_per_s(scenario.cluster, (1.0,) * 4)
+        self._capacity_per_s = _widest_per_s(scenario)
 
     def validate(self, loads: Sequence[float], *, calibrate: bool) -> Validation:
         """Measure what serving costs, unless the scenario's figures shall do, then predict each load."""
@@ -84,7 +82,7 @@ class Validator:
         )
 
     def _validate(self, load: float, costs: tuple[ServiceCost, ...]) -> Validated:
-        """Run a share of the full-width capacity live, and simulate the same arrivals."""
+        """Run a share of the widest plans' capacity live, and simulate the same arrivals."""
         self._progress(
             f"live at {100 * load:.0f} % of capacity ({load * self._capacity_per_s:.0f} requests/s)"
         )
@@ -111,8 +109,7 @@ class Validator:
         work = run_live(
             self._at(load),
             self._router,
-            self._images,
-            self._labels,
+            self._examples,
             seed=seed,
             observers=(calibration,),
             make=self._make,
@@ -121,12 +118,20 @@ class Validator:
 
     def _simulated(self, load: float, costs: tuple[ServiceCost, ...]) -> dict[str, float]:
         at = replace(self._at(load), costs=costs)
-        images = len(self._images)
-        same = simulate(at, self._router, seed=self._seed, drain=True, images=images, make=self._make)
+        sizes = [len(one) for one in self._examples]
+        same = simulate(at, self._router, seed=self._seed, drain=True, sizes=sizes, make=self._make)
         return _figures(same.summary)
 
     def _at(self, load: float) -> Scenario:
         return self._scenario.with_load(rate_per_s=load * self._capacity_per_s, seconds=self._seconds)
+
+
+def _widest_per_s(scenario: Scenario) -> float:
+    """What the cluster carries when every model runs its widest plan, each at its share of the requests."""
+    cluster = scenario.cluster
+    shares = scenario.shares or [1.0 / len(cluster.models)] * len(cluster.models)
+    rates = [capacity_per_s(cluster, model.spec.widest, model.number) for model in cluster.models]
+    return 1.0 / sum(share / rate for share, rate in zip(shares, rates, strict=True))
 
 
 def _figures(row: Summary) -> dict[str, float]:

@@ -2,14 +2,12 @@
 
 import asyncio
 import os
-from pathlib import Path
 from time import monotonic, time
 
 import msgspec
 import ray
 
-from slimsched.models.slimresnet.weights import load
-from slimsched.serving.execution.live.executor_choice import make_executor
+from slimsched.serving.execution.live.executor_choice import make_executor, read_models
 from slimsched.serving.execution.live.messages import Drain
 from slimsched.serving.execution.live.power_meter import open_meter
 from slimsched.serving.execution.live.server import LiveServer
@@ -36,10 +34,9 @@ class ServerActor:
             cores := os.sched_getaffinity(0) & set(self._spec.host.cores)
         ):
             os.sched_setaffinity(0, cores)
-        model = load(Path(self._spec.model) if self._spec.model else None)
-        self._executor = make_executor(self._spec, model)
-        self._shape = model.card.shape
-        warm_up(self._executor, self._shape, self._spec.scheduler.batch_limit)
+        self._models, self._profile = read_models(self._spec)
+        self._executor = make_executor(self._spec, self._models)
+        warm_up(self._executor, self._models, self._spec.scheduler.batch_limit)
         self._door = Door(self._spec.index, secret)
         self._opened: asyncio.Task[str] | None = None
 
@@ -72,11 +69,13 @@ class ServerActor:
 
     async def _open(self) -> str:
         spec = self._spec
-        meter = open_meter(spec.host.kind, spec.profile.idle_w, spec.host.gpu)
+        meter = open_meter(spec.host.kind, self._profile.idle_w, spec.host.gpu)
         peers = TcpPeers(self._secret, spec.host.kind)
-        self._server = LiveServer(spec, spec.profile.profile(), self._executor, meter, peers, self._door.tell)
+        self._server = LiveServer(
+            spec, self._models, self._profile, self._executor, meter, peers, self._door.tell
+        )
         await self._server.start()
-        touch(self._executor, self._shape, spec.scheduler.resident)
+        touch(self._executor, self._models, self._server.scheduler.fleet.instances())
         host = ray.util.get_node_ip_address()
         port = await self._door.open(self._server, host)
         self._sampling = asyncio.create_task(self._server.sample_forever())

@@ -8,21 +8,22 @@ from slimsched.serving.execution.ray.greeting import gateway_of
 
 
 def split_by_gateway(done: BatchDone) -> list[tuple[int, BatchDone]]:
-    """The parts of a batch by gateway: its blocks, its rows of the logits, its share of the energy."""
+    """The parts of a batch by gateway: its blocks, its rows of the outputs, its share of the energy."""
     finished = done.finished
     gateways = {gateway_of(block.id) for block in finished.blocks}
     if len(gateways) == 1:
         return [(gateways.pop(), done)]
-    images = finished.images
-    row_bytes = len(done.logits) // images
-    parts = {gateway: _Part() for gateway in sorted(gateways)}
+    examples = finished.examples
+    row_bytes = [len(raw) // examples for raw in done.outputs]
+    parts = {gateway: _Part(len(row_bytes)) for gateway in sorted(gateways)}
     row = 0
     for block, queue_s in zip(finished.blocks, finished.queue_s, strict=True):
         part, count = parts[gateway_of(block.id)], len(block.requests)
         part.blocks.append(block)
         part.queue_s.append(queue_s)
-        part.logits.append(done.logits[row * row_bytes : (row + count) * row_bytes])
-        part.images += count
+        for rows, raw, size in zip(part.outputs, done.outputs, row_bytes, strict=True):
+            rows.append(raw[row * size : (row + count) * size])
+        part.examples += count
         row += count
     return [
         (
@@ -32,9 +33,9 @@ def split_by_gateway(done: BatchDone) -> list[tuple[int, BatchDone]]:
                     finished,
                     blocks=tuple(part.blocks),
                     queue_s=tuple(part.queue_s),
-                    energy_j=finished.energy_j * part.images / images,
+                    energy_j=finished.energy_j * part.examples / examples,
                 ),
-                logits=b"".join(part.logits),
+                outputs=[b"".join(rows) for rows in part.outputs],
             ),
         )
         for gateway, part in parts.items()
@@ -42,8 +43,8 @@ def split_by_gateway(done: BatchDone) -> list[tuple[int, BatchDone]]:
 
 
 class _Part:
-    def __init__(self) -> None:
+    def __init__(self, outputs: int) -> None:
         self.blocks: list[Block] = []
         self.queue_s: list[float] = []
-        self.logits: list[bytes] = []
-        self.images = 0
+        self.outputs: list[list[bytes]] = [[] for _ in range(outputs)]
+        self.examples = 0

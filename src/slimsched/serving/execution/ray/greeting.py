@@ -4,7 +4,9 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
+from slimsched.models.elastic import Tensors
 from slimsched.serving.execution.live.messages import Drain, Fetch, TakeBlock, ToGateway
+from slimsched.serving.execution.live.shared_tensor import TensorFacts, dense, facts_of
 from slimsched.serving.routing.commands import Forget, RecallRequests
 
 GATEWAY_BITS = 40
@@ -28,33 +30,32 @@ class Leaving(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Handed(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to server: activations (N, C, H, W), NHWC in memory; none here when the shape is empty."""
+    """Server to server: activations, tensor by tensor; none when they are not here."""
 
-    shape: tuple[int, ...] = ()
-    dtype: str = ""
-    values: memoryview = memoryview(b"")
+    facts: list[TensorFacts] = []
+    values: list[memoryview] = []
 
 
 ToDoor = Hello | TakeBlock | Forget | RecallRequests | Drain | Fetch
 FromDoor = ToGateway | Leaving
 
 
-def pack(rows: Tensor | None) -> Handed:
+def pack(rows: Tensors | None) -> Handed:
     """Activations as they travel."""
-    if rows is None:
-        return Handed()
-    values = rows.detach().cpu().permute(0, 2, 3, 1).contiguous()
-    dtype = str(rows.dtype).removeprefix("torch.")
-    return Handed(
-        shape=tuple(rows.shape), dtype=dtype, values=memoryview(values.view(torch.uint8).numpy().data)
+    tensors = [dense(tensor.detach().cpu()) for tensor in rows or ()]
+    return Handed(facts=[facts_of(tensor) for tensor in tensors], values=[_raw(tensor) for tensor in tensors])
+
+
+def unpack(handed: Handed) -> Tensors | None:
+    """Activations as they were."""
+    if not handed.facts:
+        return None
+    return tuple(
+        facts.view(bytearray(values)) for facts, values in zip(handed.facts, handed.values, strict=True)
     )
 
 
-def unpack(handed: Handed) -> Tensor | None:
-    """Activations as they were."""
-    if not handed.shape:
-        return None
-    n, c, h, w = handed.shape
-    values = bytearray(handed.values) if handed.values.readonly else handed.values
-    raw = torch.frombuffer(values, dtype=getattr(torch, handed.dtype))
-    return raw.view(n, h, w, c).permute(0, 3, 1, 2)
+def _raw(tensor: Tensor) -> memoryview:
+    """The bytes of a dense tensor as they lie in memory."""
+    flat = tensor.as_strided((tensor.numel(),), (1,))
+    return memoryview(flat.view(torch.uint8).numpy().data)

@@ -4,8 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from torch import Tensor
-
+from slimsched.models.elastic import Tensors
 from slimsched.serving.execution.live.frame_connection import FrameConnection
 from slimsched.serving.execution.live.messages import Fetch
 from slimsched.serving.execution.ray.greeting import Handed, Hello, unpack
@@ -19,7 +18,7 @@ class TcpPeers:
         self._to: dict[str, FrameConnection] = {}
         self._asked: dict[FrameConnection, deque[asyncio.Future[Handed]]] = {}
 
-    async def fetch(self, peer: str, requests: Sequence[int]) -> Tensor | None:
+    async def fetch(self, peer: str, requests: Sequence[int]) -> Tensors | None:
         """Ask the server at `peer`; None when it is gone or has not got them."""
         try:
             connection = self._to.get(peer) or await self._connect(peer)
@@ -29,7 +28,7 @@ class TcpPeers:
         self._asked[connection].append(answer)  # answers come in the order of questions
         connection.send(Fetch(requests=list(requests)))
         rows = unpack(await answer)
-        return rows if rows is None else rows.to(self._device)
+        return rows if rows is None else tuple(tensor.to(self._device) for tensor in rows)
 
     async def _connect(self, peer: str) -> FrameConnection:
         host, _, port = peer.rpartition(":")

@@ -24,11 +24,11 @@ def simulate(
     observers: Sequence[Observer] = (),
     bound_accuracy: float | None = None,
     make: RouterMaker = make_router,
-    examples: int | None = None,
+    sizes: Sequence[int] = (),
 ) -> Trace:
     """Simulate a scenario under a router; the same seed gives the same run, event by event."""
     cluster, load = scenario.cluster, scenario.load
-    stream = load.stream(seed, cluster.models, shares=scenario.shares, examples=examples)
+    stream = load.stream(seed, cluster.models, shares=scenario.shares, sizes=sizes)
     gateway = Gateway(cluster, make(router, cluster, seed), scenario.gateway)
     meter = Meter(cluster.models, from_s=load.warmup_s)
     simulated = SimulatedCluster(

@@ -154,9 +154,7 @@ class GoalRouter:
         crowd = plan.crowd(seen.backlog_s) if plan.limit_s else self._crowd_price(seen, self.target_s)
         own_per_s = self.gains.wait / (plan.limit_s or self.target_s)
         price = self._price(model)
-        return plan.cheapest(
-            seen, price, model.objective_price, crowd / model.worth, own_per_s / model.worth
-        )
+        return plan.cheapest(seen, price, model.objective_price, crowd / model.worth, own_per_s / model.worth)
 
     def knows(self, model: int, path: Path) -> bool:
         """Whether some plan of a model begins with this path."""

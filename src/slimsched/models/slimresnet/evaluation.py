@@ -11,8 +11,8 @@ from slimsched.kernel.errors import DataError
 from slimsched.models.data.image_set import Colours, ImageSet
 from slimsched.models.slimresnet.instance import SegmentInstance, fold
 from slimsched.models.slimresnet.resnet import SlimResNet
+from slimsched.models.slimresnet.width import SEGMENTS, tuple_index
 from slimsched.models.training.augmentation import normalize
-from slimsched.models.width import SEGMENTS, tuple_index
 
 Widths = tuple[float, ...]
 
