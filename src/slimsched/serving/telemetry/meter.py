@@ -64,7 +64,7 @@ class Meter:
                 self._drops[command.reason] += len(command.requests)
 
     def ran(self, event: SegmentFinished) -> None:
-        """Count the energy of a batch; also one that ran by the end of a run, but was not heard of by then."""
+        """Count a batch: one that was heard of, or one that ran by the end of a run and was not."""
         self._active_j += event.energy_j
         self._batches += 1
         self._batched += event.size
