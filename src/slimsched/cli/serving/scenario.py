@@ -1,6 +1,7 @@
 """Options that choose a scenario and its load, shared by the simulating commands."""
 
 import re
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
@@ -78,9 +79,12 @@ def arrival_s(scenario: Scenario, seed: int) -> NDArray[np.float64]:
     return np.array([request.arrival_s for request in stream.take_until(inf)])
 
 
-def faults(kill: list[str], restore: list[str], slow: list[str]) -> tuple[Fault, ...]:
+def faults(
+    kill: list[str], restore: list[str], slow: list[str], leave: Sequence[str] = ()
+) -> tuple[Fault, ...]:
     """Read 'server-0@10s', and 'server-0@10sx2.5' for a slow-down."""
     given = [("kill", text) for text in kill] + [("restore", text) for text in restore]
+    given += [("leave", text) for text in leave]
     given += [("slow", text) for text in slow]
     found = []
     for kind, text in given:

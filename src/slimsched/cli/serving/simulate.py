@@ -1,17 +1,20 @@
 """`slim simulate`: one router on one scenario."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
+from msgspec import Struct
 from rich.console import Console
 
 from slimsched.cli.serving import scenario as options
 from slimsched.cli.table import print_summaries
 from slimsched.kernel.log import LogWriter, log_path
 from slimsched.kernel.observer import Observer
+from slimsched.serving.domain.machine import AUTOSCALER_NAME
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.learning.registry import goal_spec, make_router
@@ -43,6 +46,9 @@ def command(
     kill: Annotated[list[str], typer.Option("--kill", help="Kill a server, as server-0@10s.")] = [],  # noqa: B006
     restore: Annotated[list[str], typer.Option("--restore", help="Bring it back, as server-0@20s.")] = [],  # noqa: B006
     slow: Annotated[list[str], typer.Option("--slow", help="Slow it down, as server-0@5sx2.")] = [],  # noqa: B006
+    leave: Annotated[
+        list[str], typer.Option("--leave", help="Let it finish what it has and go, as server-0@8s.")
+    ] = [],  # noqa: B006
     drain: Annotated[bool, typer.Option("--drain", help="Go on until every request is answered.")] = False,
     log: Annotated[
         Path | None, typer.Option("--log", help="Write the event log (.jsonl or .jsonl.gz).")
@@ -68,13 +74,14 @@ def command(
       slim simulate --router lp --seconds 10 --out runs/lp && slim report runs/lp
     """
     chosen, raw, path = options.choose(scenario, config, accuracy, arrivals, rate, seconds, deadline_ms)
-    chosen = chosen.with_faults(options.faults(kill, restore, slow))
+    chosen = chosen.with_faults(options.faults(kill, restore, slow, leave))
     router = goal_spec(router, min_accuracy=min_accuracy, p99_ms=p99_ms, minimise=minimise)
     beside = "" if config is None else str(path.parent.resolve())
     header = RunSetting(scenario=raw, beside=beside, router=router, seed=seed).header()
     recorder = None
     with ExitStack() as stack:
-        observers: list[Observer] = []
+        steps = ScaleSteps()
+        observers: list[Observer] = [] if chosen.autoscale is None else [steps]
         if log is not None:
             observers.append(stack.enter_context(LogWriter(log, header)))
         if out is not None:
@@ -96,16 +103,33 @@ def command(
         arrays |= energy_bound(chosen.cluster, max(1, trace.summary.arrived) / trace.summary.seconds)
         write_run(out, about, rows, arrays, recorder.frames)
     if as_json:
-        print(msgspec.json.encode(trace.summary).decode())
+        row = msgspec.to_builtins(trace.summary)
+        print(
+            msgspec.json.encode(row if chosen.autoscale is None else row | {"scaling": steps.taken}).decode()
+        )
         return
-    console, row = Console(), trace.summary
-    print_summaries(console, [row], f"{chosen.name}: {chosen.description}")
+    console, summary = Console(), trace.summary
+    print_summaries(console, [summary], f"{chosen.name}: {chosen.description}")
     console.print(
-        f"arrived {row.arrived}, answered {row.completed}, dropped {row.dropped}, "
-        f"unfinished {row.unfinished}, lost {row.lost}, answered twice {row.duplicates}; "
-        f"mean batch {row.batch_mean:.1f}; energy {row.energy_source}; "
-        f"{row.requests_per_wall_s:,.0f} simulated requests a second"
+        f"arrived {summary.arrived}, answered {summary.completed}, dropped {summary.dropped}, "
+        f"unfinished {summary.unfinished}, lost {summary.lost}, answered twice {summary.duplicates}; "
+        f"mean batch {summary.batch_mean:.1f}; energy {summary.energy_source}; "
+        f"{summary.requests_per_wall_s:,.0f} simulated requests a second"
     )
+    for step in steps.taken:
+        console.print(f"autoscaler: {step['servers']} servers from {step['at_s']:.2f} s on, {step['reason']}")
     for written in (log, plot, out):
         if written is not None:
             console.print(f"written: {written}")
+
+
+class ScaleSteps:
+    """An observer that keeps what the autoscaler did."""
+
+    def __init__(self) -> None:
+        self.taken: list[dict[str, Any]] = []
+
+    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        """Note the steps of the autoscaler."""
+        if machine == AUTOSCALER_NAME:
+            self.taken += [{"at_s": now_s, **msgspec.to_builtins(step)} for step in commands]

@@ -29,7 +29,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """The models' shares of the requests; empty: equal ones."""
     faults: tuple[Fault, ...] = ()
     autoscale: AutoscaleOptions | None = None
-    """Limits on how many servers run live; None: all of them, always."""
+    """Limits on how many servers run, simulated or on Ray; None: all of them, always."""
     hosts: tuple[Host | None, ...] = ()
     """How each server sits on its machine when it runs live; None where it can only be simulated."""
     costs: tuple[ServiceCost, ...] = ()

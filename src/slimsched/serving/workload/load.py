@@ -26,10 +26,17 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     min_accuracy: float = 0.0
     plan: str = ""  # the plan that every request states; empty lets the router choose
     urgent_share: float = 0.0  # share of requests with priority 1; the others have 0
+    cancel_share: float = 0.0  # share of requests whose sender hangs up if they are not answered by then
+    cancel_after_s: float = 0.1  # how long after arrival that is
 
     def check(self) -> None:
         """Refuse settings that make no sense, before a run starts."""
         check_load(self.rate_per_s, self.seconds)
+        if not 0.0 <= self.cancel_share <= 1.0 or self.cancel_after_s <= 0.0:
+            raise ConfigError(
+                f"cancel_share is {self.cancel_share:g} and cancel_after_s {self.cancel_after_s:g}; "
+                "give a share from 0 to 1 and a time above 0"
+            )
         if not 0.0 <= self.warmup_s < self.seconds:
             raise ConfigError(
                 f"warmup_s is {self.warmup_s:g} in a run of {self.seconds:g} s; leave time to measure"
@@ -71,4 +78,6 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             min_accuracy=self.min_accuracy,
             plans=[one.tree.index[one.spec.path(self.plan)] if self.plan else NO_PLAN for one in models],
             priorities=urgent.astype(np.int64) if self.urgent_share > 0 else None,
+            impatient=rng.uniform(size=len(times_s)) < self.cancel_share if self.cancel_share > 0 else None,
+            cancel_after_s=self.cancel_after_s,
         )
