@@ -8,16 +8,16 @@ import msgspec
 import typer
 from rich.console import Console
 
-from slimsched.cli.serving import scenario as options
+from slimsched.cli.options import AsJson
 from slimsched.serving.execution.scenario_file import CONFIGS, build_scenario
 from slimsched.serving.execution.simulated.replay import replay
-from slimsched.serving.learning.registry import make_router
+from slimsched.serving.routing.registry import make_router
 from slimsched.serving.telemetry.log import read_log
 
 
 def command(
     log: Annotated[Path, typer.Argument(help="An event log written by slim simulate --log.")],
-    as_json: options.AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Replay an event log into fresh machines and show the first difference, if any.
 

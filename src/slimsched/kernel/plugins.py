@@ -89,6 +89,11 @@ class PluginTable(Generic[T]):
         maker, _ = self._resolve(spec)
         return self._options(maker, frozenset())
 
+    def takes(self, spec: str, name: str) -> bool:
+        """Whether the part that a spec names has a parameter of this name, be it an option or context."""
+        maker, _ = self._resolve(spec)
+        return name in _parameters(maker)
+
     def _read(self, spec: str, context: frozenset[str]) -> tuple[Maker[T], dict[str, Any]]:
         maker, texts = self._resolve(spec)
         return maker, self._values(spec, texts, self._options(maker, context))

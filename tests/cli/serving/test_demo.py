@@ -11,7 +11,7 @@ from slimsched.cli.app import app
 from slimsched.cli.serving.demo import random_holds_per_s
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.learning.registry import SERVING
+from slimsched.serving.routing.registry import SERVING
 from slimsched.serving.telemetry.log import read_log
 from slimsched.serving.telemetry.run_folder import read_run
 

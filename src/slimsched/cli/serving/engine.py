@@ -22,57 +22,59 @@ EngineName = Annotated[
 ]
 Address = Annotated[
     str | None,
-    typer.Option("--address", help="Ray to join, as auto or host:port; left out: one is started here."),
-]
-Attach = Annotated[
-    str, typer.Option("--attach", help="Share the servers of this Ray namespace with other gateways.")
+    typer.Option("--address", help="Ray cluster to join, as auto or host:port; if left out, one is started."),
 ]
 
 
-class EngineChoice(Struct, frozen=True, kw_only=True):
-    """The options that choose an engine."""
+class PoolOptions(Struct, frozen=True, kw_only=True):
+    """Where many simulated runs are done."""
 
-    name: str = "local"
-    address: str | None = None
-    attach: str = ""
+    engine: EngineName = "local"
+    address: Address = None
 
-    def check(self) -> "EngineChoice":
-        """The same if it is possible."""
-        if self.name not in ENGINES:
-            raise UnknownNameError("engine", self.name, ENGINES)
-        if self.name != "ray" and (self.address or self.attach):
-            raise ConfigError("--address and --attach are for --engine ray")
-        return self
+    def open(self) -> Executor | None:
+        """Return the pool that runs are given to; None means processes on this machine."""
+        _check(self.engine, self.address)
+        if self.engine == "local":
+            return None
+        from slimsched.serving.execution.ray.tasks import RayTasks
+
+        return RayTasks(self.address)
 
 
-class Opened:
-    """An engine, when its clock began, and the numbers it gives requests and blocks."""
+class EngineOptions(Struct, frozen=True, kw_only=True):
+    """Where servers run."""
+
+    engine: EngineName = "local"
+    address: Address = None
+    attach: Annotated[
+        str, typer.Option("--attach", help="Share the servers of this Ray namespace with other gateways.")
+    ] = ""
+
+    def check(self) -> None:
+        """Refuse options that do not go together."""
+        _check(self.engine, self.address or self.attach)
+
+
+class OpenEngine:
+    """An engine, when its clock began, and the first number it gives requests and blocks."""
 
     def __init__(self, engine: "Engine", clock_zero_s: float, first_id: int) -> None:
         self.engine, self.clock_zero_s, self.first_id = engine, clock_zero_s, first_id
 
     def watch(self, gateway: Gateway) -> None:
-        """Let the engine see what the gateway has to carry."""
+        """Let the engine see the load of the gateway, so that it can start and stop servers."""
         from slimsched.serving.routing.autoscaler import load_of
 
         if hasattr(self.engine, "load"):
             self.engine.load = lambda: load_of(gateway)
 
 
-def task_pool(engine: str, address: str | None) -> Executor | None:
-    """Where the runs of a sweep are done: None for processes on this machine."""
-    if EngineChoice(name=engine, address=address).check().name == "local":
-        return None
-    from slimsched.serving.execution.ray.tasks import RayTasks
-
-    return RayTasks(address)
-
-
-def open_engine(choice: EngineChoice, scenario: Scenario) -> Opened:
-    """The engine for a scenario's servers; they start when it is started."""
+def open_engine(choice: EngineOptions, scenario: Scenario) -> OpenEngine:
+    """Open the engine for a scenario's servers; they start when the engine is started."""
     from slimsched.serving.execution.live.run import specs_of
 
-    if choice.name == "ray":
+    if choice.engine == "ray":
         from slimsched.serving.execution.ray.engine import join
 
         engine = join(
@@ -81,10 +83,17 @@ def open_engine(choice: EngineChoice, scenario: Scenario) -> Opened:
             namespace=choice.attach,
             autoscale=scenario.autoscale,
         )
-        return Opened(engine, engine.clock_zero_s, engine.first_id)
+        return OpenEngine(engine, engine.clock_zero_s, engine.first_id)
     from slimsched.serving.execution.live.local_engine import LocalEngine
 
     if scenario.autoscale is not None:
-        logging.getLogger("slim.serve").warning("[autoscale] is for --engine ray; all servers run")
+        logging.getLogger("slim.serve").warning("[autoscale] is for --engine ray; here all servers run")
     zero_s = monotonic()
-    return Opened(LocalEngine(specs_of(scenario, zero_s)), zero_s, 0)
+    return OpenEngine(LocalEngine(specs_of(scenario, zero_s)), zero_s, 0)
+
+
+def _check(engine: str, ray_option: str | None) -> None:
+    if engine not in ENGINES:
+        raise UnknownNameError("engine", engine, ENGINES)
+    if engine != "ray" and ray_option:
+        raise ConfigError("--address and --attach are for --engine ray")

@@ -7,8 +7,7 @@ from slimsched.kernel.errors import ConfigError
 from slimsched.serving.api.goal_state import GoalState
 from slimsched.serving.api.refusal import BadRequest, Unavailable
 from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.goal_text import format_goal, parse_goal
+from slimsched.serving.routing.goal import Goal, format_goal, parse_goal
 from slimsched.serving.routing.guard import GuardedRouter
 
 

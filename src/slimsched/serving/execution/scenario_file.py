@@ -26,6 +26,7 @@ from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.routing.autoscaler import AutoscaleOptions
 from slimsched.serving.routing.gateway import GatewayOptions
+from slimsched.serving.routing.goal import parse_goal
 from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.workload.load import Load
 
@@ -60,6 +61,7 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     link: dict[str, Any]
     description: str = ""
     accuracy: str = "measured"
+    goal: str | None = None
     gateway_link: dict[str, Any] | None = None
     gateway: dict[str, Any] = {}
     scheduler: dict[str, Any] = {}
@@ -130,6 +132,7 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
         gateway=_section(file.gateway, GatewayOptions, name, "gateway"),
         telemetry=_section(file.telemetry, TelemetryOptions, name, "telemetry"),
         load=load,
+        goal=None if file.goal is None else parse_goal(file.goal),
         hosts=tuple(hosts),
         costs=tuple(costs) if any(cost != ALONE for cost in costs) else (),
         neighbours_slowdown=file.neighbours_slowdown,

@@ -92,7 +92,7 @@ async def run_live(
     """
     cluster, load = scenario.cluster, scenario.load
     meter = Meter(cluster.accuracy)
-    gateway = Gateway(cluster, make(router, cluster, seed), scenario.gateway)
+    gateway = Gateway(cluster, make(router, cluster, seed, scenario.goal), scenario.gateway)
     zero_s = monotonic() if clock_zero_s is None else clock_zero_s
     engine = engine or LocalEngine(specs_of(scenario, zero_s))
     live = LiveCluster(gateway, engine, (meter, *observers), clock_zero_s=zero_s)
