@@ -14,7 +14,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from slimsched import __version__
 from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.serving.images import demo_images
 from slimsched.cli.serving.live_progress import LiveProgress
@@ -30,9 +29,10 @@ from slimsched.cli.serving.scenario import (
 )
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.key import KEYS
+from slimsched.serving.execution.run_setting import RunSetting
+from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.registry import SERVING, split_specs
 from slimsched.serving.telemetry.bound_curve import energy_bound
-from slimsched.serving.telemetry.log import Header, LogWriter
 from slimsched.serving.telemetry.plots import plot_runs
 from slimsched.serving.telemetry.run_folder import make_folder, trace_arrays, write_run
 from slimsched.serving.telemetry.trace import Trace
@@ -111,7 +111,11 @@ def command(scenario: LiveScenarioOptions, demo: DemoOptions, as_json: AsJson = 
     console = Console(stderr=True)
     _announce(console, chosen, demo, kind)
     make_folder(demo.out)
-    results = [_run(console, chosen, demo, spec, images, labels) for spec in specs]
+    results = []
+    for spec, folder in zip(specs, _log_folders(specs), strict=True):
+        setting = chosen.setting(spec, demo.seed, for_clients=True)
+        progress = LiveProgress(console, _short(spec), chosen.scenario)
+        results.append(_run(chosen.scenario, setting, demo.out / folder, images, labels, progress))
     rows = [_row(result, labels is not None) for result in results]
     _write(demo, chosen, rows, [result.trace for result in results])
     if as_json:
@@ -122,18 +126,18 @@ def command(scenario: LiveScenarioOptions, demo: DemoOptions, as_json: AsJson = 
 
 
 def _choose(scenario: LiveScenarioOptions, demo: DemoOptions) -> Choice:
-    """Read the scenario and set its load; `raw` is the scenario file as it is really run."""
+    """Read the scenario, with what clients are promised, and set its load."""
     load = LoadOptions(arrivals=demo.arrivals, seconds=demo.seconds, deadline_ms=demo.deadline_ms)
     chosen = scenario.read(demo.goal).under(load)
     rate_per_s = demo.load * random_holds_per_s(chosen.scenario.cluster)
-    run = chosen.scenario.for_clients().with_load(rate_per_s=rate_per_s)
-    raw = {
-        **chosen.raw,
-        "load": to_builtins(run.load),
-        "gateway": to_builtins(run.gateway),
-        "scheduler": {**chosen.raw.get("scheduler", {}), **FOR_CLIENTS},
-    }
-    return replace(chosen, scenario=run, raw=raw)
+    return replace(chosen, scenario=chosen.scenario.for_clients().with_load(rate_per_s=rate_per_s))
+
+
+def _as_run(chosen: Choice) -> Choice:
+    """Return the choice with the scenario file as it was really run."""
+    gateway = to_builtins(chosen.scenario.gateway)
+    scheduler = {**chosen.raw.get("scheduler", {}), **FOR_CLIENTS}
+    return replace(chosen, raw={**chosen.raw, "gateway": gateway, "scheduler": scheduler})
 
 
 def random_holds_per_s(cluster: Cluster) -> float:
@@ -160,25 +164,23 @@ def _announce(console: Console, chosen: Choice, demo: DemoOptions, kind: str) ->
 
 
 def _run(
-    console: Console,
-    chosen: Choice,
-    demo: DemoOptions,
-    router: str,
+    scenario: Scenario,
+    setting: RunSetting,
+    folder: Path,
     images: NDArray[np.uint8],
     labels: NDArray[np.int64] | None,
+    progress: LiveProgress,
 ) -> "LiveResult":
-    """Run one router live, with its event log in the folder."""
+    """Run one router live; every process leaves its event log in the folder."""
     from slimsched.serving.execution.live.event_loop import run
     from slimsched.serving.execution.live.run import run_live
+    from slimsched.serving.execution.live.run_log import RunLog
 
-    header = Header(
-        slim=__version__, scenario=chosen.raw, beside=chosen.beside, router=router, seed=demo.seed
-    )
-    log = demo.out / f"events-{_file_name(router)}.jsonl.gz"
-    progress = LiveProgress(console, _short(router), chosen.scenario)
-    with LogWriter(log, header) as writer, progress:
-        observers = (writer, progress)
-        return run(run_live(chosen.scenario, router, images, labels, seed=demo.seed, observers=observers))
+    for old in make_folder(folder).glob("events-*.jsonl.gz"):
+        old.unlink()
+    router, seed = setting.router, setting.seed
+    with progress, RunLog(folder, setting, len(scenario.cluster)) as log:
+        return run(run_live(scenario, router, images, labels, seed=seed, observers=[progress], log=log))
 
 
 def _write(demo: DemoOptions, chosen: Choice, rows: Sequence[Row], traces: Sequence[Trace]) -> None:
@@ -187,7 +189,7 @@ def _write(demo: DemoOptions, chosen: Choice, rows: Sequence[Row], traces: Seque
     arrays = trace_arrays(traces, arrival_s(scenario, demo.seed))
     arrays |= energy_bound(scenario.cluster, scenario.load.rate_per_s)
     summaries = [to_builtins(trace.summary) for trace in traces]
-    write_run(demo.out, chosen.about(demo.seed), summaries, arrays)
+    write_run(demo.out, _as_run(chosen).about(demo.seed), summaries, arrays)
     (demo.out / "comparison.json").write_text(json.dumps(to_builtins(rows), indent=1) + "\n")
     title = f"{scenario.name}: {demo.arrivals} arrivals at {demo.load:g} × what random can hold"
     plot_runs(traces, title, demo.out / "plot.png")
@@ -250,7 +252,8 @@ def _explain(console: Console, rows: Sequence[Row], out: Path) -> None:
         f"accuracy: {rows[0].accuracy_source}; energy: above idle over answered images, so work on dropped "
         f"ones counts too, {rows[0].energy_source}; widths: share of segments at "
         f"{', '.join(rows[0].widths)}\n"
-        f"written: {out}/ (run.json, summary.json, comparison.json, events-*.jsonl.gz, plot.png)",
+        f"written: {out}/ (run.json, summary.json, comparison.json, plot.png, and a folder of "
+        "event logs per router)",
         highlight=False,
     )
 
@@ -260,7 +263,8 @@ def _short(router: str) -> str:
     return SERVING.partition(":")[0] if router == SERVING else router
 
 
-def _file_name(router: str) -> str:
-    """Turn a router's spec into a part of a file name: 'goal' for 'goal:in_time=0.7'."""
-    name = Path(router.partition("[")[0]).name
-    return name.replace(".py:", "-").partition(":")[0]
+def _log_folders(routers: Sequence[str]) -> list[str]:
+    """Name the folders of the routers' event logs: 'goal' for 'goal:in_time=0.7', 'goal-2' for the next."""
+    plain = [Path(spec.partition("[")[0]).name.replace(".py:", "-").partition(":")[0] for spec in routers]
+    earlier = [plain[:number].count(name) for number, name in enumerate(plain)]
+    return [f"{name}-{count + 1}" if count else name for name, count in zip(plain, earlier, strict=True)]

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slimsched.kernel.errors import ConfigError, UnknownNameError
+from slimsched.kernel.log_folder import LogFolder
+from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.gateway import Gateway
 
 if TYPE_CHECKING:
     from slimsched.serving.execution.live.engine import Engine
+    from slimsched.serving.execution.live.run_log import RunLog
 
 ENGINES = ("local", "ray")
 
@@ -59,37 +63,63 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
 class OpenEngine:
     """An engine, when its clock began, and the first number it gives requests and blocks."""
 
-    def __init__(self, engine: "Engine", clock_zero_s: float, first_id: int) -> None:
-        self.engine, self.clock_zero_s, self.first_id = engine, clock_zero_s, first_id
+    def __init__(self, engine: "Engine", clock_zero_s: float, first_id: int, log: "RunLog | None") -> None:
+        self.engine, self.clock_zero_s, self.first_id, self.log = engine, clock_zero_s, first_id, log
 
     def watch(self, gateway: Gateway) -> None:
-        """Let the engine see the load of the gateway, so that it can start and stop servers."""
+        """Let an engine that scales by the load see what the gateway has to carry."""
+        from slimsched.serving.execution.live.engine import LoadWatcher
         from slimsched.serving.routing.autoscaler import load_of
 
-        if hasattr(self.engine, "load"):
-            self.engine.load = lambda: load_of(gateway)
+        if isinstance(self.engine, LoadWatcher):
+            self.engine.watch_load(lambda: load_of(gateway))
 
 
-def open_engine(choice: EngineOptions, scenario: Scenario) -> OpenEngine:
-    """Open the engine for a scenario's servers; they start when the engine is started."""
+def open_engine(
+    choice: EngineOptions, scenario: Scenario, setting: RunSetting, folder: LogFolder | None
+) -> OpenEngine:
+    """Open the engine for a scenario's servers; they start when the engine is started.
+
+    With a folder the run is logged there. Servers on Ray write no logs: they may be on other machines and
+    serve several gateways, each of which logs all that it was told and decided.
+    """
+    return (_open_ray if choice.engine == "ray" else _open_local)(choice, scenario, setting, folder)
+
+
+def _open_ray(
+    choice: EngineOptions, scenario: Scenario, setting: RunSetting, folder: LogFolder | None
+) -> OpenEngine:
     from slimsched.serving.execution.live.run import specs_of
+    from slimsched.serving.execution.ray.engine import join
 
-    if choice.engine == "ray":
-        from slimsched.serving.execution.ray.engine import join
+    engine = join(
+        specs_of(scenario, 0.0),
+        address=choice.address,
+        namespace=choice.attach,
+        autoscale=scenario.autoscale,
+    )
+    log = _open_log(replace(setting, first_id=engine.first_id), folder, servers=0)
+    return OpenEngine(engine, engine.clock_zero_s, engine.first_id, log)
 
-        engine = join(
-            specs_of(scenario, 0.0),
-            address=choice.address,
-            namespace=choice.attach,
-            autoscale=scenario.autoscale,
-        )
-        return OpenEngine(engine, engine.clock_zero_s, engine.first_id)
+
+def _open_local(
+    choice: EngineOptions, scenario: Scenario, setting: RunSetting, folder: LogFolder | None
+) -> OpenEngine:
     from slimsched.serving.execution.live.local_engine import LocalEngine
+    from slimsched.serving.execution.live.run import specs_of
 
     if scenario.autoscale is not None:
         logging.getLogger("slim.serve").warning("[autoscale] is for --engine ray; here all servers run")
-    zero_s = monotonic()
-    return OpenEngine(LocalEngine(specs_of(scenario, zero_s)), zero_s, 0)
+    zero_s, log = monotonic(), _open_log(setting, folder, servers=len(scenario.cluster))
+    return OpenEngine(LocalEngine(specs_of(scenario, zero_s, log)), zero_s, 0, log)
+
+
+def _open_log(setting: RunSetting, folder: LogFolder | None, *, servers: int) -> "RunLog | None":
+    from slimsched.serving.execution.live.run_log import RunLog
+
+    if folder is None:
+        return None
+    return RunLog(folder.run, setting, servers, limit_bytes=folder.limit_bytes)
 
 
 def _check(engine: str, ray_option: str | None) -> None:

@@ -12,9 +12,11 @@ import grpc
 from rich.console import Console
 
 from slimsched.cli.serving.engine import EngineOptions, open_engine
+from slimsched.cli.serving.scenario import Choice
 from slimsched.cli.serving.serve import ServeOptions
 from slimsched.dashboard.live import Dashboard
 from slimsched.kernel.errors import ConfigError, SlimError
+from slimsched.kernel.log_folder import LogFolder
 from slimsched.kernel.observer import Observer
 from slimsched.models.slimresnet import shipped
 from slimsched.models.slimresnet.weights import read_card
@@ -38,12 +40,15 @@ class FrontDoor:
     """A cluster that serves until it is told to stop."""
 
     def __init__(
-        self, scenario: Scenario, engine: EngineOptions, options: ServeOptions, console: Console
+        self, chosen: Choice, engine: EngineOptions, options: ServeOptions, console: Console
     ) -> None:
+        scenario = chosen.scenario.for_clients()
         self._options, self._console, self._names = options, console, scenario.cluster.names
         self._tls = read_tls(options.tls_cert, options.tls_key)
         self._traces = otlp_traces(self._names) if options.otel else None
-        opened = open_engine(engine, scenario)
+        self._folder = log_folder(options.log, options.log_limit)
+        setting = chosen.setting(options.router, for_clients=True)
+        opened = open_engine(engine, scenario, setting, self._folder)
         router = make_router(options.router, scenario.cluster, 0, scenario.goal)
         gateway = Gateway(scenario.cluster, router, scenario.gateway, first_block=opened.first_id)
         opened.watch(gateway)
@@ -56,18 +61,20 @@ class FrontDoor:
         self._service.tally.access_log = options.access_log
         self._metrics = Metrics(gateway, self._service.tally, self._cluster.power_source, options.router)
         self._dashboard = self._open_dashboard(scenario)
-        self._goal = GoalControl(gateway, goal_state(options, scenario))
+        self._goal = GoalControl(gateway, self._cluster.set_goal, goal_state(options, scenario))
         self._open_protocols()
+        self._log = self._metrics.log = opened.log
+        observers += [opened.log] if opened.log is not None else []
         observers += [self._metrics, self._dashboard.view, structured_log.ServerLog(self._names)]
-        if self._traces is not None:
-            observers.append(self._traces.spans)
+        observers += [self._traces.spans] if self._traces is not None else []
 
     async def run(self) -> None:
         """Listen, start the servers, and serve until SIGTERM or Ctrl-C; then drain."""
         if (kept := self._goal.resume()) is not None:
             self._say(f"continuing with the goal that was set before: {kept}")
+        tasks = self._keep_log()
         address = await self._listen()
-        dashboard = asyncio.create_task(self._dashboard.run())
+        tasks.append(asyncio.create_task(self._dashboard.run()))
         stop = asyncio.Event()
         for name in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(name, stop.set)
@@ -80,10 +87,20 @@ class FrontDoor:
             await stop.wait()
             self._say("draining")
             await self._service.drain()
-        dashboard.cancel()
         await asyncio.gather(self._http.stop(), self._grpc.stop())
+        for task in tasks:
+            task.cancel()
+        if self._log is not None:
+            self._log.close()
         if started and self._traces is not None:
             self._traces.close()
+
+    def _keep_log(self) -> list[asyncio.Task[None]]:
+        """Start writing the event log to disk, if there is one."""
+        if self._log is None or self._folder is None:
+            return []
+        self._say(f"event logs: {self._folder.run}")
+        return [asyncio.create_task(self._log.keep(self._folder.make_room))]
 
     def _open_dashboard(self, scenario: Scenario) -> Dashboard:
         return Dashboard(
@@ -156,6 +173,15 @@ def read_tls(cert: Path | None, key: Path | None) -> Tls | None:
     if cert is None or key is None:
         raise ConfigError("TLS needs both --tls-cert and --tls-key")
     return Tls(cert, key)
+
+
+def log_folder(folder: Path | None, limit_mb: float) -> LogFolder | None:
+    """Make the folder of this start's event logs; None if none is asked for."""
+    if folder is None:
+        return None
+    if limit_mb <= 0:
+        raise ConfigError(f"--log-limit is {limit_mb:g}; give megabytes above 0")
+    return LogFolder(folder, int(1e6 * limit_mb))
 
 
 def goal_state(options: ServeOptions, scenario: Scenario) -> GoalState | None:

@@ -6,11 +6,9 @@ from msgspec import Struct
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from slimsched.kernel.observer import GATEWAY_NAME
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.commands import Answer, Drop
-from slimsched.serving.routing.events import RequestsArrived
-from slimsched.serving.scheduling.events import TelemetrySampled
+from slimsched.serving.routing.events import RequestsArrived, TelemetryReceived
 
 
 class LiveProgress:
@@ -44,14 +42,10 @@ class LiveProgress:
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         """Count what one entry of the log says."""
-        if machine != GATEWAY_NAME:
-            if isinstance(event, TelemetrySampled) and self._began_s is not None:
-                passed_s = min(self._seconds, now_s - self._began_s)
-                self._bar.update(
-                    self._task, description=self._text(), completed=passed_s, total=self._seconds
-                )
-            return
-        if isinstance(event, RequestsArrived):
+        if isinstance(event, TelemetryReceived) and self._began_s is not None:
+            passed_s = min(self._seconds, now_s - self._began_s)
+            self._bar.update(self._task, description=self._text(), completed=passed_s, total=self._seconds)
+        elif isinstance(event, RequestsArrived):
             self._began_s = now_s if self._began_s is None else self._began_s
             self._arrived += len(event.requests)
         for command in commands:

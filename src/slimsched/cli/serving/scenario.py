@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from slimsched.kernel.errors import ConfigError
 from slimsched.serving.domain.fault import Fault
+from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
 from slimsched.serving.routing.registry import follows_goal
@@ -115,10 +116,10 @@ class Choice(Struct, frozen=True, kw_only=True):
     path: Path
     is_shipped: bool
 
-    @property
-    def beside(self) -> str:
-        """The folder in which the scenario looks for devices; empty for a scenario that is shipped."""
-        return "" if self.is_shipped else str(self.path.parent)
+    def setting(self, router: str, seed: int = 0, *, for_clients: bool = False) -> RunSetting:
+        """Return what the log of such a run must say, so that it can be replayed."""
+        beside = "" if self.is_shipped else str(self.path.parent.resolve())
+        return RunSetting(scenario=self.raw, beside=beside, router=router, seed=seed, for_clients=for_clients)
 
     def under(self, load: LoadOptions) -> "Choice":
         """Return the same choice under another load."""

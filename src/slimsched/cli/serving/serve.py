@@ -10,9 +10,8 @@ from rich.console import Console
 
 from slimsched.cli.options import with_options
 from slimsched.cli.serving.engine import EngineOptions
-from slimsched.cli.serving.scenario import GoalText, LiveScenarioOptions, RouterSpec, check_goal
+from slimsched.cli.serving.scenario import Choice, GoalText, LiveScenarioOptions, RouterSpec, check_goal
 from slimsched.kernel.errors import ConfigError
-from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.registry import SERVING
 
 LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
@@ -38,6 +37,16 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line.")] = (
         "text"
     )
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log", help="Keep event logs in this folder, one sub-folder per start (see slim replay)."
+        ),
+    ] = None
+    log_limit: Annotated[
+        float,
+        typer.Option("--log-limit", help="Megabytes that --log keeps; the oldest runs are removed first."),
+    ] = 1000.0
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every response.")] = False
     otel: Annotated[
         bool,
@@ -59,6 +68,8 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
 
       slim serve --http-port 9000 --token secret
 
+      slim serve --log logs
+
       slim serve --engine ray --address auto
 
       curl localhost:8000/v2/models/slimresnet
@@ -67,7 +78,7 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
     from slimsched.serving.execution.live.event_loop import run
 
     check_goal(served.goal, [served.router])
-    chosen = scenario.read(served.goal).scenario.for_clients()
+    chosen = scenario.read(served.goal)
     engine.check()
     if served.log_format not in structured_log.FORMATS:
         raise ConfigError(f"--log-format '{served.log_format}' is unknown; use text or json")
@@ -81,7 +92,7 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
     run(_serve(chosen, engine, served, console))
 
 
-async def _serve(scenario: Scenario, engine: EngineOptions, served: ServeOptions, console: Console) -> None:
+async def _serve(chosen: Choice, engine: EngineOptions, served: ServeOptions, console: Console) -> None:
     from slimsched.cli.serving.front_door import FrontDoor  # it needs the event loop, and imports gRPC
 
-    await FrontDoor(scenario, engine, served, console).run()
+    await FrontDoor(chosen, engine, served, console).run()

@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 from rich.console import Console
 
-from slimsched import __version__
 from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.serving.scenario import (
     Choice,
@@ -25,13 +24,13 @@ from slimsched.cli.serving.scenario import (
     check_goal,
 )
 from slimsched.cli.table import print_summaries
+from slimsched.kernel.log import LogWriter, log_path
 from slimsched.kernel.observer import Observer
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.telemetry.bound_curve import BoundCurve, energy_bound
-from slimsched.serving.telemetry.log import Header, LogWriter
 from slimsched.serving.telemetry.plots import plot_runs
 from slimsched.serving.telemetry.recorder import Recorder
-from slimsched.serving.telemetry.run_folder import EVENTS, make_folder, trace_arrays, write_run
+from slimsched.serving.telemetry.run_folder import make_folder, trace_arrays, write_run
 from slimsched.serving.telemetry.trace import Trace
 
 
@@ -93,18 +92,12 @@ def _run(chosen: Choice, simulated: SimulateOptions, *, quiet: bool) -> Trace:
     scenario = chosen.scenario
     observers: list[Observer] = []
     recorder = None
-    header = Header(
-        slim=__version__,
-        scenario=chosen.raw,
-        beside=chosen.beside,
-        router=simulated.spec,
-        seed=simulated.seed,
-    )
+    header = chosen.setting(simulated.spec, simulated.seed).header()
     with ExitStack() as stack:
         if simulated.log is not None:
             observers.append(stack.enter_context(LogWriter(simulated.log, header)))
         if simulated.out is not None:
-            events = make_folder(simulated.out) / EVENTS
+            events = log_path(make_folder(simulated.out))
             observers.append(stack.enter_context(LogWriter(events, header)))
             bound = BoundCurve(scenario.cluster).accuracy
             recorder = Recorder(scenario.cluster, simulated.spec, seconds=scenario.load.seconds, bound=bound)

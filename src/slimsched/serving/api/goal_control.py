@@ -1,5 +1,7 @@
 """The goal of a running cluster: what it is, and how to change it without stopping."""
 
+from collections.abc import Callable
+
 import msgspec
 from msgspec import Struct
 
@@ -18,10 +20,15 @@ class GoalWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class GoalControl:
-    """Swaps the router for one with the new goal; requests under way just meet the new one next."""
+    """Shows the goal and changes it; requests under way meet the new one at their next segment.
 
-    def __init__(self, gateway: Gateway, state: GoalState | None = None) -> None:
-        self._gateway, self._state = gateway, state
+    `set_goal` tells the gateway of a change, so that the change is an event in the log like any other.
+    """
+
+    def __init__(
+        self, gateway: Gateway, set_goal: Callable[[Goal], None], state: GoalState | None = None
+    ) -> None:
+        self._gateway, self._set, self._state = gateway, set_goal, state
 
     def resume(self) -> str | None:
         """Go on with the goal that was set before a restart; None if there is none."""
@@ -72,8 +79,3 @@ class GoalControl:
         if goal.min_accuracy > best:
             raise ConfigError(f"the best widths reach {100 * best:.2f} %; ask for less than that")
         return goal
-
-    def _set(self, goal: Goal) -> None:
-        router = self._gateway.router
-        assert isinstance(router, GuardedRouter)  # or there is no goal to change
-        self._gateway.router = router.with_goal(goal)
