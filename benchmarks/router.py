@@ -19,8 +19,8 @@ from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.learning.environment import RoutingEnv
 from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
-from slimsched.serving.learning.registry import make_router
 from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.registry import make_router
 
 SERVERS = (3, 12, 64)
 
@@ -94,12 +94,12 @@ def main() -> None:
     torch.set_num_threads(1)
     paper = load_scenario("paper", accuracy="paper").with_load(rate_per_s=4000.0)
     print("microseconds a decision, p50 / p99, by servers:")
-    print(f"{'router':28}" + "".join(f"{servers:>16}" for servers in SERVERS))
+    print(f"{'router':31}" + "".join(f"{servers:>16}" for servers in SERVERS))
     for router in (
         "drift-plus-penalty",
         "lp",
         "goal",
-        "goal:minimise=energy:min_accuracy=75",
+        "goal[accuracy>=75, min energy]",
         "ppo-efficient",
     ):
         cells = []
@@ -109,7 +109,7 @@ def main() -> None:
                 continue
             p50, p99 = decision_us(widened(paper.cluster, servers), router)
             cells.append(f"{p50:8.0f} / {p99:5.0f}")
-        print(f"{router[:28]:28}" + "".join(cells))
+        print(f"{router:31}" + "".join(cells))
     print()
     training(paper)
 

@@ -30,10 +30,11 @@ from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.learning.registry import make_router
 from slimsched.serving.routing.events import SegmentFinished, TelemetryReceived
 from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.registry import make_router
 from slimsched.serving.routing.router import Route, Router
 
 ROUTERS = (
@@ -118,9 +119,9 @@ class Watch:
         self.routers: list[Timed] = []
         self.gateway_s = self.telemetry_s = 0.0
 
-    def make(self, spec: str, cluster: Cluster, seed: int) -> Router:
+    def make(self, spec: str, cluster: Cluster, seed: int, goal: Goal | None) -> Router:
         """A timed router."""
-        self.routers.append(Timed(make_router(spec, cluster, seed)))
+        self.routers.append(Timed(make_router(spec, cluster, seed, goal)))
         return self.routers[-1]
 
     def __enter__(self) -> "Watch":

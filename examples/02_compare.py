@@ -5,7 +5,6 @@ python examples/02_compare.py
 
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.comparison import compare
-from slimsched.serving.learning.registry import make_router
 
 scenario = load_scenario("edge-12").with_load(seconds=1.0)
 found = compare(
@@ -15,7 +14,6 @@ found = compare(
     seeds=2,
     workers=1,
     progress=lambda router: None,
-    make=make_router,
 )
 for one in found:
     row = one.summary

@@ -3,14 +3,14 @@
 A router is asked about the head of the queue and answers where, how wide and how many, or None to wait.
 
 python examples/04_your_own_router.py
+slim compare --seconds 2 --routers random,examples/04_your_own_router.py:CalmRouter
 """
 
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.registry import make_router
-from slimsched.serving.routing.router import Route, Router
+from slimsched.serving.routing.router import Route
 
 
 class CalmRouter:
@@ -28,12 +28,13 @@ class CalmRouter:
         return Route(server, width, self._group, f"{1e3 * wait_s:.0f} ms of work ahead")
 
 
-def make(spec: str, cluster: Cluster, seed: int) -> Router:
-    """Ours by name, yours by its own."""
-    return CalmRouter(cluster) if spec == "calm" else make_router(spec, cluster, seed)
+def main() -> None:
+    """Simulate both. A router of yours is named by its file and class, here and in every command."""
+    scenario = load_scenario("paper").with_load(seconds=2.0)
+    for name, router in {"random": "random", "calm": f"{__file__}:CalmRouter"}.items():
+        row = simulate(scenario, router, seed=0).summary
+        print(f"{name:8} {row.bound_share:6.1%} of the bound, p99 {1e3 * row.latency_p99_s:.0f} ms")
 
 
-scenario = load_scenario("paper").with_load(seconds=2.0)
-for router in ("random", "calm"):
-    row = simulate(scenario, router, seed=0, make=make).summary
-    print(f"{router:8} {row.bound_share:6.1%} of the bound, p99 {1e3 * row.latency_p99_s:.0f} ms")
+if __name__ == "__main__":
+    main()

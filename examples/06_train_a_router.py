@@ -14,6 +14,7 @@ from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer, Progress
 from slimsched.serving.learning.rollout import RewardWeights
+from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.registry import make_router
 from slimsched.serving.routing.router import Router
 from slimsched.serving.routing.routers.ppo import PpoRouter
@@ -40,7 +41,7 @@ print(
 )
 
 
-def make(spec: str, cluster: Cluster, seed: int) -> Router:
+def make(spec: str, cluster: Cluster, seed: int, goal: Goal | None) -> Router:
     """The one just trained, or one by name."""
     if spec == "trained":
         return PpoRouter(cluster, Random(seed), trainer.weights(), epsilon=options.epsilon_min)

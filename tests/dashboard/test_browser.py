@@ -112,7 +112,7 @@ def test_a_goal_set_in_the_page_changes_the_widths_served(
         keep("goal")
     browser.find_element("id", "goal-accuracy").clear()
     browser.find_element("css selector", "#goal-form button").click()
-    until(browser, "document.getElementById('goal-says').textContent.includes('needs min_accuracy')")
+    until(browser, "document.getElementById('goal-says').textContent.includes('needs an accuracy floor')")
 
 
 def test_the_page_works_with_the_keyboard_alone(served: Served, browser: Any) -> None:

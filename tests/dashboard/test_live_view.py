@@ -3,7 +3,6 @@
 from slimsched.serving.domain.fault import Fault
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.learning.registry import make_router
 from slimsched.serving.routing.fluid import fluid_optimum
 from slimsched.serving.telemetry.bound_curve import BoundCurve
 from slimsched.serving.telemetry.frame import Frame
@@ -66,7 +65,7 @@ def test_figures_are_those_of_the_last_second() -> None:
 def test_the_guard_of_a_learned_router_is_counted() -> None:
     scenario = load_scenario("paper").with_load(rate_per_s=500.0, seconds=0.5)
     recorder = Recorder(scenario.cluster, "goal", seconds=0.5)
-    simulate(scenario, "goal:shadow=1", seed=0, observers=[recorder], make=make_router)
+    simulate(scenario, "goal:shadow=1", seed=0, observers=[recorder])
     (counted,) = recorder.frames[-1].guard.items()
     assert counted[0] == "shadow: goal"
     assert counted[1] > 10

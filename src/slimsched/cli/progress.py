@@ -12,6 +12,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     TextColumn,
+    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TrainingProgress:
-    """A bar over the epochs with the losses beside it; plain lines where the output is no terminal."""
+    """A bar over the epochs, with the losses beside it; plain lines where the output is not a terminal."""
 
     def __init__(self, epochs: int) -> None:
         self._console = Console(stderr=True)
@@ -37,11 +38,11 @@ class TrainingProgress:
         self._last_line_s = 0.0
 
     def advance(self, step: int, steps: int) -> None:
-        """One step of an epoch is done."""
+        """Show that a step of an epoch is done."""
         self._bar.update(self._task, completed=self._epoch + step / steps)
 
     def report(self, report: "EpochReport") -> None:
-        """One epoch is done."""
+        """Show that an epoch is done."""
         self._epoch = report.epoch
         text = f"loss {report.loss_widest:.3f} / {report.loss_others:.3f}"
         if report.accuracy:
@@ -68,22 +69,42 @@ class TrainingProgress:
 
 
 def image_bar(label: str, total: int) -> Progress:
-    """A bar over images, with one task."""
-    return _bar(label, total, MofNCompleteColumn())
+    """Return a bar over images, with one task; hidden where the output is not a terminal."""
+    return _bar(label, total, MofNCompleteColumn(), TimeRemainingColumn())
 
 
 def byte_bar(label: str) -> Progress:
-    """A bar over bytes, with one task whose total may come later."""
-    return _bar(label, None, DownloadColumn())
+    """Return a bar over bytes, with one task whose total may come later."""
+    return _bar(label, None, DownloadColumn(), TimeRemainingColumn())
 
 
-def _bar(label: str, total: int | None, count: ProgressColumn) -> Progress:
+def request_bar(label: str, total: int) -> Progress:
+    """Return a bar over requests, with one task whose label says how many."""
+    return _bar(label, total, TimeRemainingColumn())
+
+
+def count_bar(label: str, total: int, *, completed: int = 0, quiet: bool = False) -> Progress:
+    """Return a bar over steps, with one task; it disappears at the end, and is not shown where `quiet`."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True)
+    bar.add_task(label, total=total, completed=completed)
+    return bar
+
+
+def cell_bar(label: str, total: int) -> Progress:
+    """Return a bar over the cells of a measurement, with one task."""
+    columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True))
+    bar.add_task(label, total=total)
+    return bar
+
+
+def _bar(label: str, total: int | None, *counts: ProgressColumn) -> Progress:
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        count,
-        TimeRemainingColumn(),
+        *counts,
         console=console,
         disable=not console.is_terminal,
     )

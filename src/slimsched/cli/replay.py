@@ -10,6 +10,7 @@ import typer
 from msgspec import Struct
 from rich.console import Console
 
+from slimsched.cli.options import AsJson
 from slimsched.kernel.errors import DataError
 from slimsched.kernel.log import Header, Log, find_logs
 from slimsched.kernel.replay import Difference, Replayable, Replayed, replay
@@ -18,9 +19,8 @@ from slimsched.kernel.replay import Difference, Replayable, Replayed, replay
 def serving_machines(header: Header) -> Callable[[str], Replayable]:
     """Make the gateway, the schedulers and the autoscaler of a serving run."""
     from slimsched.serving.execution.replay import machines_of
-    from slimsched.serving.learning.registry import make_router
 
-    return machines_of(header, make_router)
+    return machines_of(header)
 
 
 MACHINES: dict[str, Callable[[Header], Callable[[str], Replayable]]] = {
@@ -45,7 +45,7 @@ class Compared(Struct, frozen=True, kw_only=True):
 
 def command(
     path: Annotated[Path, typer.Argument(help="An event log, or the folder of a run.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Replay the event logs of a run into fresh machines and compare every decision.
 

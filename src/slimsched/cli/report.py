@@ -7,13 +7,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from slimsched.cli.options import AsJson
+
 
 def command(
     run_dir: Annotated[Path, typer.Argument(help="A folder left by --out.")],
     out: Annotated[
-        Path | None, typer.Option("--out", help="The HTML file; report.html in the folder unless given.")
+        Path | None, typer.Option("--out", help="The HTML file; report.html in the folder if left out.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the report of a run: one self-contained HTML file, and its pictures as PNG beside it.
 

@@ -1,4 +1,4 @@
-"""Rows of figures as a table for people."""
+"""Figures of runs, as a table for people."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ NARROW = 110
 
 
 def print_summaries(console: Console, rows: Sequence[Summary], title: str) -> None:
-    """One router a row."""
+    """Print one row per router."""
     wide = console.width >= NARROW
     console.print(f"[bold]{title}[/bold]")
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)

@@ -17,18 +17,18 @@ from slimsched.serving.execution.simulated.comparison import Compared
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.learning.experiments import FRONT, front_accuracy
 from slimsched.serving.learning.goal_training import GoalTraining, from_vector, to_vector, train_goal
-from slimsched.serving.learning.registry import goal_spec, make_router, router_names
 from slimsched.serving.routing.cost_to_go import ROW, CostToGo
-from slimsched.serving.routing.goal import goal_of
+from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.guard import GuardedRouter
 from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.registry import make_router
 from slimsched.serving.routing.routers.goal import GoalParameters
 
 PAPER = load_scenario("paper", accuracy="paper")
 
 
 def run(router: str, **load: float):  # type: ignore[no-untyped-def]
-    return simulate(PAPER.with_load(**load), router, make=make_router).summary  # type: ignore[arg-type]
+    return simulate(PAPER.with_load(**load), router).summary  # type: ignore[arg-type]
 
 
 def test_cost_to_go_is_the_best_over_all_ways_to_go_on() -> None:
@@ -67,8 +67,8 @@ def test_far_above_the_full_width_capacity_everyone_is_still_served() -> None:
 
 
 def test_a_limit_on_the_99th_percentile_is_kept_and_room_below_it_is_used() -> None:
-    tight = run("goal:p99_ms=65", rate_per_s=9200.0, seconds=3.0, warmup_s=1.5)
-    loose = run("goal:p99_ms=130", rate_per_s=9200.0, seconds=3.0, warmup_s=1.5)
+    tight = run("goal[p99<=65ms]", rate_per_s=9200.0, seconds=3.0, warmup_s=1.5)
+    loose = run("goal[p99<=130ms]", rate_per_s=9200.0, seconds=3.0, warmup_s=1.5)
     assert 0.85 * 0.065 < tight.latency_p99_s < 1.05 * 0.065
     assert 0.85 * 0.13 < loose.latency_p99_s < 1.05 * 0.13
     assert loose.accuracy > tight.accuracy
@@ -99,7 +99,7 @@ def test_between_two_settings_of_the_rival_its_front_is_a_line() -> None:
 
 @pytest.mark.parametrize("objective", ["energy", "latency"])
 def test_the_objective_is_pushed_down_to_the_accuracy_floor(objective: str) -> None:
-    low = run(f"goal:minimise={objective}:min_accuracy=73", rate_per_s=5000.0, seconds=3.0)
+    low = run(f"goal[accuracy>=73, min {objective}]", rate_per_s=5000.0, seconds=3.0)
     high = run("goal", rate_per_s=5000.0, seconds=3.0)
     assert low.accuracy == pytest.approx(0.73, abs=0.006)
     assert low.energy_j_per_request < 0.6 * high.energy_j_per_request
@@ -189,11 +189,14 @@ def test_in_shadow_mode_the_fallback_decides_and_the_log_says_what_goal_would_do
 @pytest.mark.parametrize(
     ("spec", "remedy"),
     [
-        ("goal:minimise=energy", "needs min_accuracy"),
-        ("goal:minimise=cost:min_accuracy=70", "minimise energy or latency"),
-        ("goal:min_accuracy=high", "is not a number"),
-        ("goal:p99_ms=-5", "give milliseconds"),
-        ("goal:speed=3", "it takes min_accuracy"),
+        ("goal[min energy]", "needs an accuracy floor"),
+        ("goal[min cost, accuracy>=70]", "min energy, min latency"),
+        ("goal[accuracy>=high]", "is not understood"),
+        ("goal[p99<=-5ms]", "is not understood"),
+        ("goal[p99<=5ms", "brackets do not match"),
+        ("goal:speed=3", "its options: shadow"),
+        ("goal:wait=long", "give a number"),
+        ("sed[p99<=5ms]", "follows no goal"),
     ],
 )
 def test_a_goal_that_means_nothing_is_refused_with_a_remedy(spec: str, remedy: str) -> None:
@@ -206,26 +209,13 @@ def test_an_unknown_router_lists_the_learned_ones_too() -> None:
         make_router("best", PAPER.cluster, 0)
 
 
-def test_goals_stated_as_options_become_part_of_the_spec() -> None:
-    assert goal_spec("goal", min_accuracy=75.0, p99_ms=None, minimise="energy") == (
-        "goal:min_accuracy=75.0:minimise=energy"
-    )
-    assert goal_spec("sed", min_accuracy=None) == "sed"
-    with pytest.raises(ConfigError, match="use --router goal"):
-        goal_spec("sed", p99_ms=50.0)
-
-
-def test_percent_and_share_say_the_same() -> None:
-    assert goal_of(min_accuracy=75.0) == goal_of(min_accuracy=0.75)
-
-
-@pytest.mark.parametrize("name", router_names())
-def test_every_router_serves_the_paper_scenario_and_repeats_itself(name: str) -> None:
-    one, two = (run(name, rate_per_s=2000.0, seconds=0.3) for _ in range(2))
-    assert one.completed > 0
-    assert one.lost == one.duplicates == 0
-    assert one.accuracy == two.accuracy
-    assert one.latency_mean_s == two.latency_mean_s
+def test_a_goal_beside_the_spec_is_for_routers_that_state_none_themselves() -> None:
+    given = Goal(p99_s=0.05)
+    for spec, goal in {"goal": given, "goal[p99<=80ms]": Goal(p99_s=0.08)}.items():
+        made = make_router(spec, PAPER.cluster, 0, given)
+        assert isinstance(made, GuardedRouter)
+        assert made.router.goal == goal
+    make_router("sed", PAPER.cluster, 0, given)
 
 
 def test_training_goes_from_parameters_to_parameters() -> None:

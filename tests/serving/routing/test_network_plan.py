@@ -4,9 +4,9 @@ from slimsched.models.slimresnet.width import SEGMENTS
 from slimsched.serving.domain.key import KEYS
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.learning.registry import SERVING, make_router
 from slimsched.serving.routing.guard import GuardedRouter
 from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.registry import SERVING, make_router
 from slimsched.serving.routing.routers.goal import GoalRouter
 
 LAPTOP = load_scenario("laptop")
@@ -80,6 +80,6 @@ def test_requests_that_planned_networks_serve_are_in_time_and_wider_than_the_loa
     work_s = [LAPTOP.cluster.work_s[KEYS[s, 1.0, 1.0 if s else None]] for s in range(SEGMENTS)]
     holds_per_s = float((1.0 / sum(work_s)).sum())
     load = LAPTOP.with_load(rate_per_s=2 * holds_per_s, seconds=4.0, deadline_s=0.25)
-    row = simulate(load, SERVING, make=make_router, drain=True).summary
+    row = simulate(load, SERVING, drain=True).summary
     assert row.slo_attainment > 0.98
     assert row.accuracy_prior > 0.78

@@ -1,44 +1,68 @@
-"""The contract every router keeps, run over the table."""
+"""The contract every router keeps, run over the whole table and over a router of a user's own."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cluster import small_cluster
 from slimsched.kernel.errors import ConfigError, UnknownNameError
-from slimsched.models.slimresnet.width import WIDTHS
+from slimsched.models.width import WIDTHS
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.routing import registry
+from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.registry import ROUTERS, make_router
+from slimsched.serving.routing.registry import ROUTERS, follows_goal, make_router, split_specs
 from slimsched.serving.routing.router import Route
 
 CLUSTER = small_cluster((10.0, 10.0, 3.0, 1.0))
+PAPER = load_scenario("paper", accuracy="paper")
+SHIPPED = Path(registry.__file__).parent / "shipped"
+OWN = Path(__file__).parents[3] / "examples" / "04_your_own_router.py"
+SPECS = [
+    *ROUTERS,
+    f"ppo:{SHIPPED / 'ppo-balanced.safetensors'}",
+    "goal[accuracy>=72, p99<=60ms, min energy]",
+    "sharded[p99<=60ms]:2",
+    f"{OWN}:CalmRouter",
+]
+"""Every router of the table by its plain name, `ppo` with a file, goals in brackets, one of a user's own."""
 
 
-def observations(count: int) -> list[Observation]:
+def cluster_for(spec: str) -> Cluster:
+    """A trained policy is bound to the number of servers it was trained with."""
+    return PAPER.cluster if spec.startswith("ppo") else CLUSTER
+
+
+def observations(count: int, servers: int = len(CLUSTER)) -> list[Observation]:
     """Heads and server states of all kinds, some servers dead."""
-    rng, found = np.random.default_rng(1), []
+    rng, states = np.random.default_rng(1), []
     for number in range(count):
-        seen = Observation(len(CLUSTER))
+        seen = Observation(servers)
         seen.now_s = number * 0.01
         seen.segment = int(rng.integers(4))
         seen.widths = tuple(rng.choice(WIDTHS, size=seen.segment).tolist())
         seen.previous = seen.widths[-1] if seen.widths else None
-        for server in rng.permutation(4)[: int(rng.integers(4))]:
+        for server in rng.permutation(servers)[: int(rng.integers(servers))]:
             seen.set_alive(int(server), False)
         seen.source = int(rng.choice(seen.alive_ids)) if seen.segment else -1
         seen.count = int(rng.integers(1, 40))
         seen.deadline_s = seen.now_s + float(rng.choice([-0.1, 0.05, 0.5, 5.0]))
         seen.fifo = seen.count + int(rng.integers(100))
         seen.arrival_rate_per_s = float(rng.uniform(0, 5000))
-        seen.outstanding[:] = rng.integers(0, 50, size=4)
-        seen.backlog_s[:] = rng.uniform(0, 0.5, size=4)
-        found.append(seen)
-    return found
+        seen.outstanding[:] = rng.integers(0, 50, size=servers)
+        seen.backlog_s[:] = rng.uniform(0, 0.5, size=servers)
+        states.append(seen)
+    return states
 
 
-@pytest.mark.parametrize("name", ROUTERS)
-def test_a_route_names_a_living_server_a_known_width_and_a_group(name: str) -> None:
-    router = make_router(name, CLUSTER, seed=3)
-    for seen in observations(200):
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_route_names_a_living_server_a_known_width_and_a_group(spec: str) -> None:
+    cluster = cluster_for(spec)
+    router = make_router(spec, cluster, seed=3)
+    for seen in observations(200, len(cluster)):
         route = router.route(seen)
         if route is not None:
             assert route.server in seen.alive_ids
@@ -47,13 +71,29 @@ def test_a_route_names_a_living_server_a_known_width_and_a_group(name: str) -> N
             assert route.reason
 
 
-@pytest.mark.parametrize("name", ROUTERS)
-def test_the_same_seed_gives_the_same_routes(name: str) -> None:
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_same_seed_gives_the_same_routes(spec: str) -> None:
     def routes() -> list[Route | None]:
-        router = make_router(name, CLUSTER, seed=3)
-        return [router.route(seen) for seen in observations(100)]
+        cluster = cluster_for(spec)
+        router = make_router(spec, cluster, seed=3)
+        return [router.route(seen) for seen in observations(100, len(cluster))]
 
     assert routes() == routes()
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_router_serves_the_paper_scenario_and_repeats_itself(spec: str) -> None:
+    load = PAPER.with_load(rate_per_s=2000.0, seconds=0.3)
+    one, two = (simulate(load, spec).summary for _ in range(2))
+    assert one.completed > 0
+    assert one.lost == one.duplicates == 0
+    assert one.accuracy == two.accuracy
+    assert one.latency_mean_s == two.latency_mean_s
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_spec_follows_a_goal_if_its_router_takes_one(spec: str) -> None:
+    assert follows_goal(spec) == spec.startswith(("goal", "sharded"))
 
 
 @pytest.mark.parametrize("name", ["jsq", "sed", "speed-jsq", "slackfit", "lp"])
@@ -98,10 +138,45 @@ def test_under_pressure_widths_get_narrower(name: str) -> None:
 
 def test_options_follow_the_name() -> None:
     make_router("lp:margin=1.2:every_s=0.5", CLUSTER, seed=0)
-    with pytest.raises(ConfigError, match="router 'lp' has no option 'speed'; it takes every_s, margin"):
+    with pytest.raises(
+        ConfigError, match=r"unknown option 'speed'; its options: every_s \(a number\), margin"
+    ):
         make_router("lp:speed=1", CLUSTER, seed=0)
-    with pytest.raises(ConfigError, match="'fast' is not a number"):
+    with pytest.raises(ConfigError, match="margin is 'fast'; give a number"):
         make_router("lp:margin=fast", CLUSTER, seed=0)
+    with pytest.raises(ConfigError, match="size is 'many'; give a whole number"):
+        make_router("sharded:many", CLUSTER, seed=0)
+    with pytest.raises(ConfigError, match="shadow is 'maybe'; give true or false"):
+        make_router("goal:shadow=maybe", CLUSTER, seed=0)
+
+
+def test_a_list_of_routers_is_split_at_commas_outside_brackets() -> None:
+    assert split_specs("sed, goal[accuracy>=75, p99<=60ms]:shadow=true,lp:margin=2,") == [
+        "sed",
+        "goal[accuracy>=75, p99<=60ms]:shadow=true",
+        "lp:margin=2",
+    ]
+
+
+def test_a_class_that_does_not_route_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("class Lazy:\n    pass\n")
+    with pytest.raises(ConfigError, match=r"is not a router: give it a method route"):
+        make_router(f"{tmp_path}/own.py:Lazy", CLUSTER, seed=0)
+
+
+def test_a_router_of_your_own_gets_typed_options_and_the_goal(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from typing import Literal\n"
+        "class Own:\n"
+        "    def __init__(self, cluster, rng, goal=None, *, way: Literal['left', 'right'] = 'left',"
+        " often: int = 1):\n"
+        "        self.servers, self.goal, self.way, self.often = len(cluster), goal, way, often\n"
+        "    def route(self, seen): return None\n"
+    )
+    own = make_router(f"{tmp_path}/own.py:Own[p99<=60ms]:way=right:often=3", CLUSTER, seed=0)
+    assert vars(own) == {"servers": 4, "goal": Goal(p99_s=0.06), "way": "right", "often": 3}
+    with pytest.raises(ConfigError, match="way is 'up'; give one of left, right"):
+        make_router(f"{tmp_path}/own.py:Own:way=up", CLUSTER, seed=0)
 
 
 def test_an_unknown_router_is_answered_with_the_known_ones() -> None:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from slimsched.cli.options import AsJson
+
 app = typer.Typer(no_args_is_help=True)
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz"
@@ -14,7 +16,7 @@ MD5 = "03b5dce01913d631647c71ecec9e9cb8"
 
 @app.callback()
 def root() -> None:
-    """Group of commands."""
+    """Commands for data sets."""
 
 
 @app.command()
@@ -25,7 +27,7 @@ def fetch(
     url: Annotated[str, typer.Option("--url", help="A mirror of the official archive.")] = URL,
     md5: Annotated[str, typer.Option("--md5", hidden=True)] = MD5,
 ) -> None:
-    """Download the official CIFAR-100 (161 MB), go on where an earlier try stopped, and check its hash.
+    """Download the official CIFAR-100 (161 MB), continue where an earlier try stopped, and check its hash.
 
     Example: slim data fetch --data data/
     """
@@ -47,9 +49,9 @@ def fetch(
 @app.command()
 def check(
     data: Annotated[Path, typer.Option("--data", envvar="SLIM_DATA", help="Folder to look into.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Read a data folder and say what it holds; CIFAR-100 is checked against its hash.
+    """Read a data folder and show what it holds; CIFAR-100 is checked against its hash.
 
     Example: slim data check --data data/
     """

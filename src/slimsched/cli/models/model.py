@@ -5,11 +5,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
 
-from slimsched.cli.models import check, new
+from slimsched.cli.options import AsJson, with_options
 
 if TYPE_CHECKING:
+    import torch
+
+    from slimsched.models.data.image_set import Colours, ImageSet
+    from slimsched.models.slimresnet.resnet import SlimResNet
+    from slimsched.models.training.checkpoint import Progress
     from slimsched.models.training.loop import EpochReport
+    from slimsched.models.training.recipe import Recipe
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -18,84 +25,56 @@ DataOption = Annotated[
     typer.Option(
         "--data",
         envvar="SLIM_DATA",
-        help="Folder with CIFAR-100 (released or packed), or with one sub-folder of images a class.",
+        help="Folder with CIFAR-100 (released or packed), or with one sub-folder of images per class.",
     ),
-]
-OptionalDataOption = Annotated[
-    Path | None,
-    typer.Option("--data", envvar="SLIM_DATA", help="Test images; for a model folder also an .npz file."),
 ]
 ModelOption = Annotated[
     Path | None,
-    typer.Option("--model", help="Folder that slim model train wrote; the shipped model when left out."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
-FolderArgument = Annotated[
-    Path | None, typer.Argument(metavar="[DIR]", help="Model folder: any model; see docs/models.md.")
+    typer.Option("--model", help="Folder that slim model train wrote; the shipped model if left out."),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 
 
 @app.callback()
 def root() -> None:
-    """Group of commands."""
+    """Commands for the slimmable network."""
 
 
-app.command("new")(new.command)
-app.command("check")(check.command)
+class TrainOptions(Struct, frozen=True, kw_only=True):
+    """What to train on, by which recipe, and where to put the model."""
+
+    data: DataOption
+    config: Annotated[
+        Path, typer.Option("--config", help="Recipe file, such as configs/train-cifar100.toml.")
+    ]
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for checkpoints, training curves and the model.")
+    ] = Path("runs/train")
+    teacher: Annotated[
+        Path | None, typer.Option("--teacher", help="Model to learn from, if the recipe asks for one.")
+    ] = None
+    device: DeviceOption = "auto"
 
 
 @app.command()
-def train(
-    data: DataOption,
-    config: Annotated[
-        Path, typer.Option("--config", help="Recipe file, such as configs/train-cifar100.toml.")
-    ],
-    out: Annotated[Path, typer.Option("--out", help="Folder for checkpoints, scalars and the model.")] = Path(
-        "runs/train"
-    ),
-    teacher: Annotated[
-        Path | None, typer.Option("--teacher", help="Model to learn from, where the recipe says so.")
-    ] = None,
-    device: DeviceOption = "auto",
-) -> None:
-    """Train a slimmable network; run it again with the same --out to go on after an interruption.
+@with_options
+def train(options: TrainOptions) -> None:
+    """Train a slimmable network; run it again with the same --out to continue after an interruption.
 
     Example: slim model train --data photos/ --config configs/train-folder.toml --out runs/photos
     """
-    from slimsched.cli.progress import TrainingProgress
     from slimsched.models.data.dataset import open_images
     from slimsched.models.device import pick_device
-    from slimsched.models.slimresnet.weights import TRAINED, ModelCard, load, save
-    from slimsched.models.training.loop import train as train_network
+    from slimsched.models.slimresnet.weights import TRAINED, ModelCard, save
     from slimsched.models.training.recipe import read_recipe
-    from slimsched.models.training.run_log import RunLog
 
-    recipe = read_recipe(config)
-    images = open_images(data, "train", side=recipe.network.image_size)
-    chosen = pick_device(device)
-    tutor = load(teacher).net.to(chosen) if teacher is not None else None
+    recipe, device, out = read_recipe(options.config), pick_device(options.device), options.out
+    images = open_images(options.data, "train", side=recipe.network.image_size)
     held_out = None
     if recipe.training.held_out:
         images, held_out = images.split(recipe.training.held_out, seed=recipe.training.seed)
     colours = images.colours()
-    with RunLog(out) as log, TrainingProgress(recipe.training.epochs) as progress:
-
-        def report(epoch: "EpochReport") -> None:
-            log.write(epoch)
-            progress.report(epoch)
-
-        net, last = train_network(
-            recipe,
-            images,
-            colours=colours,
-            folder=out,
-            device=chosen,
-            held_out=held_out,
-            teacher=tutor,
-            report=report,
-            advance=progress.advance,
-        )
+    net, last = _train(options, recipe, images, held_out, colours, device)
     card = ModelCard(
         name=out.name,
         shape=net.shape,
@@ -104,93 +83,122 @@ def train(
         recipe=recipe,
         epochs=last.epoch,
         training_s=round(last.seconds, 1),
-        trained_on=f"{len(images)} images, {chosen}",
+        trained_on=f"{len(images)} images, {device}",
     )
     save(out, TRAINED, net, card)
     typer.echo(f"trained {last.epoch} epochs in {last.seconds / 60:.1f} min; model in {out}")
 
 
-@app.command()
-def evaluate(
-    folder: FolderArgument = None,
-    data: OptionalDataOption = None,
+def _train(
+    options: TrainOptions,
+    recipe: "Recipe",
+    images: "ImageSet",
+    held_out: "ImageSet | None",
+    colours: "Colours",
+    device: "torch.device",
+) -> "tuple[SlimResNet, Progress]":
+    """Train, with a progress bar and a log; return the network and how far it got."""
+    from slimsched.cli.progress import TrainingProgress
+    from slimsched.models.slimresnet.weights import load
+    from slimsched.models.training.loop import train as train_network
+    from slimsched.models.training.run_log import RunLog
+
+    teacher = load(options.teacher).net.to(device) if options.teacher is not None else None
+    with RunLog(options.out) as log, TrainingProgress(recipe.training.epochs) as progress:
+
+        def report(epoch: "EpochReport") -> None:
+            log.write(epoch)
+            progress.report(epoch)
+
+        return train_network(
+            recipe,
+            images,
+            colours=colours,
+            folder=options.out,
+            device=device,
+            held_out=held_out,
+            teacher=teacher,
+            report=report,
+            advance=progress.advance,
+        )
+
+
+class EvaluateOptions(Struct, frozen=True, kw_only=True):
+    """Which model to evaluate, on what, at which widths."""
+
+    data: DataOption
     widths: Annotated[
         list[str] | None,
         typer.Option("--widths", help="'0.5', '0.25,0.5,0.75,1.0' or 'all'; may be given several times."),
-    ] = None,
-    model: ModelOption = None,
-    device: DeviceOption = "auto",
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Images at a time.")] = 250,
+    ] = None
+    model: ModelOption = None
+    device: DeviceOption = "auto"
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Images at a time.")] = 250
     bits: Annotated[
         Path | None,
-        typer.Option("--bits", help="With --widths all: write which image is right, one bit each."),
-    ] = None,
-    agreement: Annotated[
-        bool, typer.Option("--agreement", help="With DIR: no labels; compare plans with the widest one.")
-    ] = False,
-    examples: Annotated[
-        int, typer.Option("--examples", min=1, help="With --agreement and no data: random inputs.")
-    ] = 256,
-    as_json: JsonOption = False,
-) -> None:
-    """Measure top-1 accuracy on the test images; the paper's eight tuples unless told otherwise.
+        typer.Option("--bits", help="With --widths all: write which images are right, one bit each."),
+    ] = None
 
-    With a model folder: measure every plan of that model and write its quality.npz.
 
-    Examples:
+@app.command()
+@with_options
+def evaluate(options: EvaluateOptions, as_json: AsJson = False) -> None:
+    """Measure top-1 accuracy on the test images; at the paper's eight tuples unless told otherwise.
 
-      slim model evaluate --data data/ --widths 0.25 --widths 0.25,0.5,0.75,1.0 --json
-
-      slim model evaluate mymodel --agreement
+    Example: slim model evaluate --data data/ --widths 0.25 --widths 0.25,0.5,0.75,1.0 --json
     """
-    if folder is not None:
-        from slimsched.cli.models.evaluate import evaluate_folder
-
-        evaluate_folder(
-            folder, data, agreement=agreement, examples=examples, batch=batch, device=device, as_json=as_json
-        )
-        return
     from slimsched.cli.models.table import accuracy_table, read_tuples
     from slimsched.cli.progress import image_bar
     from slimsched.kernel.errors import ConfigError
     from slimsched.models.correctness import write_correctness
     from slimsched.models.data.dataset import open_images
     from slimsched.models.device import pick_device
-    from slimsched.models.slimresnet.evaluation import Evaluator, accuracy_percent
+    from slimsched.models.evaluation import Evaluator, accuracy_percent
     from slimsched.models.slimresnet.weights import load
-    from slimsched.models.slimresnet.width import WIDTH_TUPLES, format_widths
+    from slimsched.models.width import WIDTH_TUPLES
 
-    if data is None:
-        raise ConfigError("name the test images with --data or SLIM_DATA")
-    tuples = read_tuples(widths)
-    if bits is not None and tuples != list(WIDTH_TUPLES):
+    tuples = read_tuples(options.widths)
+    if options.bits is not None and tuples != list(WIDTH_TUPLES):
         raise ConfigError("--bits stores all 256 tuples; add --widths all")
-    trained = load(model)
-    images = open_images(data, "test", side=trained.card.shape.image_size, classes=trained.card.classes)
-    evaluator = Evaluator(trained.net.to(pick_device(device)), trained.card.colours)
+    trained = load(options.model)
+    shape, classes = trained.card.shape, trained.card.classes
+    images = open_images(options.data, "test", side=shape.image_size, classes=classes)
+    evaluator = Evaluator(trained.net.to(pick_device(options.device)), trained.card.colours)
     with image_bar(f"{len(tuples)} tuples", len(images)) as bar:
         correct = evaluator.correct(
-            images, tuples, batch=batch, advance=lambda done: bar.advance(bar.task_ids[0], done)
+            images, tuples, batch=options.batch, advance=lambda done: bar.advance(bar.task_ids[0], done)
         )
-    if bits is not None:
-        write_correctness(bits, correct)
-    found = {pick: accuracy_percent(row) for pick, row in zip(tuples, correct, strict=True)}
+    if options.bits is not None:
+        write_correctness(options.bits, correct)
+    percent = {pick: accuracy_percent(row) for pick, row in zip(tuples, correct, strict=True)}
     if as_json:
-        uniform = {str(pick[0]): value for pick, value in found.items() if len(set(pick)) == 1}
-        mixed = {format_widths(pick): value for pick, value in found.items() if len(set(pick)) > 1}
-        typer.echo(json.dumps({"uniform": uniform, "mixed": mixed}))
+        typer.echo(json.dumps(_by_kind(percent)))
     else:
-        accuracy_table(found, trained.card.shape, images=len(images), paper=model is None)
+        accuracy_table(percent, shape, images=len(images), paper=options.model is None)
+
+
+def _by_kind(percent: dict[tuple[float, ...], float]) -> dict[str, dict[str, float]]:
+    """Separate tuples of one width from mixed ones, for JSON."""
+    from slimsched.models.width import format_widths
+
+    return {
+        "uniform": {str(pick[0]): value for pick, value in percent.items() if len(set(pick)) == 1},
+        "mixed": {format_widths(pick): value for pick, value in percent.items() if len(set(pick)) > 1},
+    }
 
 
 @app.command()
 def pareto(
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw it into this .png, .svg or .pdf.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the set into this .png, .svg or .pdf.")
+    ] = None,
     bits: Annotated[
         Path | None,
-        typer.Option("--bits", help="File from slim model evaluate --bits; else the shipped one."),
+        typer.Option(
+            "--bits", help="File that slim model evaluate --bits wrote; the shipped one if left out."
+        ),
     ] = None,
-    as_json: JsonOption = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the width tuples that no other beats in accuracy for the same arithmetic.
 
@@ -200,7 +208,7 @@ def pareto(
     from slimsched.models.correctness import read_correctness
     from slimsched.models.pareto import all_points, pareto_set
     from slimsched.models.slimresnet.shape import SLIM_RESNET
-    from slimsched.models.slimresnet.width import format_widths
+    from slimsched.models.width import format_widths
 
     points = all_points(SLIM_RESNET, read_correctness(bits))
     best = pareto_set(points)
@@ -219,20 +227,11 @@ def pareto(
 
 
 @app.command()
-def info(folder: FolderArgument = None, model: ModelOption = None, as_json: JsonOption = False) -> None:
-    """Say what a model is: spec, plans, figures, quality; without DIR, the shipped network's card.
+def info(model: ModelOption = None, as_json: AsJson = False) -> None:
+    """Show what a model is: shape, arithmetic and weights by width, accuracy, training, hash.
 
-    Examples:
-
-      slim model info --json
-
-      slim model info mymodel
+    Example: slim model info --json
     """
-    if folder is not None:
-        from slimsched.cli.models.info import show_folder
-
-        show_folder(folder, as_json=as_json)
-        return
     from slimsched.cli.models.table import describe, info_table
     from slimsched.models.slimresnet.weights import load
 

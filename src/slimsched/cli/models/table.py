@@ -17,7 +17,7 @@ Widths = tuple[float, ...]
 
 
 def read_tuples(texts: list[str] | None) -> list[Widths]:
-    """The tuples asked for: the paper's eight when none are named, 'all' for the 256."""
+    """Read the width tuples: the paper's eight if none are named, all 256 for 'all'."""
     if not texts:
         return [*UNIFORM, *MIXED]
     if texts == ["all"]:
@@ -25,14 +25,14 @@ def read_tuples(texts: list[str] | None) -> list[Widths]:
     return list(dict.fromkeys(parse_widths(text) for text in texts))
 
 
-def accuracy_table(found: dict[Widths, float], shape: NetworkShape, *, images: int, paper: bool) -> None:
-    """Accuracy of each tuple beside its arithmetic and, for the shipped model, the paper's figure."""
+def accuracy_table(percent: dict[Widths, float], shape: NetworkShape, *, images: int, paper: bool) -> None:
+    """Print each tuple's accuracy beside its arithmetic and, for the shipped model, the paper's figure."""
     table = Table(title=f"top-1 accuracy on {images} images", title_justify="left")
     table.add_column("widths")
     for column in ("million MACs", "accuracy %", *(["paper %"] if paper else [])):
         table.add_column(column, justify="right")
-    for widths, percent in found.items():
-        row = [format_widths(widths), f"{shape.total_macs(widths) / 1e6:.1f}", f"{percent:.2f}"]
+    for widths, value in percent.items():
+        row = [format_widths(widths), f"{shape.total_macs(widths) / 1e6:.1f}", f"{value:.2f}"]
         if paper:
             row.append(f"{PAPER_PERCENT[widths]:.2f}" if widths in PAPER_PERCENT else "")
         table.add_row(*row)
@@ -40,7 +40,7 @@ def accuracy_table(found: dict[Widths, float], shape: NetworkShape, *, images: i
 
 
 def pareto_table(best: "list[ParetoPoint]") -> None:
-    """The Pareto set, cheapest first."""
+    """Print the Pareto set, cheapest first."""
     table = Table(title=f"{len(best)} of {len(WIDTH_TUPLES)} tuples are Pareto-optimal", title_justify="left")
     table.add_column("widths")
     table.add_column("million MACs", justify="right")
@@ -51,7 +51,7 @@ def pareto_table(best: "list[ParetoPoint]") -> None:
 
 
 def describe(card: "ModelCard") -> dict[str, Any]:
-    """A model's facts, ready for JSON."""
+    """Return a model's facts, ready for JSON."""
     shape = card.shape
     return {
         "name": card.name,
@@ -72,7 +72,7 @@ def describe(card: "ModelCard") -> dict[str, Any]:
 
 
 def info_table(facts: dict[str, Any]) -> None:
-    """A model's facts for people."""
+    """Print a model's facts for people."""
     table = Table(show_header=False, title=facts["name"], title_justify="left")
     table.add_column(style="bold")
     table.add_column()

@@ -2,37 +2,23 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from slimsched.cli.serving import scenario as options
+from slimsched.cli.options import AsJson, with_options
+from slimsched.cli.serving.terms import ServerOptions, TermsOptions
 
 
+@with_options
 def command(
     files: Annotated[list[Path], typer.Argument(help="Pictures of any size.", metavar="IMAGE...")],
-    url: Annotated[
-        str, typer.Option("--url", envvar="SLIM_URL", help="The server.")
-    ] = "http://127.0.0.1:8000",
-    token: Annotated[str, typer.Option("--token", envvar="SLIM_TOKEN", help="Its bearer token.")] = "",
-    ca_file: Annotated[
-        Path | None, typer.Option("--ca-file", help="Certificate to trust for https (PEM).")
-    ] = None,
-    width: Annotated[float | None, typer.Option("--width", help="Width of every segment.")] = None,
-    min_accuracy: Annotated[
-        float | None, typer.Option("--min-accuracy", help="Least expected accuracy, percent or share.")
-    ] = None,
-    deadline_ms: Annotated[
-        float | None, typer.Option("--deadline-ms", help="Give up after this time.")
-    ] = None,
-    priority: Annotated[int | None, typer.Option("--priority", help="Higher goes first.")] = None,
-    max_energy_mj: Annotated[
-        float | None, typer.Option("--max-energy-mj", help="Most energy an image may take.")
-    ] = None,
-    as_json: options.AsJson = False,
+    server: ServerOptions,
+    terms: TermsOptions,
+    as_json: AsJson = False,
 ) -> None:
-    """Classify pictures: the middle square of each, scaled to 32 × 32, sent to a running `slim serve`.
+    """Classify pictures: send the middle square of each, scaled to 32 × 32, to a running `slim serve`.
 
     Examples:
 
@@ -45,18 +31,11 @@ def command(
     from slimsched.models.data.image_folder import load_square
     from slimsched.serving.api.client import Client
 
-    with Client(url, token=token, ca_file=None if ca_file is None else str(ca_file)) as client:
-        found = []
+    rows: list[dict[str, Any]] = []
+    with Client(server.url, token=server.token, ca_file=server.ca_path) as client:
         for file in files:
-            answer = client.classify(
-                load_square(file, 32),
-                width=width,
-                min_accuracy=min_accuracy,
-                deadline_ms=deadline_ms,
-                priority=priority,
-                max_energy_mj=max_energy_mj,
-            )
-            found.append(
+            answer = client.classify(load_square(file, 32), **terms.given())
+            rows.append(
                 {
                     "file": str(file),
                     "class": int(answer.classes[0]),
@@ -66,14 +45,13 @@ def command(
                 }
             )
             if not as_json:
-                _print(found[-1])
+                _print(rows[-1])
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(rows, indent=1))
 
 
-def _print(row: dict[str, object]) -> None:
+def _print(row: dict[str, Any]) -> None:
     receipt = row["receipt"]
-    assert isinstance(receipt, dict)
     spent_ms = receipt["queue_ms"] + receipt["compute_ms"] + receipt["network_ms"]
     Console(soft_wrap=True).print(
         f"{row['file']}: [bold]{row['label']}[/bold] ({row['confidence']:.0%})  "

@@ -3,52 +3,71 @@
 import json
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from slimsched.cli.serving import engine as engines
-from slimsched.cli.serving import scenario as options
+from slimsched.cli.options import AsJson, Seed, with_options
+from slimsched.cli.progress import count_bar
+from slimsched.cli.serving.engine import PoolOptions
+from slimsched.cli.serving.scenario import (
+    Choice,
+    GoalText,
+    LoadOptions,
+    Out,
+    Plot,
+    RouterList,
+    ScenarioOptions,
+    Seeds,
+    Workers,
+    arrival_s,
+    check_goal,
+)
 from slimsched.cli.table import print_summaries
 from slimsched.kernel.errors import ConfigError
-from slimsched.serving.execution.simulated.comparison import compare
-from slimsched.serving.learning.registry import make_router
+from slimsched.serving.execution.simulated.comparison import Compared, compare
+from slimsched.serving.routing.registry import split_specs
 from slimsched.serving.telemetry.bound_curve import energy_bound
 from slimsched.serving.telemetry.plots import plot_runs
 from slimsched.serving.telemetry.run_folder import make_folder, trace_arrays, write_run
 
-DEFAULT = "random,round-robin,jsq,power-of-two,sed,speed-jsq,drift-plus-penalty,slackfit,lp"
+CLASSICAL = "random,round-robin,jsq,power-of-two,sed,speed-jsq,drift-plus-penalty,slackfit,lp"
 
 
-def command(
-    scenario: options.ScenarioName = "paper",
-    routers: Annotated[str, typer.Option("--routers", help="Comma-separated names.")] = DEFAULT,
-    config: options.ConfigFile = None,
-    accuracy: options.Accuracy = None,
-    arrivals: options.Arrivals = None,
-    rate: options.Rate = None,
-    seconds: options.Seconds = None,
-    deadline_ms: options.Deadline = None,
+class CompareOptions(Struct, frozen=True, kw_only=True):
+    """What to compare, and how often."""
+
+    routers: RouterList = ""
+    goal: GoalText = None
     warmup: Annotated[
-        float, typer.Option("--warmup", help="Seconds at the start that are left out of all figures.")
-    ] = 0.0,
-    seed: options.Seed = 0,
-    seeds: Annotated[
-        int, typer.Option("--seeds", help="Runs a router; means and 95 % intervals over them.")
-    ] = 1,
-    engine: engines.EngineName = "local",
-    address: engines.Address = None,
-    workers: Annotated[int, typer.Option("--workers", help="Processes; 0: one a core.")] = 0,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw latency, front and widths to a PNG.")
-    ] = None,
-    out: options.Out = None,
-    as_json: options.AsJson = False,
+        float, typer.Option("--warmup", help="Seconds at the start that all figures leave out.")
+    ] = 0.0
+    seed: Seed = 0
+    seeds: Seeds = 1
+    workers: Workers = 0
+    plot: Plot = None
+    out: Out = None
+
+    def specs(self) -> list[str]:
+        """List the routers to compare; the classical ones, and `goal` where a goal is given."""
+        specs = split_specs(self.routers or CLASSICAL + (",goal" if self.goal is not None else ""))
+        check_goal(self.goal, specs)
+        return specs
+
+
+@with_options
+def command(
+    scenario: ScenarioOptions,
+    load: LoadOptions,
+    compared: CompareOptions,
+    pool: PoolOptions,
+    as_json: AsJson = False,
 ) -> None:
-    """Compare routers on a scenario.
+    """Compare routers on a scenario; the classical routers if none are named.
 
     Examples:
 
@@ -56,50 +75,65 @@ def command(
 
       slim compare --routers random,sed,lp --seconds 10 --warmup 2 --seeds 5 --json
 
-      slim compare --routers drift-plus-penalty,goal:p99_ms=80,goal:minimise=energy:min_accuracy=75
+      slim compare --routers "drift-plus-penalty,goal[p99<=80ms],goal[accuracy>=75, min energy]"
+
+      slim compare --routers sed,my_router.py:MyRouter:speed=3 --seconds 10
 
       slim compare --arrivals trace.csv.gz --rate 5000 --seconds 30 --plot compare.png
 
       slim compare --seconds 10 --out runs/routers && slim report runs/routers
     """
-    if seeds < 1:
-        raise ConfigError(f"--seeds is {seeds}; give 1 or more")
-    chosen, raw, _ = options.choose(scenario, config, accuracy, arrivals, rate, seconds, deadline_ms)
-    chosen = chosen.with_load(warmup_s=warmup)
-    names = [name.strip() for name in routers.split(",") if name.strip()]
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=as_json, transient=True) as bar:
-        task = bar.add_task(f"simulating {chosen.name}", total=len(names) * seeds)
-        found = compare(
-            chosen,
-            names,
-            seed=seed,
-            seeds=seeds,
-            workers=workers or os.cpu_count() or 1,
-            progress=lambda router: bar.update(task, advance=1, description=f"{router} done"),
-            make=make_router,
-            pool=engines.task_pool(engine, address),
-        )
-    if plot is not None:
-        plot_runs([one.trace for one in found], f"{chosen.name}, seed {seed}", plot)
-    rows = [{**msgspec.to_builtins(one.summary), "ci95": one.ci95} for one in found]
-    if out is not None:
-        about = options.about(chosen, raw, seed, seeds)
-        arrays = trace_arrays([one.trace for one in found], options.arrival_s(chosen, seed))
-        first = found[0].trace.summary
-        arrays |= energy_bound(chosen.cluster, max(1, first.arrived) / first.seconds)
-        write_run(make_folder(out), about, rows, arrays)
+    if compared.seeds < 1:
+        raise ConfigError(f"--seeds is {compared.seeds}; give 1 or more")
+    chosen = scenario.read(compared.goal).under(load)
+    chosen = replace(chosen, scenario=chosen.scenario.with_load(warmup_s=compared.warmup))
+    runs = _run(chosen, compared, pool, quiet=as_json)
+    if compared.plot is not None:
+        title = f"{chosen.scenario.name}, seed {compared.seed}"
+        plot_runs([one.trace for one in runs], title, compared.plot)
+    rows = [{**msgspec.to_builtins(one.summary), "ci95": one.ci95} for one in runs]
+    if compared.out is not None:
+        _write(compared.out, chosen, compared, runs, rows)
     if as_json:
         print(json.dumps(rows, indent=1))
-        return
-    load = chosen.load
-    console = Console()
-    print_summaries(console, [one.summary for one in found], f"{chosen.name}: {chosen.description}")
+    else:
+        _print(Console(), chosen, runs, written=(compared.plot, compared.out))
+
+
+def _run(chosen: Choice, compared: CompareOptions, pool: PoolOptions, *, quiet: bool) -> list[Compared]:
+    specs = compared.specs()
+    with count_bar(f"simulating {chosen.scenario.name}", len(specs) * compared.seeds, quiet=quiet) as bar:
+        return compare(
+            chosen.scenario,
+            specs,
+            seed=compared.seed,
+            seeds=compared.seeds,
+            workers=compared.workers or os.cpu_count() or 1,
+            progress=lambda router: bar.update(bar.task_ids[0], advance=1, description=f"{router} done"),
+            pool=pool.open(),
+        )
+
+
+def _write(
+    out: Path, chosen: Choice, compared: CompareOptions, runs: list[Compared], rows: list[dict[str, Any]]
+) -> None:
+    arrays = trace_arrays([one.trace for one in runs], arrival_s(chosen.scenario, compared.seed))
+    first = runs[0].trace.summary
+    arrays |= energy_bound(chosen.scenario.cluster, max(1, first.arrived) / first.seconds)
+    write_run(make_folder(out), chosen.about(compared.seed, compared.seeds), rows, arrays)
+
+
+def _print(
+    console: Console, chosen: Choice, runs: list[Compared], *, written: tuple[Path | None, ...]
+) -> None:
+    scenario, load = chosen.scenario, chosen.scenario.load
+    first = runs[0].summary
+    print_summaries(console, [one.summary for one in runs], f"{scenario.name}: {scenario.description}")
     console.print(
-        f"{load.arrivals} arrivals, {load.rate_per_s:g} a second for {load.seconds:g} s, "
-        f"deadline {load.deadline_s:g} s; accuracy table '{chosen.cluster.accuracy.name}', "
-        f"fluid bound {100 * found[0].summary.bound_accuracy:.2f} %; energy {found[0].summary.energy_source}"
+        f"{load.arrivals} arrivals, {load.rate_per_s:g} per second for {load.seconds:g} s, "
+        f"deadline {load.deadline_s:g} s; accuracy table '{scenario.cluster.accuracy.name}', "
+        f"fluid bound {100 * first.bound_accuracy:.2f} %; energy {first.energy_source}"
     )
-    for written in (plot, out):
-        if written is not None:
-            console.print(f"written: {written}")
+    for path in written:
+        if path is not None:
+            console.print(f"written: {path}")

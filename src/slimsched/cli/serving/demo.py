@@ -1,39 +1,52 @@
 """`slim demo`: the embedded cluster under bursts that random routing cannot hold, first random, then ours."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from slimsched.cli.serving import scenario as options
-from slimsched.cli.serving.event_loop import run
+from slimsched.cli.options import AsJson, Seed, with_options
+from slimsched.cli.serving.images import demo_images
+from slimsched.cli.serving.live_progress import LiveProgress
+from slimsched.cli.serving.scenario import (
+    Choice,
+    DataFolder,
+    GoalText,
+    LiveScenarioOptions,
+    LoadOptions,
+    RouterList,
+    arrival_s,
+    check_goal,
+)
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.key import KEYS
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.learning.registry import SERVING, make_router
-from slimsched.serving.routing.commands import Answer, Drop
-from slimsched.serving.routing.events import RequestsArrived, TelemetryReceived
+from slimsched.serving.routing.registry import SERVING, split_specs
 from slimsched.serving.telemetry.bound_curve import energy_bound
+from slimsched.serving.telemetry.plots import plot_runs
 from slimsched.serving.telemetry.run_folder import make_folder, trace_arrays, write_run
+from slimsched.serving.telemetry.trace import Trace
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from slimsched.serving.execution.live.run import LiveResult
 
 
+FOR_CLIENTS = {"order": "deadline", "early_drop": True, "priorities": True}
+"""What the schedulers promise to clients; `Scenario.for_clients` sets the same."""
+
+
 class Row(Struct, frozen=True, kw_only=True):
-    """What is compared; accuracy is of answered images, rates are images a second."""
+    """One line of the comparison; accuracy is of answered images, rates are images per second."""
 
     router: str
     arrived: int
@@ -50,34 +63,40 @@ class Row(Struct, frozen=True, kw_only=True):
     dispatch_error_p99_s: float
 
 
-def command(
-    scenario: options.ScenarioName = "laptop",
-    config: options.ConfigFile = None,
-    routers: Annotated[
-        str, typer.Option("--routers", help="Comma-separated; each has its own run.")
-    ] = f"random,{SERVING}",
+class DemoOptions(Struct, frozen=True, kw_only=True):
+    """What to run, and where to leave it."""
+
+    routers: RouterList = f"random,{SERVING}"
+    goal: GoalText = None
     load: Annotated[
-        float, typer.Option("--load", help="Mean rate as a multiple of what random routing can hold.")
-    ] = 1.5,
+        float, typer.Option("--load", help="Mean rate, as a multiple of what random routing can hold.")
+    ] = 1.5
     arrivals: Annotated[
         str,
         typer.Option(
             "--arrivals",
             help="fitted (to a real trace), poisson, bursty, diurnal, step, or the path of a trace file.",
         ),
-    ] = "fitted",
-    seconds: Annotated[float, typer.Option("--seconds", help="Length of each run.")] = 20.0,
-    deadline_ms: Annotated[float, typer.Option("--deadline-ms", help="Deadline of each image.")] = 500.0,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Folder with CIFAR-100; else SLIM_DATA.")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("runs/demo"),
-    seed: options.Seed = 0,
-    as_json: options.AsJson = False,
-) -> None:
+    ] = "fitted"
+    seconds: Annotated[float, typer.Option("--seconds", help="Length of each run.")] = 20.0
+    deadline_ms: Annotated[float, typer.Option("--deadline-ms", help="Deadline of each image.")] = 500.0
+    data: DataFolder = None
+    out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("runs/demo")
+    seed: Seed = 0
+
+    def specs(self) -> list[str]:
+        """List the routers to run."""
+        specs = split_specs(self.routers)
+        check_goal(self.goal, specs)
+        return specs
+
+
+@with_options
+def command(scenario: LiveScenarioOptions, demo: DemoOptions, as_json: AsJson = False) -> None:
     """Start servers of unequal speed on this machine and send them more than random routing can hold.
 
-    Same arrivals, same images, one run a router; about a minute. Nothing is left running.
+    Every router gets the same arrivals and the same images, in a run of its own. This takes about a minute
+    and leaves nothing running.
 
     Examples:
 
@@ -87,60 +106,44 @@ def command(
 
       slim demo --arrivals trace.csv --json
     """
-    from slimsched.serving.telemetry.plots import plot_runs
-
-    chosen, raw, path = options.choose(scenario, config, None, arrivals, None, seconds, deadline_ms)
-    holds_per_s = random_holds_per_s(chosen.cluster)
-    chosen = chosen.for_clients().with_load(rate_per_s=load * holds_per_s)
-    images, labels, kind = _images(data)
+    specs, chosen = demo.specs(), _choose(scenario, demo)
+    images, labels, kind = demo_images(demo.data)
     console = Console(stderr=True)
-    shape = "arrivals fitted to a real trace" if arrivals == "fitted" else f"{arrivals} arrivals"
-    console.print(
-        f"{chosen.description or chosen.name}; {kind}; {shape}, "
-        f"{chosen.load.rate_per_s:.0f} images/s on average, {load:g} × what random routing can hold; "
-        f"deadline {deadline_ms:g} ms",
-        highlight=False,
-    )
-    beside = "" if config is None else str(path.parent.resolve())
-    make_folder(out)
-    rows, traces = [], []
-    names = routers.split(",")
-    for number, router in enumerate(names):
-        setting = RunSetting(scenario=raw, beside=beside, router=router, seed=seed, for_clients=True)
-        with LiveProgress(console, _short(router), chosen) as progress:
-            found = _live(chosen, setting, _log_folder(out, router, names[:number]), images, labels, progress)
-        rows.append(_row(found, labels is not None))
-        traces.append(found.trace)
-    about = options.about(chosen, _resolved(chosen, raw), seed)
-    write_run(
-        out,
-        about,
-        [to_builtins(trace.summary) for trace in traces],
-        trace_arrays(traces, options.arrival_s(chosen, seed))
-        | energy_bound(chosen.cluster, chosen.load.rate_per_s),
-    )
-    (out / "comparison.json").write_text(json.dumps(to_builtins(rows), indent=1) + "\n")
-    plot_runs(
-        traces, f"{chosen.name}: {arrivals} arrivals at {load:g} × what random can hold", out / "plot.png"
-    )
+    _announce(console, chosen, demo, kind)
+    make_folder(demo.out)
+    results = []
+    for spec, folder in zip(specs, _log_folders(specs), strict=True):
+        setting = chosen.setting(spec, demo.seed, for_clients=True)
+        progress = LiveProgress(console, _short(spec), chosen.scenario)
+        results.append(_run(chosen.scenario, setting, demo.out / folder, images, labels, progress))
+    rows = [_row(result, labels is not None) for result in results]
+    _write(demo, chosen, rows, [result.trace for result in results])
     if as_json:
-        print(json.dumps({"images": kind, "runs": to_builtins(rows), "folder": str(out)}, indent=1))
-        return
-    _print(Console(), rows)
-    Console(soft_wrap=True).print(
-        f"accuracy: {rows[0].accuracy_source}; energy: above idle over answered images, so work on dropped "
-        f"ones counts too, {rows[0].energy_source}; widths: share of segments at "
-        f"{', '.join(rows[0].widths)}\n"
-        f"written: {out}/ (run.json, summary.json, comparison.json, plot.png, and a folder of "
-        "event logs per router)",
-        highlight=False,
-    )
+        print(json.dumps({"images": kind, "runs": to_builtins(rows), "folder": str(demo.out)}, indent=1))
+    else:
+        _print(Console(), rows)
+        _explain(Console(soft_wrap=True), rows, demo.out)
+
+
+def _choose(scenario: LiveScenarioOptions, demo: DemoOptions) -> Choice:
+    """Read the scenario, with what clients are promised, and set its load."""
+    load = LoadOptions(arrivals=demo.arrivals, seconds=demo.seconds, deadline_ms=demo.deadline_ms)
+    chosen = scenario.read(demo.goal).under(load)
+    rate_per_s = demo.load * random_holds_per_s(chosen.scenario.cluster)
+    return replace(chosen, scenario=chosen.scenario.for_clients().with_load(rate_per_s=rate_per_s))
+
+
+def _as_run(chosen: Choice) -> Choice:
+    """Return the choice with the scenario file as it was really run."""
+    gateway = to_builtins(chosen.scenario.gateway)
+    scheduler = {**chosen.raw.get("scheduler", {}), **FOR_CLIENTS}
+    return replace(chosen, raw={**chosen.raw, "gateway": gateway, "scheduler": scheduler})
 
 
 def random_holds_per_s(cluster: Cluster) -> float:
-    """The rate at which the slowest server saturates under uniform random routing.
+    """Return the rate at which the slowest server saturates under uniform random routing.
 
-    It gets the share 1/n of every segment at any width: λ = n / max_i Σ_s mean_k work_i(k of s).
+    It gets the share 1/n of every segment, at any width: λ = n / max_i Σ_s mean_k work_i(k of s).
     """
     total_s = np.zeros(len(cluster))
     for segment in range(1 + max(key.segment for key in KEYS.values())):
@@ -148,104 +151,53 @@ def random_holds_per_s(cluster: Cluster) -> float:
     return float(len(cluster) / total_s.max())
 
 
-class LiveProgress:
-    """An observer that shows how a run goes; plain lines where the output is no terminal."""
-
-    def __init__(self, console: Console, router: str, scenario: Scenario) -> None:
-        self._router, self._accuracy, self._console = router, scenario.cluster.accuracy, console
-        self._seconds = scenario.load.seconds
-        self._arrived = self._answered = self._in_time = self._dropped = 0
-        self._worth = 0.0
-        self._began_s: float | None = None
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            TimeElapsedColumn(),
-            console=console,
-            refresh_per_second=4,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task(f"{router}: starting the servers", total=None)
-
-    def __enter__(self) -> "LiveProgress":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.update(self._task, description=self._text())
-        self._bar.stop()
-        if not self._console.is_terminal:
-            self._console.print(self._text(), highlight=False)
-
-    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
-        """Take one entry of the log in."""
-        if isinstance(event, TelemetryReceived) and self._began_s is not None:
-            passed_s = min(self._seconds, now_s - self._began_s)
-            self._bar.update(self._task, description=self._text(), completed=passed_s, total=self._seconds)
-        elif isinstance(event, RequestsArrived):
-            self._began_s = now_s if self._began_s is None else self._began_s
-            self._arrived += len(event.requests)
-        for command in commands:
-            if isinstance(command, Answer):
-                self._answered += len(command.requests)
-                self._in_time += sum(now_s <= one.deadline_s for one in command.requests)
-                self._worth += sum(self._accuracy.accuracy(one.widths) for one in command.requests)
-            elif isinstance(command, Drop):
-                self._dropped += len(command.requests)
-
-    def _text(self) -> str:
-        worth = f"{self._worth / self._answered:.1%}" if self._answered else "–"
-        done = max(1, self._answered + self._dropped)
-        return (
-            f"{self._router:>10}: {self._arrived:5d} images, {self._in_time / done:6.1%} in time, "
-            f"{self._dropped:4d} dropped, widths worth {worth}"
-        )
+def _announce(console: Console, chosen: Choice, demo: DemoOptions, kind: str) -> None:
+    """Say what is about to run."""
+    scenario = chosen.scenario
+    shape = "arrivals fitted to a real trace" if demo.arrivals == "fitted" else f"{demo.arrivals} arrivals"
+    console.print(
+        f"{scenario.description or scenario.name}; {kind}; {shape}, "
+        f"{scenario.load.rate_per_s:.0f} images/s on average, {demo.load:g} × what random routing can hold; "
+        f"deadline {demo.deadline_ms:g} ms",
+        highlight=False,
+    )
 
 
-def _images(data: Path | None) -> "tuple[NDArray[np.uint8], NDArray[np.int64] | None, str]":
-    """Real test images where the user has them, generated ones where not."""
-    from slimsched.cli.serving.images import test_images
-    from slimsched.models.data import cifar
-
-    folder = data or (Path(os.environ["SLIM_DATA"]) if "SLIM_DATA" in os.environ else None)
-    if folder is not None and (data is not None or cifar.find(folder) is not None):
-        return test_images(folder)
-    rng = np.random.default_rng(0)
-    return rng.integers(0, 256, (1000, 3, 32, 32), dtype=np.uint8), None, "generated images"
-
-
-def _live(
-    chosen: Scenario,
+def _run(
+    scenario: Scenario,
     setting: RunSetting,
     folder: Path,
-    images: "NDArray[np.uint8]",
-    labels: "NDArray[np.int64] | None",
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64] | None,
     progress: LiveProgress,
 ) -> "LiveResult":
+    """Run one router live; every process leaves its event log in the folder."""
+    from slimsched.serving.execution.live.event_loop import run
     from slimsched.serving.execution.live.run import run_live
     from slimsched.serving.execution.live.run_log import RunLog
 
+    for old in make_folder(folder).glob("events-*.jsonl.gz"):
+        old.unlink()
     router, seed = setting.router, setting.seed
-    with RunLog(folder, setting, len(chosen.cluster)) as log:
-        work = run_live(
-            chosen, router, images, labels, seed=seed, observers=[progress], make=make_router, log=log
-        )
-        return run(work)
+    with progress, RunLog(folder, setting, len(scenario.cluster)) as log:
+        return run(run_live(scenario, router, images, labels, seed=seed, observers=[progress], log=log))
 
 
-def _log_folder(out: Path, router: str, earlier: Sequence[str]) -> Path:
-    """Make the folder of one router's event logs, without those of an earlier demo."""
-    name = router.partition(":")[0].replace("/", "-")
-    same = sum(one.partition(":")[0] == router.partition(":")[0] for one in earlier)
-    folder = make_folder(out / (f"{name}-{same + 1}" if same else name))
-    for log in folder.glob("events-*.jsonl.gz"):
-        log.unlink()
-    return folder
+def _write(demo: DemoOptions, chosen: Choice, rows: Sequence[Row], traces: Sequence[Trace]) -> None:
+    """Leave the figures and the picture in the folder."""
+    scenario = chosen.scenario
+    arrays = trace_arrays(traces, arrival_s(scenario, demo.seed))
+    arrays |= energy_bound(scenario.cluster, scenario.load.rate_per_s)
+    summaries = [to_builtins(trace.summary) for trace in traces]
+    write_run(demo.out, _as_run(chosen).about(demo.seed), summaries, arrays)
+    (demo.out / "comparison.json").write_text(json.dumps(to_builtins(rows), indent=1) + "\n")
+    title = f"{scenario.name}: {demo.arrivals} arrivals at {demo.load:g} × what random can hold"
+    plot_runs(traces, title, demo.out / "plot.png")
 
 
-def _row(found: "LiveResult", labelled: bool) -> Row:
-    row = found.trace.summary
-    accuracy = found.accuracy if found.accuracy is not None else row.accuracy_prior
+def _row(result: "LiveResult", labelled: bool) -> Row:
+    row = result.trace.summary
+    accuracy = result.accuracy if result.accuracy is not None else row.accuracy_prior
     return Row(
         router=row.router,
         arrived=row.arrived,
@@ -261,19 +213,8 @@ def _row(found: "LiveResult", labelled: bool) -> Row:
         energy_j_per_image=row.energy_j_per_request,
         energy_source=row.energy_source,
         widths=row.widths,
-        dispatch_error_p99_s=found.dispatch_error_p99_s,
+        dispatch_error_p99_s=result.dispatch_error_p99_s,
     )
-
-
-def _resolved(chosen: Scenario, raw: dict[str, Any]) -> dict[str, Any]:
-    """The scenario file as it was really run."""
-    promised = {"order": "deadline", "early_drop": True, "priorities": True}
-    return {
-        **raw,
-        "load": to_builtins(chosen.load),
-        "gateway": to_builtins(chosen.gateway),
-        "scheduler": {**raw.get("scheduler", {}), **promised},
-    }
 
 
 def _print(console: Console, rows: Sequence[Row]) -> None:
@@ -305,6 +246,25 @@ def _print(console: Console, rows: Sequence[Row]) -> None:
         )
 
 
+def _explain(console: Console, rows: Sequence[Row], out: Path) -> None:
+    """Say what the columns mean, and where everything is."""
+    console.print(
+        f"accuracy: {rows[0].accuracy_source}; energy: above idle over answered images, so work on dropped "
+        f"ones counts too, {rows[0].energy_source}; widths: share of segments at "
+        f"{', '.join(rows[0].widths)}\n"
+        f"written: {out}/ (run.json, summary.json, comparison.json, plot.png, and a folder of "
+        "event logs per router)",
+        highlight=False,
+    )
+
+
 def _short(router: str) -> str:
-    """What serves by default goes by its plain name."""
+    """Call the default router by its plain name."""
     return SERVING.partition(":")[0] if router == SERVING else router
+
+
+def _log_folders(routers: Sequence[str]) -> list[str]:
+    """Name the folders of the routers' event logs: 'goal' for 'goal:in_time=0.7', 'goal-2' for the next."""
+    plain = [Path(spec.partition("[")[0]).name.replace(".py:", "-").partition(":")[0] for spec in routers]
+    earlier = [plain[:number].count(name) for number, name in enumerate(plain)]
+    return [f"{name}-{count + 1}" if count else name for name, count in zip(plain, earlier, strict=True)]

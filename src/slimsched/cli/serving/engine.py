@@ -26,31 +26,42 @@ EngineName = Annotated[
 ]
 Address = Annotated[
     str | None,
-    typer.Option("--address", help="Ray to join, as auto or host:port; left out: one is started here."),
-]
-Attach = Annotated[
-    str, typer.Option("--attach", help="Share the servers of this Ray namespace with other gateways.")
+    typer.Option("--address", help="Ray cluster to join, as auto or host:port; if left out, one is started."),
 ]
 
 
-class EngineChoice(Struct, frozen=True, kw_only=True):
-    """The options that choose an engine."""
+class PoolOptions(Struct, frozen=True, kw_only=True):
+    """Where many simulated runs are done."""
 
-    name: str = "local"
-    address: str | None = None
-    attach: str = ""
+    engine: EngineName = "local"
+    address: Address = None
 
-    def check(self) -> "EngineChoice":
-        """The same if it is possible."""
-        if self.name not in ENGINES:
-            raise UnknownNameError("engine", self.name, ENGINES)
-        if self.name != "ray" and (self.address or self.attach):
-            raise ConfigError("--address and --attach are for --engine ray")
-        return self
+    def open(self) -> Executor | None:
+        """Return the pool that runs are given to; None means processes on this machine."""
+        _check(self.engine, self.address)
+        if self.engine == "local":
+            return None
+        from slimsched.serving.execution.ray.tasks import RayTasks
+
+        return RayTasks(self.address)
 
 
-class Opened:
-    """An engine, when its clock began, and the numbers it gives requests and blocks."""
+class EngineOptions(Struct, frozen=True, kw_only=True):
+    """Where servers run."""
+
+    engine: EngineName = "local"
+    address: Address = None
+    attach: Annotated[
+        str, typer.Option("--attach", help="Share the servers of this Ray namespace with other gateways.")
+    ] = ""
+
+    def check(self) -> None:
+        """Refuse options that do not go together."""
+        _check(self.engine, self.address or self.attach)
+
+
+class OpenEngine:
+    """An engine, when its clock began, and the first number it gives requests and blocks."""
 
     def __init__(self, engine: "Engine", clock_zero_s: float, first_id: int, log: "RunLog | None") -> None:
         self.engine, self.clock_zero_s, self.first_id, self.log = engine, clock_zero_s, first_id, log
@@ -64,44 +75,55 @@ class Opened:
             self.engine.watch_load(lambda: load_of(gateway))
 
 
-def task_pool(engine: str, address: str | None) -> Executor | None:
-    """Where the runs of a sweep are done: None for processes on this machine."""
-    if EngineChoice(name=engine, address=address).check().name == "local":
-        return None
-    from slimsched.serving.execution.ray.tasks import RayTasks
-
-    return RayTasks(address)
-
-
 def open_engine(
-    choice: EngineChoice, scenario: Scenario, setting: RunSetting, folder: LogFolder | None
-) -> Opened:
-    """The engine for a scenario's servers; they start when it is started.
+    choice: EngineOptions, scenario: Scenario, setting: RunSetting, folder: LogFolder | None
+) -> OpenEngine:
+    """Open the engine for a scenario's servers; they start when the engine is started.
 
     With a folder the run is logged there. Servers on Ray write no logs: they may be on other machines and
     serve several gateways, each of which logs all that it was told and decided.
     """
+    return (_open_ray if choice.engine == "ray" else _open_local)(choice, scenario, setting, folder)
+
+
+def _open_ray(
+    choice: EngineOptions, scenario: Scenario, setting: RunSetting, folder: LogFolder | None
+) -> OpenEngine:
     from slimsched.serving.execution.live.run import specs_of
-    from slimsched.serving.execution.live.run_log import RunLog
+    from slimsched.serving.execution.ray.engine import join
 
-    if choice.name == "ray":
-        from slimsched.serving.execution.ray.engine import join
+    engine = join(
+        specs_of(scenario, 0.0),
+        address=choice.address,
+        namespace=choice.attach,
+        autoscale=scenario.autoscale,
+    )
+    log = _open_log(replace(setting, first_id=engine.first_id), folder, servers=0)
+    return OpenEngine(engine, engine.clock_zero_s, engine.first_id, log)
 
-        engine = join(
-            specs_of(scenario, 0.0),
-            address=choice.address,
-            namespace=choice.attach,
-            autoscale=scenario.autoscale,
-        )
-        setting, log = replace(setting, first_id=engine.first_id), None
-        if folder is not None:
-            log = RunLog(folder.run, setting, 0, limit_bytes=folder.limit_bytes)
-        return Opened(engine, engine.clock_zero_s, engine.first_id, log)
+
+def _open_local(
+    choice: EngineOptions, scenario: Scenario, setting: RunSetting, folder: LogFolder | None
+) -> OpenEngine:
     from slimsched.serving.execution.live.local_engine import LocalEngine
+    from slimsched.serving.execution.live.run import specs_of
 
     if scenario.autoscale is not None:
-        logging.getLogger("slim.serve").warning("[autoscale] is for --engine ray; all servers run")
-    zero_s, log = monotonic(), None
-    if folder is not None:
-        log = RunLog(folder.run, setting, len(scenario.cluster), limit_bytes=folder.limit_bytes)
-    return Opened(LocalEngine(specs_of(scenario, zero_s, log)), zero_s, 0, log)
+        logging.getLogger("slim.serve").warning("[autoscale] is for --engine ray; here all servers run")
+    zero_s, log = monotonic(), _open_log(setting, folder, servers=len(scenario.cluster))
+    return OpenEngine(LocalEngine(specs_of(scenario, zero_s, log)), zero_s, 0, log)
+
+
+def _open_log(setting: RunSetting, folder: LogFolder | None, *, servers: int) -> "RunLog | None":
+    from slimsched.serving.execution.live.run_log import RunLog
+
+    if folder is None:
+        return None
+    return RunLog(folder.run, setting, servers, limit_bytes=folder.limit_bytes)
+
+
+def _check(engine: str, ray_option: str | None) -> None:
+    if engine not in ENGINES:
+        raise UnknownNameError("engine", engine, ENGINES)
+    if engine != "ray" and ray_option:
+        raise ConfigError("--address and --attach are for --engine ray")

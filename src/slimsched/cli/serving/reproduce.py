@@ -1,4 +1,4 @@
-"""`slim reproduce`: the paper's tables and figures, ours beside theirs; a new one is one function."""
+"""`slim reproduce`: the paper's tables and figures, ours beside theirs. A new one is one function."""
 
 import json
 import os
@@ -13,28 +13,47 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.cli.serving import scenario as options
+from slimsched.cli.options import AsJson, Seed, with_options
+from slimsched.cli.serving.scenario import Accuracy, Seconds, Workers
 from slimsched.kernel.errors import UnknownNameError
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.telemetry.summary import Summary
 
 
-class Asked(Struct, frozen=True, kw_only=True):
-    """What the command line says to every reproduction."""
+class ReproduceOptions(Struct, frozen=True, kw_only=True):
+    """Options of every reproduction."""
 
-    accuracy: str
-    seconds: float | None
-    seed: int
-    seeds: int
-    workers: int
-    data: Path | None
-    scenario: str
-    live: bool
-    out: Path | None
+    accuracy: Accuracy = None
+    seconds: Seconds = None
+    seed: Seed = 0
+    seeds: Annotated[int, typer.Option("--seeds", help="Runs per router; figures are means.")] = 5
+    workers: Workers = 0
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", envvar="SLIM_DATA", help="Folder with arrivals/ (real traces), for robustness."
+        ),
+    ] = None
+    scenario: Annotated[
+        str, typer.Option("--scenario", help="The scenario on which `tables` compares routers.")
+    ] = "h200"
+    live: Annotated[
+        bool, typer.Option("--live", help="Measure tables and figures again, on this machine.")
+    ] = False
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the pictures of figures.")] = None
+
+    @property
+    def processes(self) -> int:
+        """How many processes to use."""
+        return self.workers or os.cpu_count() or 1
+
+    def accuracy_for(self, name: str) -> str:
+        """Which accuracy table a reproduction uses: the paper's own, unless told otherwise."""
+        return self.accuracy or ("measured" if name == "tables" else "paper")
 
 
 class Column(Struct, frozen=True, kw_only=True):
-    """One table of the paper: its router here, and its printed figures (only ever printed)."""
+    """One table of the paper: its router here, and its printed figures (they are only printed)."""
 
     title: str
     router: str
@@ -64,25 +83,11 @@ NAMES = (*TABLES, "tables", *FIGURES, *EXPERIMENTS)
 ROWS = ("accuracy, %", "latency, s", "energy (paper's), J", "GPU var", "images answered")
 
 
+@with_options
 def command(
     what: Annotated[list[str], typer.Argument(help=f"{', '.join(NAMES)} (docs/results.md).")],
-    accuracy: options.Accuracy = None,
-    seconds: options.Seconds = None,
-    seed: options.Seed = 0,
-    seeds: Annotated[int, typer.Option("--seeds", help="Runs a table; means over them.")] = 5,
-    workers: Annotated[int, typer.Option("--workers", help="Processes; 0: one a core.")] = 0,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data", envvar="SLIM_DATA", help="Folder with arrivals/ (real traces), for robustness."
-        ),
-    ] = None,
-    scenario: Annotated[str, typer.Option("--scenario", help="Where `tables` compares routers.")] = "h200",
-    live: Annotated[
-        bool, typer.Option("--live", help="Measure anew on this machine: tables and figures.")
-    ] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for pictures of figures.")] = None,
-    as_json: options.AsJson = False,
+    options: ReproduceOptions,
+    as_json: AsJson = False,
 ) -> None:
     """Reproduce parts of the paper and print them beside its figures.
 
@@ -99,46 +104,34 @@ def command(
     for name in what:
         if name not in REPRODUCTIONS:
             raise UnknownNameError("reproduction", name, list(REPRODUCTIONS))
-    asked = Asked(
-        accuracy=accuracy or ("measured" if "tables" in what else "paper"),
-        seconds=seconds,
-        seed=seed,
-        seeds=seeds,
-        workers=workers or os.cpu_count() or 1,
-        data=data,
-        scenario=scenario,
-        live=live,
-        out=out,
-    )
     console = Console()
-    found = {name: REPRODUCTIONS[name](name, asked) for name in dict.fromkeys(what)}
+    results = {name: REPRODUCTIONS[name](name, options) for name in dict.fromkeys(what)}
     if as_json:
-        print(json.dumps({name: rows for name, (rows, _) in found.items()}, indent=1))
+        print(json.dumps({name: rows for name, (rows, _) in results.items()}, indent=1))
         return
-    for _, show in found.values():
+    for _, show in results.values():
         show(console)
 
 
 Reproduced = tuple[dict[str, Any], Callable[[Console], None]]
+"""The rows of a reproduction, and a function that shows them."""
 
 
-def serving_table(name: str, asked: Asked) -> Reproduced:
-    """Tables III to V: one router on the paper's cluster and load."""
+def serving_table(name: str, options: ReproduceOptions) -> Reproduced:
+    """Reproduce one of Tables III to V: one router on the paper's cluster and load."""
     from slimsched.serving.execution.simulated.comparison import compare
-    from slimsched.serving.learning.registry import make_router
 
     column = TABLES[name]
-    scenario = load_scenario("paper", accuracy=asked.accuracy).with_load(seconds=asked.seconds)
-    (one,) = compare(
+    scenario = load_scenario("paper", accuracy=options.accuracy_for(name)).with_load(seconds=options.seconds)
+    (compared,) = compare(
         scenario,
         [column.router],
-        seed=asked.seed,
-        seeds=asked.seeds,
-        workers=asked.workers,
+        seed=options.seed,
+        seeds=options.seeds,
+        workers=options.processes,
         progress=lambda router: None,
-        make=make_router,
     )
-    ours = _cells(one.summary)
+    ours = _cells(compared.summary)
 
     def show(console: Console) -> None:
         table = Table(
@@ -152,7 +145,7 @@ def serving_table(name: str, asked: Asked) -> Reproduced:
         "router": column.router,
         "paper": dict(zip(ROWS, column.paper, strict=True)),
         "here": dict(zip(ROWS, ours, strict=True)),
-        "summary": {**msgspec.to_builtins(one.summary), "ci95": one.ci95},
+        "summary": {**msgspec.to_builtins(compared.summary), "ci95": compared.ci95},
     }
     return rows, show
 
@@ -167,43 +160,43 @@ def _cells(row: Summary) -> tuple[str, str, str, str, str]:
     )
 
 
-def experiment(name: str, asked: Asked) -> Reproduced:
-    """The open questions and the goal router's claims."""
+def experiment(name: str, options: ReproduceOptions) -> Reproduced:
+    """Run an experiment: the paper's open questions, and what the goal router claims."""
     from slimsched.cli.serving.reproduce_experiment import run_experiment
 
     return run_experiment(
         name,
-        accuracy=asked.accuracy,
-        seconds=asked.seconds,
-        data=asked.data,
-        seed=asked.seed,
-        seeds=asked.seeds,
-        workers=asked.workers,
+        accuracy=options.accuracy_for(name),
+        seconds=options.seconds,
+        data=options.data,
+        seed=options.seed,
+        seeds=options.seeds,
+        workers=options.processes,
     )
 
 
-def figure(name: str, asked: Asked) -> Reproduced:
-    """Figures 1 to 3: a GPU by batch size and by load."""
+def figure(name: str, options: ReproduceOptions) -> Reproduced:
+    """Reproduce one of Figures 1 to 3: a GPU by batch size and by load."""
     from slimsched.cli.serving.reproduce_figures import reproduce
 
-    return reproduce(name, live=asked.live, out=asked.out)
+    return reproduce(name, live=options.live, out=options.out)
 
 
-def tables(name: str, asked: Asked) -> Reproduced:
-    """The routers of Tables III to V, and ours, on a cluster that may be real."""
+def tables(name: str, options: ReproduceOptions) -> Reproduced:
+    """Compare the routers of Tables III to V, and ours, on a cluster that may be real."""
     from slimsched.cli.serving.reproduce_live import reproduce_tables
 
     return reproduce_tables(
-        asked.scenario,
-        live=asked.live,
-        accuracy=asked.accuracy,
-        seconds=asked.seconds,
-        seed=asked.seed,
-        data=asked.data,
+        options.scenario,
+        live=options.live,
+        accuracy=options.accuracy_for(name),
+        seconds=options.seconds,
+        seed=options.seed,
+        data=options.data,
     )
 
 
-REPRODUCTIONS: dict[str, Callable[[str, Asked], Reproduced]] = {
+REPRODUCTIONS: dict[str, Callable[[str, ReproduceOptions], Reproduced]] = {
     **dict.fromkeys(TABLES, serving_table),
     "tables": tables,
     **dict.fromkeys(FIGURES, figure),

@@ -1,4 +1,4 @@
-"""The experiments of docs/results.md as rows: many cases, one row a router."""
+"""The experiments of docs/results.md as rows: many cases, one row per router."""
 
 import sys
 from collections.abc import Callable
@@ -21,11 +21,11 @@ COLUMNS = ("accuracy %", "of bound %", "latency ms", "p99 ms", "in time %", "J/r
 def run_experiment(
     name: str, *, accuracy: str, seconds: float | None, data: Path | None, seed: int, seeds: int, workers: int
 ) -> tuple[dict[str, Any], Callable[[Console], None]]:
-    """Run all cases of an experiment; returns its rows and how to show them."""
+    """Run all cases of an experiment; return its rows, and a function that shows them."""
     how = experiments.Run(seed=seed, seeds=seeds, workers=workers, progress=lambda router: None)
-    found: list[tuple[str, list[Compared]]] = []
+    results: list[tuple[str, list[Compared]]] = []
     for case in _cases(name, accuracy, seconds, data):
-        found.append((case.label, experiments.run_case(case, how)))
+        results.append((case.label, experiments.run_case(case, how)))
         print(f"{name}: {case.label} done", file=sys.stderr)
 
     def show(console: Console) -> None:
@@ -33,7 +33,7 @@ def run_experiment(
         for column in ("case", "router", *COLUMNS):
             text = column in ("case", "router")
             table.add_column(column, justify="left" if text else "right", no_wrap=True)
-        for label, ones in found:
+        for label, ones in results:
             for number, one in enumerate(ones):
                 cells = [*_figures(one.summary, one.ci95), _front(one.summary, ones)]
                 table.add_row(label if number == 0 else "", one.summary.router, *cells)
@@ -41,7 +41,7 @@ def run_experiment(
 
     rows = {
         label: [{**msgspec.to_builtins(one.summary), "ci95": one.ci95} for one in ones]
-        for label, ones in found
+        for label, ones in results
     }
     return {"cases": rows}, show
 
@@ -80,6 +80,6 @@ def _figures(row: Summary, ci95: dict[str, float]) -> list[str]:
 
 
 def _front(row: Summary, ones: list[Compared]) -> str:
-    """What drift-plus-penalty gives at the p99 of a goal router."""
-    found = experiments.front_accuracy(ones, row.latency_p99_s) if row.router.startswith("goal") else None
-    return "" if found is None else f"{100 * found:.2f}"
+    """Return what drift-plus-penalty gives at the p99 of a goal router."""
+    accuracy = experiments.front_accuracy(ones, row.latency_p99_s) if row.router.startswith("goal") else None
+    return "" if accuracy is None else f"{100 * accuracy:.2f}"

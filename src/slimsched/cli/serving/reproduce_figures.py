@@ -21,6 +21,10 @@ SHIPPED = CONFIGS / "figures" / "h200.json"
 MPS_PERCENTAGE = 25
 """A quarter of the GPU: the whole of an H200 is faster at the narrow widths than Python can feed it."""
 
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+LOADS = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+"""Batch sizes of the closed loop, and shares of the capacity of the open one."""
+
 TITLES = {
     "fig1": "Figure 1: memory and utilization against batch size",
     "fig2": "Figure 2: energy against utilization",
@@ -29,7 +33,7 @@ TITLES = {
 
 
 def reproduce(name: str, *, live: bool, out: Path | None) -> tuple[dict[str, Any], Callable[[Console], None]]:
-    """One figure's points, and how to show them; a picture too where a folder is given."""
+    """Return one figure's points, and a function that shows them; draw it where a folder is given."""
     figures = measured(out) if live else read(SHIPPED)
     points = figures.batch_sweep if name == "fig1" else figures.load_sweep
     if out is not None:
@@ -48,7 +52,7 @@ def reproduce(name: str, *, live: bool, out: Path | None) -> tuple[dict[str, Any
 
 
 def read(path: Path) -> DeviceFigures:
-    """A measurement as `--live` writes it."""
+    """Read a measurement that `--live` wrote."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=DeviceFigures)
     except (OSError, msgspec.DecodeError) as error:
@@ -56,11 +60,9 @@ def read(path: Path) -> DeviceFigures:
 
 
 def measured(out: Path | None) -> DeviceFigures:
-    """Measure the GPU here and now; with a folder, leave the measurement in it."""
+    """Measure the GPU of this machine; leave the measurement in the folder, if there is one."""
     os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(MPS_PERCENTAGE)  # read when CUDA starts
     import time
-
-    import torch
 
     from slimsched.models.slimresnet.weights import load
     from slimsched.serving.execution.live.cuda_executor import CudaExecutor
@@ -74,34 +76,36 @@ def measured(out: Path | None) -> DeviceFigures:
     model = load()
     CudaExecutor(model, buckets=(1,))  # start CUDA before idle power is read
     idle_w = mean_power_w(gpu[0], lambda: time.sleep(0.01), at_least_s=0.5)
-    sweep = Sweep(
-        batches=(1, 2, 4, 8, 16, 32, 64, 128, 256),
-        block=64,
-        lanes=2,
-        loads=(0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95),
-        seconds=1.0,
-    )
+    sweep = Sweep(batches=BATCHES, block=64, lanes=2, loads=LOADS, seconds=1.0)
     by_batch, by_load = sweep.measure(
         lambda batch: CudaExecutor(model, buckets=(batch,)),
         lambda: DeviceWatch(*gpu, settle_s=0.3),
         lambda what: print(what, file=sys.stderr),
     )
-    found = torch.cuda.get_device_properties(0)
     facts = {
-        "gpu": found.name,
-        "multiprocessors": str(found.multi_processor_count),
-        "mps_percentage": str(MPS_PERCENTAGE),
+        **_gpu_facts(),
         "block": f"{sweep.block} images, {sweep.lanes} lanes",
         "utilization": gpu[1].source,
         "power": gpu[0].source,
-        "torch": str(torch.__version__),
-        "date": datetime.now(UTC).date().isoformat(),
     }
     figures = DeviceFigures(device=facts, idle_w=idle_w, batch_sweep=by_batch, load_sweep=by_load)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "figures.json").write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=1))
     return figures
+
+
+def _gpu_facts() -> dict[str, str]:
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "gpu": properties.name,
+        "multiprocessors": str(properties.multi_processor_count),
+        "mps_percentage": str(MPS_PERCENTAGE),
+        "torch": str(torch.__version__),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
 
 
 def plot(name: str, figures: DeviceFigures, path: Path) -> None:
@@ -122,7 +126,7 @@ def _plot_memory(axes: Any, figures: DeviceFigures) -> None:
     for segment in range(SEGMENTS):
         megabytes = [point.segment_bytes[segment] / 1e6 for point in widest]
         axes[0].plot([point.batch for point in widest], megabytes, marker="o", label=f"segment {segment}")
-    axes[0].set(xscale="log", yscale="log", xlabel="batch size", ylabel="MB an instance, width 1.0")
+    axes[0].set(xscale="log", yscale="log", xlabel="batch size", ylabel="MB per instance, width 1.0")
     axes[0].legend()
     _by_width(
         axes[1],
@@ -136,7 +140,7 @@ def _plot_memory(axes: Any, figures: DeviceFigures) -> None:
 def _plot_energy(axes: Any, figures: DeviceFigures) -> None:
     idle_w = figures.idle_w
     _by_width(axes[0], figures.load_sweep, _utilization, lambda p: 1000 * p.power_w / p.images_per_s)
-    axes[0].set(xlabel="utilization (%)", ylabel="mJ an image, idle power included", yscale="log")
+    axes[0].set(xlabel="utilization (%)", ylabel="mJ per image, idle power included", yscale="log")
     _by_width(axes[1], figures.load_sweep, _utilization, lambda p: p.power_w - idle_w)
     axes[1].set(xlabel="utilization (%)", ylabel=f"power above idle ({idle_w:.0f} W)")
 
@@ -149,7 +153,7 @@ def _plot_latency(axes: Any, figures: DeviceFigures) -> None:
     for segment in range(SEGMENTS):
         times = [1000 * point.segment_s[segment] for point in widest]
         axes[1].plot(list(map(_utilization, widest)), times, marker="o", label=f"segment {segment}")
-    axes[1].set(xlabel="utilization (%)", ylabel="ms a batch in a segment, width 1.0")
+    axes[1].set(xlabel="utilization (%)", ylabel="ms per batch in a segment, width 1.0")
     axes[1].legend()
 
 

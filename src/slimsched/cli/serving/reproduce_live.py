@@ -1,4 +1,4 @@
-"""Tables III to V on another cluster, live where asked: the routers one after another on the same servers."""
+"""Tables III to V on another cluster, live if asked: one router after another on the same servers."""
 
 import sys
 from collections.abc import Callable
@@ -22,7 +22,7 @@ COLUMNS = ("accuracy %", "latency ms", "p99 ms", "answered %", "in time %", "J/r
 def reproduce_tables(
     scenario_name: str, *, live: bool, accuracy: str, seconds: float | None, seed: int, data: Path | None
 ) -> tuple[dict[str, Any], Callable[[Console], None]]:
-    """Every router's figures, live beside simulated."""
+    """Return every router's figures, live beside simulated, and a function that shows them."""
     scenario = load_scenario(scenario_name, accuracy=accuracy).with_load(seconds=seconds)
     measured = {row.router: row for row in (_live(scenario, seed, data) if live else [])}
     simulated = {router: _simulated(scenario, router, seed) for router in ROUTERS}
@@ -53,7 +53,7 @@ def _live(scenario: Scenario, seed: int, data: Path | None) -> list[LiveRow]:
     from slimsched.cli.serving.images import test_images
     from slimsched.serving.execution.live.event_loop import run
     from slimsched.serving.execution.live.power_meter import open_nvml
-    from slimsched.serving.learning.registry import make_router
+    from slimsched.serving.routing.registry import make_router
 
     images, labels, kind = test_images(data)
     gpus = {host.gpu for host in scenario.hosts if host is not None and host.kind == "cuda"}
@@ -74,10 +74,9 @@ def _live(scenario: Scenario, seed: int, data: Path | None) -> list[LiveRow]:
 
 def _simulated(scenario: Scenario, router: str, seed: int) -> Summary:
     from slimsched.serving.execution.simulated.simulation import simulate
-    from slimsched.serving.learning.registry import make_router
 
     print(f"simulating: {router}", file=sys.stderr)
-    return simulate(scenario, router, seed=seed, make=make_router).summary
+    return simulate(scenario, router, seed=seed).summary
 
 
 def _cells(row: Summary) -> list[str]:
@@ -93,7 +92,7 @@ def _cells(row: Summary) -> list[str]:
 
 
 def _live_cells(row: LiveRow, idle_w: float) -> list[str]:
-    """Answered: while requests still came. Energy: the counter's, above idle, over all answers."""
+    """Count answers while requests still arrived; energy is the counter's, above idle, per answer."""
     summary = row.summary
     cells = _cells(summary)
     if row.accuracy_on_images is not None:

@@ -1,99 +1,195 @@
-"""Options that choose a scenario and its load, shared by the simulating commands."""
+"""Options that choose a scenario, its load, its goal and its faults, shared by the commands that serve."""
 
 import re
-from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import ConfigError
 from slimsched.serving.domain.fault import Fault
+from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
+from slimsched.serving.routing.registry import follows_goal
 from slimsched.serving.telemetry.run_folder import About
 
 ScenarioName = Annotated[
-    str, typer.Option("--scenario", help="A shipped scenario: paper, edge-12, fleet-64.")
+    str,
+    typer.Option("--scenario", help="A scenario that is shipped: laptop, paper, h200, edge-12, fleet-64."),
 ]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="Your own scenario file instead.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="A scenario file of your own instead.")]
 Accuracy = Annotated[
     str | None,
-    typer.Option("--accuracy", help="Accuracy table: measured (our network) or paper (its tables)."),
+    typer.Option("--accuracy", help="Accuracy table: measured (our network) or paper (the paper's tables)."),
+]
+GoalText = Annotated[
+    str | None,
+    typer.Option(
+        "--goal",
+        help='Limits and one objective, as in "accuracy>=75, p99<=60ms, min energy"; for routers that follow '
+        "a goal.",
+    ),
+]
+RouterSpec = Annotated[
+    str,
+    typer.Option(
+        "--router", help="A name, with options after colons (lp:margin=1.2), or your own: file.py:Class."
+    ),
+]
+RouterList = Annotated[
+    str,
+    typer.Option(
+        "--routers",
+        help="Routers separated by commas; each may have options, or a goal as in goal[p99<=60ms].",
+    ),
 ]
 Arrivals = Annotated[
     str | None,
     typer.Option("--arrivals", help="poisson, bursty, fitted, diurnal, step, or the path of a trace file."),
 ]
-Rate = Annotated[float | None, typer.Option("--rate", help="Mean arrival rate in requests a second.")]
+Rate = Annotated[float | None, typer.Option("--rate", help="Mean arrival rate in requests per second.")]
 Seconds = Annotated[float | None, typer.Option("--seconds", help="Length of the run in simulated seconds.")]
 Deadline = Annotated[
     float | None, typer.Option("--deadline-ms", help="Deadline of each request in milliseconds.")
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Same seed, same run.")]
+DataFolder = Annotated[
+    Path | None, typer.Option("--data", help="Folder with CIFAR-100; SLIM_DATA if left out.")
+]
+Seeds = Annotated[
+    int, typer.Option("--seeds", help="Runs per router; figures are means, with 95 % intervals.")
+]
+Workers = Annotated[int, typer.Option("--workers", help="Processes to use; 0 means one per core.")]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", help="Draw latency, accuracy against energy, and widths into a PNG.")
+]
 Out = Annotated[Path | None, typer.Option("--out", help="Leave the run in this folder, for slim report.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
 
-_AT = re.compile(r"^(?P<server>[^@]+)@(?P<at>[0-9.]+)s?(?:x(?P<factor>[0-9.]+))?$")
-
-
-def choose(
-    name: str,
-    config: Path | None,
-    accuracy: str | None,
-    arrivals: str | None,
-    rate: float | None,
-    seconds: float | None,
-    deadline_ms: float | None = None,
-) -> tuple[Scenario, dict[str, Any], Path]:
-    """The scenario asked for, with the file it came from."""
-    raw, path = read_scenario(str(config) if config is not None else name)
-    if accuracy is not None:
-        raw = {**raw, "accuracy": accuracy}
-    scenario = build_scenario(raw, path.name, path.parent)
-    deadline_s = None if deadline_ms is None else deadline_ms / 1000
-    scenario = scenario.with_load(arrivals=arrivals, rate_per_s=rate, seconds=seconds, deadline_s=deadline_s)
-    return scenario, raw, path
+_FAULT = re.compile(r"^(?P<server>[^@]+)@(?P<at>[0-9.]+)s?(?:x(?P<factor>[0-9.]+))?$")
 
 
-def about(scenario: Scenario, raw: dict[str, Any], seed: int, seeds: int = 1) -> About:
-    """What a run folder says of a run: the scenario file with everything the command line changed."""
-    load, timeline = msgspec.to_builtins(scenario.load), msgspec.to_builtins(scenario.faults)
-    return About(
-        kind="requests",
-        title=f"{scenario.name}: {scenario.description}" if scenario.description else scenario.name,
-        seed=seed,
-        seeds=seeds,
-        config={**raw, "load": load} | ({"fault": list(timeline)} if timeline else {}),
-        faults=scenario.faults,
-    )
+class LoadOptions(Struct, frozen=True, kw_only=True):
+    """Changes to the scenario's load; what is left out stays."""
+
+    arrivals: Arrivals = None
+    rate: Rate = None
+    seconds: Seconds = None
+    deadline_ms: Deadline = None
+
+    def apply(self, scenario: Scenario) -> Scenario:
+        """Return the scenario under this load."""
+        return scenario.with_load(
+            arrivals=self.arrivals,
+            rate_per_s=self.rate,
+            seconds=self.seconds,
+            deadline_s=None if self.deadline_ms is None else self.deadline_ms / 1000,
+        )
+
+
+class FaultOptions(Struct, frozen=True, kw_only=True):
+    """Faults to put on the timeline."""
+
+    kill: Annotated[list[str], typer.Option("--kill", help="Kill a server, as server-0@10s.")] = []
+    restore: Annotated[list[str], typer.Option("--restore", help="Bring it back, as server-0@20s.")] = []
+    slow: Annotated[list[str], typer.Option("--slow", help="Slow it down, as server-0@5sx2.")] = []
+
+    def read(self) -> tuple[Fault, ...]:
+        """Read the faults, earliest first."""
+        faults = [_read_fault("kill", text) for text in self.kill]
+        faults += [_read_fault("restore", text) for text in self.restore]
+        faults += [_read_fault("slow", text) for text in self.slow]
+        return tuple(sorted(faults, key=lambda fault: fault.at_s))
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """The scenario that the options choose, and the file it came from."""
+
+    scenario: Scenario
+    raw: dict[str, Any]
+    """The scenario file as it was read, with what the options changed."""
+    path: Path
+    is_shipped: bool
+
+    def setting(self, router: str, seed: int = 0, *, for_clients: bool = False) -> RunSetting:
+        """Return what the log of such a run must say, so that it can be replayed."""
+        beside = "" if self.is_shipped else str(self.path.parent.resolve())
+        return RunSetting(scenario=self.raw, beside=beside, router=router, seed=seed, for_clients=for_clients)
+
+    def under(self, load: LoadOptions) -> "Choice":
+        """Return the same choice under another load."""
+        return replace(self, scenario=load.apply(self.scenario))
+
+    def about(self, seed: int, seeds: int = 1) -> About:
+        """Describe a run for its folder: the scenario file with everything that the command line changed."""
+        scenario = self.scenario
+        load, faults = msgspec.to_builtins(scenario.load), msgspec.to_builtins(scenario.faults)
+        return About(
+            kind="requests",
+            title=f"{scenario.name}: {scenario.description}" if scenario.description else scenario.name,
+            seed=seed,
+            seeds=seeds,
+            config={**self.raw, "load": load} | ({"fault": list(faults)} if faults else {}),
+            faults=scenario.faults,
+        )
+
+
+class ScenarioOptions(Struct, frozen=True, kw_only=True):
+    """Which scenario to run."""
+
+    scenario: ScenarioName = "paper"
+    config: ConfigFile = None
+    accuracy: Accuracy = None
+
+    def read(self, goal: str | None = None) -> Choice:
+        """Read the scenario; a goal given here replaces the one of the file."""
+        return _read(self.scenario, self.config, accuracy=self.accuracy, goal=goal)
+
+
+class LiveScenarioOptions(Struct, frozen=True, kw_only=True):
+    """Which scenario to run on this machine."""
+
+    scenario: ScenarioName = "laptop"
+    config: ConfigFile = None
+
+    def read(self, goal: str | None = None) -> Choice:
+        """Read the scenario; a goal given here replaces the one of the file."""
+        return _read(self.scenario, self.config, goal=goal)
+
+
+def check_goal(goal: str | None, routers: list[str]) -> None:
+    """Refuse a goal that none of the routers would follow."""
+    if goal is not None and not any(follows_goal(router) for router in routers):
+        named = f"router '{routers[0]}' follows" if len(routers) == 1 else "these routers follow"
+        raise ConfigError(f"{named} no goal ({goal}); use the router goal")
 
 
 def arrival_s(scenario: Scenario, seed: int) -> NDArray[np.float64]:
-    """When the requests of a run come: the seed says it."""
+    """When the requests of a run arrive, for a seed."""
     stream = scenario.load.stream(seed, scenario.cluster.accuracy.images)
     return np.array([request.arrival_s for request in stream.take_until(inf)])
 
 
-def faults(
-    kill: list[str], restore: list[str], slow: list[str], leave: Sequence[str] = ()
-) -> tuple[Fault, ...]:
-    """Read 'server-0@10s', and 'server-0@10sx2.5' for a slow-down."""
-    given = [("kill", text) for text in kill] + [("restore", text) for text in restore]
-    given += [("leave", text) for text in leave]
-    given += [("slow", text) for text in slow]
-    found = []
-    for kind, text in given:
-        match = _AT.match(text)
-        if match is None or (kind == "slow") != (match["factor"] is not None):
-            form = "server-0@10sx2" if kind == "slow" else "server-0@10s"
-            raise ConfigError(f"--{kind} '{text}' is not understood; write it as {form}")
-        factor = float(match["factor"] or 1.0)
-        if factor <= 0:
-            raise ConfigError(f"--slow '{text}': the factor must be above 0; 2 means half as fast")
-        found.append(Fault(server=match["server"], at_s=float(match["at"]), kind=kind, slowdown=factor))  # type: ignore[arg-type]
-    return tuple(sorted(found, key=lambda fault: fault.at_s))
+def _read(name: str, config: Path | None, **changed: str | None) -> Choice:
+    """Read a scenario by name, or from a file, with some of its keys changed."""
+    raw, path = read_scenario(str(config) if config is not None else name)
+    raw = {**raw, **{key: value for key, value in changed.items() if value is not None}}
+    scenario = build_scenario(raw, path.name, path.parent)
+    return Choice(scenario=scenario, raw=raw, path=path, is_shipped=config is None)
+
+
+def _read_fault(kind: Literal["kill", "restore", "slow"], text: str) -> Fault:
+    """Read 'server-0@10s', or 'server-0@10sx2.5' for a slow-down."""
+    match = _FAULT.match(text)
+    if match is None or (kind == "slow") != (match["factor"] is not None):
+        form = "server-0@10sx2" if kind == "slow" else "server-0@10s"
+        raise ConfigError(f"--{kind} '{text}' is not understood; write it as {form}")
+    factor = float(match["factor"] or 1.0)
+    if factor <= 0:
+        raise ConfigError(f"--slow '{text}': the factor must be above 0; 2 means half as fast")
+    return Fault(server=match["server"], at_s=float(match["at"]), kind=kind, slowdown=factor)

@@ -1,11 +1,11 @@
-"""`slim servers`: who serves in a Ray namespace; let servers join and leave while it is served."""
+"""`slim servers`: list the servers of a Ray namespace, and let servers join and leave while it runs."""
 
 import json
 from typing import Annotated, Any
 
 import typer
 
-from slimsched.cli.serving import scenario as options
+from slimsched.cli.options import AsJson
 from slimsched.kernel.errors import UnknownNameError
 
 app = typer.Typer(no_args_is_help=True)
@@ -16,8 +16,8 @@ Name = Annotated[str, typer.Argument(help="A server's name in the scenario.")]
 
 
 @app.command("list")
-def list_servers(attach: Namespace, address: Where = "auto", as_json: options.AsJson = False) -> None:
-    """List the servers that shall run, and whether they are up.
+def list_servers(attach: Namespace, address: Where = "auto", as_json: AsJson = False) -> None:
+    """List the servers that are to run, and whether they are up.
 
     Examples:
 
@@ -40,7 +40,7 @@ def start(name: Name, attach: Namespace, address: Where = "auto") -> None:
       slim servers start late --attach shop
     """
     _ask(attach, address, "start_server", name)
-    print(f"{name} joins when it is warmed up")
+    print(f"{name} joins once it is warmed up")
 
 
 @app.command()

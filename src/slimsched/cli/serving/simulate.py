@@ -1,65 +1,67 @@
 """`slim simulate`: one router on one scenario."""
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console
 
-from slimsched.cli.serving import scenario as options
+from slimsched.cli.options import AsJson, Seed, with_options
+from slimsched.cli.serving.scenario import (
+    Choice,
+    FaultOptions,
+    GoalText,
+    LoadOptions,
+    Out,
+    Plot,
+    RouterSpec,
+    ScenarioOptions,
+    arrival_s,
+    check_goal,
+)
 from slimsched.cli.table import print_summaries
 from slimsched.kernel.log import LogWriter, log_path
 from slimsched.kernel.observer import Observer
-from slimsched.serving.domain.machine import AUTOSCALER_NAME
-from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.learning.registry import goal_spec, make_router
 from slimsched.serving.telemetry.bound_curve import BoundCurve, energy_bound
 from slimsched.serving.telemetry.plots import plot_runs
 from slimsched.serving.telemetry.recorder import Recorder
 from slimsched.serving.telemetry.run_folder import make_folder, trace_arrays, write_run
+from slimsched.serving.telemetry.trace import Trace
 
 
+class SimulateOptions(Struct, frozen=True, kw_only=True):
+    """What to simulate, and what to leave behind."""
+
+    router: RouterSpec = ""
+    goal: GoalText = None
+    seed: Seed = 0
+    drain: Annotated[bool, typer.Option("--drain", help="Continue until every request is answered.")] = False
+    log: Annotated[Path | None, typer.Option("--log", help="Write the event log (.jsonl or .jsonl.gz).")] = (
+        None
+    )
+    plot: Plot = None
+    out: Out = None
+
+    @property
+    def spec(self) -> str:
+        """The router: `sed` if none is named, `goal` if a goal is given."""
+        return self.router or ("sed" if self.goal is None else "goal")
+
+
+@with_options
 def command(
-    scenario: options.ScenarioName = "paper",
-    router: Annotated[str, typer.Option("--router", help="The router; options follow a colon.")] = "sed",
-    config: options.ConfigFile = None,
-    accuracy: options.Accuracy = None,
-    arrivals: options.Arrivals = None,
-    rate: options.Rate = None,
-    seconds: options.Seconds = None,
-    deadline_ms: options.Deadline = None,
-    seed: options.Seed = 0,
-    min_accuracy: Annotated[
-        float | None, typer.Option("--min-accuracy", help="Goal: mean accuracy in percent, at least.")
-    ] = None,
-    p99_ms: Annotated[
-        float | None, typer.Option("--p99-ms", help="Goal: 99th percentile of latency, at most.")
-    ] = None,
-    minimise: Annotated[
-        str | None, typer.Option("--minimise", help="Goal: energy or latency, instead of most accuracy.")
-    ] = None,
-    kill: Annotated[list[str], typer.Option("--kill", help="Kill a server, as server-0@10s.")] = [],  # noqa: B006
-    restore: Annotated[list[str], typer.Option("--restore", help="Bring it back, as server-0@20s.")] = [],  # noqa: B006
-    slow: Annotated[list[str], typer.Option("--slow", help="Slow it down, as server-0@5sx2.")] = [],  # noqa: B006
-    leave: Annotated[
-        list[str], typer.Option("--leave", help="Let it finish what it has and go, as server-0@8s.")
-    ] = [],  # noqa: B006
-    drain: Annotated[bool, typer.Option("--drain", help="Go on until every request is answered.")] = False,
-    log: Annotated[
-        Path | None, typer.Option("--log", help="Write the event log (.jsonl or .jsonl.gz).")
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw latency, front and widths to a PNG.")
-    ] = None,
-    out: options.Out = None,
-    as_json: options.AsJson = False,
+    scenario: ScenarioOptions,
+    load: LoadOptions,
+    faults: FaultOptions,
+    simulated: SimulateOptions,
+    as_json: AsJson = False,
 ) -> None:
-    """Simulate one router on a scenario.
+    """Simulate one router on a scenario; the router is sed, or goal where a goal is given.
 
     Examples:
 
@@ -67,69 +69,66 @@ def command(
 
       slim simulate --router drift-plus-penalty:v=8 --rate 5000 --seconds 10 --plot run.png
 
-      slim simulate --router goal --min-accuracy 75 --p99-ms 80 --minimise energy
+      slim simulate --goal "accuracy>=75, p99<=80ms, min energy"
 
       slim simulate --kill server-0@10s --restore server-0@20s --drain --json
 
       slim simulate --router lp --seconds 10 --out runs/lp && slim report runs/lp
     """
-    chosen, raw, path = options.choose(scenario, config, accuracy, arrivals, rate, seconds, deadline_ms)
-    chosen = chosen.with_faults(options.faults(kill, restore, slow, leave))
-    router = goal_spec(router, min_accuracy=min_accuracy, p99_ms=p99_ms, minimise=minimise)
-    beside = "" if config is None else str(path.parent.resolve())
-    header = RunSetting(scenario=raw, beside=beside, router=router, seed=seed).header()
-    recorder = None
-    with ExitStack() as stack:
-        steps = ScaleSteps()
-        observers: list[Observer] = [] if chosen.autoscale is None else [steps]
-        if log is not None:
-            observers.append(stack.enter_context(LogWriter(log, header)))
-        if out is not None:
-            observers.append(stack.enter_context(LogWriter(log_path(make_folder(out)), header)))
-            bound = BoundCurve(chosen.cluster).accuracy
-            recorder = Recorder(chosen.cluster, router, seconds=chosen.load.seconds, bound=bound)
-            observers.append(recorder)
-        if not as_json:
-            stack.enter_context(
-                Console(stderr=True).status(f"simulating {chosen.load.seconds:g} s of {chosen.name}")
-            )
-        trace = simulate(chosen, router, seed=seed, drain=drain, observers=observers, make=make_router)
-    if plot is not None:
-        plot_runs([trace], f"{chosen.name}, seed {seed}", plot)
-    if out is not None and recorder is not None:
-        about = options.about(chosen, raw, seed)
-        rows = [msgspec.to_builtins(trace.summary)]
-        arrays = trace_arrays([trace], options.arrival_s(chosen, seed))
-        arrays |= energy_bound(chosen.cluster, max(1, trace.summary.arrived) / trace.summary.seconds)
-        write_run(out, about, rows, arrays, recorder.frames)
+    check_goal(simulated.goal, [simulated.spec])
+    chosen = scenario.read(simulated.goal).under(load)
+    chosen = replace(chosen, scenario=chosen.scenario.with_faults(faults.read()))
+    trace = _run(chosen, simulated, quiet=as_json)
+    if simulated.plot is not None:
+        plot_runs([trace], f"{chosen.scenario.name}, seed {simulated.seed}", simulated.plot)
     if as_json:
-        row = msgspec.to_builtins(trace.summary)
-        print(
-            msgspec.json.encode(row if chosen.autoscale is None else row | {"scaling": steps.taken}).decode()
+        print(msgspec.json.encode(trace.summary).decode())
+    else:
+        _print(Console(), chosen, trace, written=(simulated.log, simulated.plot, simulated.out))
+
+
+def _run(chosen: Choice, simulated: SimulateOptions, *, quiet: bool) -> Trace:
+    """Simulate, writing the logs and the folder that were asked for."""
+    scenario = chosen.scenario
+    observers: list[Observer] = []
+    recorder = None
+    header = chosen.setting(simulated.spec, simulated.seed).header()
+    with ExitStack() as stack:
+        if simulated.log is not None:
+            observers.append(stack.enter_context(LogWriter(simulated.log, header)))
+        if simulated.out is not None:
+            events = log_path(make_folder(simulated.out))
+            observers.append(stack.enter_context(LogWriter(events, header)))
+            bound = BoundCurve(scenario.cluster).accuracy
+            recorder = Recorder(scenario.cluster, simulated.spec, seconds=scenario.load.seconds, bound=bound)
+            observers.append(recorder)
+        if not quiet:
+            text = f"simulating {scenario.load.seconds:g} s of {scenario.name}"
+            stack.enter_context(Console(stderr=True).status(text))
+        trace = simulate(
+            scenario, simulated.spec, seed=simulated.seed, drain=simulated.drain, observers=observers
         )
-        return
-    console, summary = Console(), trace.summary
-    print_summaries(console, [summary], f"{chosen.name}: {chosen.description}")
+    if simulated.out is not None and recorder is not None:
+        _write(simulated.out, chosen, simulated.seed, trace, recorder)
+    return trace
+
+
+def _write(out: Path, chosen: Choice, seed: int, trace: Trace, recorder: Recorder) -> None:
+    summary = trace.summary
+    arrays = trace_arrays([trace], arrival_s(chosen.scenario, seed))
+    arrays |= energy_bound(chosen.scenario.cluster, max(1, summary.arrived) / summary.seconds)
+    write_run(out, chosen.about(seed), [msgspec.to_builtins(summary)], arrays, recorder.frames)
+
+
+def _print(console: Console, chosen: Choice, trace: Trace, *, written: tuple[Path | None, ...]) -> None:
+    row = trace.summary
+    print_summaries(console, [row], f"{chosen.scenario.name}: {chosen.scenario.description}")
     console.print(
-        f"arrived {summary.arrived}, answered {summary.completed}, dropped {summary.dropped}, "
-        f"unfinished {summary.unfinished}, lost {summary.lost}, answered twice {summary.duplicates}; "
-        f"mean batch {summary.batch_mean:.1f}; energy {summary.energy_source}; "
-        f"{summary.requests_per_wall_s:,.0f} simulated requests a second"
+        f"arrived {row.arrived}, answered {row.completed}, dropped {row.dropped}, "
+        f"unfinished {row.unfinished}, lost {row.lost}, answered twice {row.duplicates}; "
+        f"mean batch {row.batch_mean:.1f}; energy {row.energy_source}; "
+        f"{row.requests_per_wall_s:,.0f} simulated requests per second"
     )
-    for step in steps.taken:
-        console.print(f"autoscaler: {step['servers']} servers from {step['at_s']:.2f} s on, {step['reason']}")
-    for written in (log, plot, out):
-        if written is not None:
-            console.print(f"written: {written}")
-
-
-class ScaleSteps:
-    """An observer that keeps what the autoscaler did."""
-
-    def __init__(self) -> None:
-        self.taken: list[dict[str, Any]] = []
-
-    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
-        """Note the steps of the autoscaler."""
-        if machine == AUTOSCALER_NAME:
-            self.taken += [{"at_s": now_s, **msgspec.to_builtins(step)} for step in commands]
+    for path in written:
+        if path is not None:
+            console.print(f"written: {path}")

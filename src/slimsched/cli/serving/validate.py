@@ -1,89 +1,116 @@
 """`slim validate`: live against simulated."""
 
 import json
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
+from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.cli.serving import scenario as options
+from slimsched.cli.options import AsJson, Seed, with_options
+from slimsched.cli.serving.scenario import (
+    DataFolder,
+    GoalText,
+    LiveScenarioOptions,
+    RouterSpec,
+    check_goal,
+)
 from slimsched.kernel.errors import ConfigError
+from slimsched.serving.execution.scenario import Scenario
+
+if TYPE_CHECKING:
+    from slimsched.serving.execution.live.validation import Validation
 
 
-def command(
-    scenario: options.ScenarioName = "laptop",
-    config: options.ConfigFile = None,
-    router: Annotated[str, typer.Option("--router", help="The router; options follow a colon.")] = "sed",
-    loads: Annotated[str, typer.Option("--loads", help="Shares of full-width capacity.")] = "0.3,0.7,0.95",
-    seconds: Annotated[float, typer.Option("--seconds", help="Length of each live run.")] = 20.0,
-    data: Annotated[
-        Path | None, typer.Option("--data", help="Folder with CIFAR-100; else SLIM_DATA.")
-    ] = None,
+class ValidateOptions(Struct, frozen=True, kw_only=True):
+    """What to run, live and simulated."""
+
+    router: RouterSpec = "sed"
+    goal: GoalText = None
+    loads: Annotated[str, typer.Option("--loads", help="Loads, as shares of the capacity at full width.")] = (
+        "0.3,0.7,0.95"
+    )
+    seconds: Annotated[float, typer.Option("--seconds", help="Length of each live run.")] = 20.0
+    data: DataFolder = None
     calibrate: Annotated[
         bool,
         typer.Option(
             "--calibrate/--as-configured",
-            help="Measure first what serving costs beyond the profiles, or take the scenario's figures.",
+            help="Measure first what serving costs beyond the profiles, or use the scenario's figures.",
         ),
-    ] = True,
-    seed: options.Seed = 0,
-    as_json: options.AsJson = False,
-) -> None:
+    ] = True
+    seed: Seed = 0
+
+    def shares(self) -> list[float]:
+        """Read the loads."""
+        try:
+            return [float(word) for word in self.loads.split(",")]
+        except ValueError:
+            raise ConfigError(f"--loads '{self.loads}' is not understood; write it as 0.3,0.7") from None
+
+
+@with_options
+def command(scenario: LiveScenarioOptions, validated: ValidateOptions, as_json: AsJson = False) -> None:
     """Run the same arrivals live on this machine and simulated, and print the simulator's error.
 
-    A run of its own, at half load and with other arrivals, first measures what batches cost in service beyond
-    their profiles (the server's own work, shared cores, cold caches); the simulation knows nothing else of
-    the live runs.
+    A separate run, at half load and with other arrivals, first measures what batches cost in service beyond
+    their profiles: the server's own work, shared cores, cold caches. The simulation knows nothing else of the
+    live runs.
 
     Example:
 
       slim validate --scenario laptop --loads 0.3,0.7 --json
     """
-    from slimsched.cli.serving.images import test_images
-    from slimsched.serving.execution.live.validation import FIGURES, Validator
-    from slimsched.serving.learning.registry import make_router
-
-    chosen, _, _ = options.choose(scenario, config, None, None, None, None)
-    try:
-        shares = [float(word) for word in loads.split(",")]
-    except ValueError:
-        raise ConfigError(f"--loads '{loads}' is not understood; write it as 0.3,0.7") from None
-    images, labels, kind = test_images(data)
-    console = Console(stderr=True)
-    with console.status("starting") as status:
-        validator = Validator(
-            chosen,
-            router,
-            images,
-            labels,
-            seconds=seconds,
-            seed=seed,
-            progress=status.update,
-            make=make_router,
-        )
-        found = validator.validate(shares, calibrate=calibrate)
+    check_goal(validated.goal, [validated.router])
+    chosen = scenario.read(validated.goal).scenario
+    validation, kind = _run(chosen, validated)
     if as_json:
         rows = {
             "scenario": chosen.name,
-            "router": router,
+            "router": validated.router,
             "images": kind,
-            **msgspec.to_builtins(found),
+            **msgspec.to_builtins(validation),
         }
         print(json.dumps(rows, indent=1))
-        return
+    else:
+        _print(Console(), chosen, validation)
+        Console().print(f"router {validated.router}, {kind}, {validated.seconds:g} s per run")
+
+
+def _run(scenario: Scenario, validated: ValidateOptions) -> "tuple[Validation, str]":
+    """Run live and simulated; return the comparison, and what the images were."""
+    from slimsched.cli.serving.images import test_images
+    from slimsched.serving.execution.live.validation import Validator
+
+    shares = validated.shares()
+    images, labels, kind = test_images(validated.data)
+    with Console(stderr=True).status("starting") as status:
+        validator = Validator(
+            scenario,
+            validated.router,
+            images,
+            labels,
+            seconds=validated.seconds,
+            seed=validated.seed,
+            progress=status.update,
+        )
+        return validator.validate(shares, calibrate=validated.calibrate), kind
+
+
+def _print(console: Console, scenario: Scenario, validation: "Validation") -> None:
+    from slimsched.serving.execution.live.validation import FIGURES
+
     table = Table("load", "figure", "live", "simulated", "error", "at the run's own speed")
-    for row in found.loads:
+    for row in validation.loads:
         for name in FIGURES:
             errors = [f"{100 * one[name]:+.1f} %" for one in (row.error, row.error_at_own_speed)]
             table.add_row(
                 f"{row.load:.0%}", name, f"{row.live[name]:.4g}", f"{row.simulated[name]:.4g}", *errors
             )
-    Console().print(table)
-    for server, cost in zip(chosen.cluster.names, found.costs, strict=False):
+    console.print(table)
+    for server, cost in zip(scenario.cluster.names, validation.costs, strict=False):
         text = f"{server}: a batch takes {1e3 * cost.overhead_s:.2f} ms + {cost.slowdown:.2f} × its profile"
-        Console().print(text, highlight=False)
-    Console().print(f"a message between gateway and server takes {1e3 * found.message_s:.2f} ms")
-    Console().print(f"router {router}, {kind}, {seconds:g} s a run")
+        console.print(text, highlight=False)
+    console.print(f"a message between gateway and server takes {1e3 * validation.message_s:.2f} ms")

@@ -10,8 +10,7 @@ from msgspec import Struct
 from slimsched.kernel.errors import ConfigError
 from slimsched.serving.api.refusal import BadRequest, Unavailable
 from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.goal_text import format_goal, parse_goal
+from slimsched.serving.routing.goal import Goal, format_goal, parse_goal
 from slimsched.serving.routing.guard import GuardedRouter
 
 

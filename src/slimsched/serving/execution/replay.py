@@ -33,7 +33,7 @@ def machines_for(
 
     def machine(name: str) -> Replayable:
         if name == GATEWAY_NAME:
-            router_made = make(router, cluster, seed)
+            router_made = make(router, cluster, seed, scenario.goal)
             gateway = Gateway(cluster, router_made, scenario.gateway, first_block=first_id)
             return Replayable(gateway, GatewayEvent)
         if name == AUTOSCALER_NAME and scenario.autoscale is not None:

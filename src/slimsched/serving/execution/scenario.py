@@ -11,6 +11,7 @@ from slimsched.serving.domain.service_cost import ServiceCost
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.routing.autoscaler import AutoscaleOptions
 from slimsched.serving.routing.gateway import GatewayOptions
+from slimsched.serving.routing.goal import Goal
 from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.workload.load import Load
 
@@ -28,6 +29,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     shares: tuple[float, ...] = ()
     """The models' shares of the requests; empty: equal ones."""
     faults: tuple[Fault, ...] = ()
+    goal: Goal | None = None
+    """What routers that follow a goal aim for; None: as much accuracy as the load allows."""
     autoscale: AutoscaleOptions | None = None
     """Limits on how many servers run, simulated or on Ray; None: all of them, always."""
     hosts: tuple[Host | None, ...] = ()

@@ -27,6 +27,7 @@ from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.routing.autoscaler import AutoscaleOptions
 from slimsched.serving.routing.gateway import GatewayOptions
+from slimsched.serving.routing.goal import parse_goal
 from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.workload.load import Load
 
@@ -68,6 +69,7 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     description: str = ""
     model: list[dict[str, Any]] = []
     accuracy: str = "measured"
+    goal: str | None = None
     gateway_link: dict[str, Any] | None = None
     gateway: dict[str, Any] = {}
     scheduler: dict[str, Any] = {}
@@ -142,6 +144,7 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
         telemetry=_section(file.telemetry, TelemetryOptions, name, "telemetry"),
         load=load,
         shares=shares,
+        goal=None if file.goal is None else parse_goal(file.goal),
         hosts=tuple(hosts),
         costs=tuple(costs) if any(cost != ALONE for cost in costs) else (),
         neighbours_slowdown=file.neighbours_slowdown,

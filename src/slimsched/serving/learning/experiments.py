@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from slimsched.serving.domain.fault import Fault
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.comparison import Compared, compare
-from slimsched.serving.learning.registry import make_router
 from slimsched.serving.routing.fluid import capacity_per_s
 
 FRONT = tuple(f"drift-plus-penalty:v={v}" for v in (0.1, 0.2, 0.35, 0.5, 1))
@@ -20,7 +19,7 @@ WIDER = ("drift-plus-penalty:v=2", "drift-plus-penalty:v=5")
 """Two more settings, for low loads."""
 
 RIVALS = ("sed", "drift-plus-penalty:v=0.2", "drift-plus-penalty:v=0.5")
-AT_LIMITS = ("goal", "goal:p99_ms=60", "goal:p99_ms=100")
+AT_LIMITS = ("goal", "goal[p99<=60ms]", "goal[p99<=100ms]")
 LOADS = {0.05: 8, 0.1: 7, 0.2: 6, 0.35: 5, 0.5: 4, 0.7: 3.5, 0.9: 3.2, 1.0: 3.2, 1.2: 3.2}
 """Loads as shares of the cluster's capacity at its narrowest width, and the length of each run in seconds."""
 
@@ -65,7 +64,6 @@ def run_case(case: Case, how: Run) -> list[Compared]:
         seeds=how.seeds,
         workers=how.workers,
         progress=how.progress,
-        make=make_router,
     )
 
 
@@ -142,13 +140,13 @@ def variance(paper: Scenario, seconds: float | None) -> list[Case]:
 def goals(paper: Scenario, seconds: float | None) -> list[Case]:
     """Return a case that shows whether stated goals are met."""
     stated = (
-        "goal:p99_ms=60",
-        "goal:p99_ms=80",
-        "goal:p99_ms=150",
-        "goal:min_accuracy=75.5",
-        "goal:minimise=energy:min_accuracy=75",
-        "goal:minimise=energy:min_accuracy=73:p99_ms=80",
-        "goal:minimise=latency:min_accuracy=74",
+        "goal[p99<=60ms]",
+        "goal[p99<=80ms]",
+        "goal[p99<=150ms]",
+        "goal[accuracy>=75.5]",
+        "goal[accuracy>=75, min energy]",
+        "goal[accuracy>=73, p99<=80ms, min energy]",
+        "goal[accuracy>=74, min latency]",
     )
     return [Case(label="goals", scenario=_timed(paper, seconds or 8.0), routers=stated)]
 

@@ -89,7 +89,7 @@ def score(task: tuple[Scenario, GoalTraining, int, GoalParameters]) -> float:
     like, options, drawn, parameters = task
     scenario = random_scenario(like, np.random.default_rng(drawn), requests=options.requests)
 
-    def make(spec: str, cluster: Cluster, seed: int) -> Router:
+    def make(spec: str, cluster: Cluster, seed: int, goal: Goal | None) -> Router:
         return GoalRouter(cluster, Goal(), parameters)
 
     row = simulate(scenario, "goal", seed=drawn, make=make).summary

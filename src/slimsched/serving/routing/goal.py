@@ -1,6 +1,12 @@
-"""A goal: constraints a user states, and the one figure to make as good as they allow."""
+"""A goal: limits that a user states, and the one figure to improve within them.
 
-from typing import Literal, get_args
+People write a goal as clauses in any order, separated by commas: "accuracy>=75, p99<=60ms, min energy". The
+command line, scenario files, `PUT /v2/goal` and the dashboard all take this text. `parse_goal` reads it once;
+from there on the `Goal` itself is passed around.
+"""
+
+import re
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -8,11 +14,17 @@ from slimsched.kernel.errors import ConfigError
 
 Objective = Literal["accuracy", "energy", "latency"]
 
+SYNTAX = "accuracy>=75, p99<=60ms, and one of: min energy, min latency, max accuracy"
+
+_ACCURACY = re.compile(r"accuracy\s*(?:>=|≥)\s*(?P<value>[0-9.]+)\s*%?")
+_P99 = re.compile(r"p99\s*(?:<=|≤)\s*(?P<value>[0-9.]+)\s*(?P<unit>ms|s)")
+_OBJECTIVE = re.compile(r"(?P<way>min|max)(?:imi[sz]e)?\s+(?P<objective>energy|latency|accuracy)")
+
 
 class Goal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Mean accuracy at least, 99th percentile of latency at most, and what to optimise within them.
+    """A floor for mean accuracy, a limit on the 99th percentile of latency, and what to optimise within both.
 
-    Zero means no constraint. Requests may ask for more: their own `min_accuracy` is a mask on width tuples.
+    Zero means no limit. A request can ask for more: its own `min_accuracy` rules out width tuples.
     """
 
     objective: Objective = "accuracy"
@@ -22,33 +34,48 @@ class Goal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not 0.0 <= self.min_accuracy < 1.0:
             raise ConfigError(
-                f"min_accuracy is {self.min_accuracy:g}; give a share such as 0.75, or percent such as 75"
+                f"accuracy>={100 * self.min_accuracy:g} cannot be met; give a percentage below 100, "
+                "or a share such as 0.75"
             )
         if self.p99_s < 0.0:
-            raise ConfigError(f"p99_ms is {1000 * self.p99_s:g}; give milliseconds above 0")
+            raise ConfigError(f"p99<={1000 * self.p99_s:g}ms cannot be met; give milliseconds above 0")
         if self.objective != "accuracy" and not self.min_accuracy:
             raise ConfigError(
-                f"minimise={self.objective} needs min_accuracy: with no floor the narrowest always wins"
+                f"min {self.objective} needs an accuracy floor, such as accuracy>=75: without one the "
+                "narrowest width always wins"
             )
 
 
-def goal_of(
-    *,
-    minimise: str | None = None,
-    maximise: str | None = None,
-    min_accuracy: float = 0.0,
-    p99_ms: float = 0.0,
-) -> Goal:
-    """A goal from the words of a command line; accuracy may be given in percent."""
-    if minimise is not None and maximise is not None:
-        raise ConfigError(f"minimise={minimise} and maximise={maximise}: give one objective")
-    objective = minimise or maximise or "accuracy"
-    if (objective == "accuracy") != (minimise is None) or objective not in get_args(Objective):
-        raise ConfigError(
-            f"objective '{objective}' is unknown: minimise energy or latency, or maximise accuracy"
-        )
-    return Goal(
-        objective=objective,  # type: ignore[arg-type]
-        min_accuracy=min_accuracy / 100.0 if min_accuracy > 1.0 else min_accuracy,
-        p99_s=p99_ms / 1000.0,
-    )
+def parse_goal(text: str) -> Goal:
+    """Read a goal; each limit, and the objective, may be stated once."""
+    fields: dict[str, Any] = {}
+    for clause in (part.strip().lower() for part in text.split(",")):
+        name, value = _read_clause(clause, text)
+        if name in fields:
+            raise ConfigError(f"goal '{text}': '{clause}' repeats an earlier clause; state it once")
+        fields[name] = value
+    return Goal(**fields)
+
+
+def format_goal(goal: Goal) -> str:
+    """Write a goal as `parse_goal` reads it."""
+    clauses = [f"accuracy>={100 * goal.min_accuracy:g}"] if goal.min_accuracy else []
+    clauses += [f"p99<={1e3 * goal.p99_s:g}ms"] if goal.p99_s else []
+    return ", ".join([*clauses, "max accuracy" if goal.objective == "accuracy" else f"min {goal.objective}"])
+
+
+def _read_clause(clause: str, text: str) -> tuple[str, Any]:
+    """Return the field of `Goal` that a clause sets, and its value."""
+    if match := _OBJECTIVE.fullmatch(clause):
+        if (match["way"] == "max") == (match["objective"] == "accuracy"):
+            return "objective", match["objective"]
+        raise ConfigError(f"goal '{text}': '{clause}' makes no sense; write {SYNTAX}")
+    try:
+        if match := _ACCURACY.fullmatch(clause):
+            accuracy = float(match["value"])
+            return "min_accuracy", accuracy / 100.0 if accuracy > 1.0 else accuracy
+        if match := _P99.fullmatch(clause):
+            return "p99_s", float(match["value"]) / (1e3 if match["unit"] == "ms" else 1.0)
+    except ValueError:
+        pass  # 1.2.3 is not a number
+    raise ConfigError(f"goal '{text}': '{clause}' is not understood; write {SYNTAX}")

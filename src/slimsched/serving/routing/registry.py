@@ -1,21 +1,116 @@
-"""The table of routers: a new one is one file and one line here."""
+"""The table of all routers. A new one is one file and one line here; your own needs neither.
+
+A router is named by a spec, and every command takes the same specs:
+
+    lp                                       a router of the table
+    lp:margin=1.2:every_s=0.5                with options; the constructor's annotations say their types
+    goal[accuracy>=75, p99<=60ms]            with a goal in brackets, for routers that follow one
+    goal[p99<=60ms]:shadow=true              with both
+    my_router.py:MyRouter:speed=3            a class in a file of yours
+    their-router                             an entry point `slimsched.routers` of an installed package
+
+A router is made as `Class(cluster=…, rng=…, **options)`. It is also passed `seed` and `goal` if it has
+parameters with these names; one that has a parameter `goal` follows goals.
+"""
 
 import inspect
+import re
 from collections.abc import Callable
+from functools import partial
+from importlib.resources import files
 from random import Random
+from typing import Any
 
-from slimsched.kernel.errors import ConfigError, UnknownNameError
+import msgspec
+
+from slimsched.kernel.errors import ConfigError, DataError
+from slimsched.kernel.plugins import PluginTable
+from slimsched.kernel.policy_file import read_policy, read_story
 from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.routing.goal import Goal, parse_goal
+from slimsched.serving.routing.guard import GuardedRouter
 from slimsched.serving.routing.router import Router
 from slimsched.serving.routing.routers.drift_plus_penalty import DriftPlusPenaltyRouter
+from slimsched.serving.routing.routers.goal import GoalParameters, GoalRouter
 from slimsched.serving.routing.routers.jsq import JsqRouter
 from slimsched.serving.routing.routers.lp import LpRouter
 from slimsched.serving.routing.routers.power_of_two import PowerOfTwoRouter
+from slimsched.serving.routing.routers.ppo import PpoRouter
 from slimsched.serving.routing.routers.random import RandomRouter
 from slimsched.serving.routing.routers.round_robin import RoundRobinRouter
 from slimsched.serving.routing.routers.sed import SedRouter
+from slimsched.serving.routing.routers.sharded import ShardedRouter
 from slimsched.serving.routing.routers.slackfit import SlackFitRouter
 from slimsched.serving.routing.routers.speed_jsq import SpeedJsqRouter
+
+RouterMaker = Callable[[str, Cluster, int, Goal | None], Router]
+"""Makes a router from its spec, the cluster, a seed, and the goal for routers that follow one."""
+
+SERVING = "goal:in_time=0.7"
+"""What serves best where requests come with deadlines: as much accuracy as can be had in time."""
+
+FALLBACK_V = 0.5
+"""The guard falls back to drift-plus-penalty with this V: it held the most load in docs/results.md."""
+
+_BRACKETS = re.compile(r"(?P<before>[^\[\]]*)\[(?P<goal>[^\[\]]*)\](?P<after>[^\[\]]*)")
+
+
+def make_ppo(cluster: Cluster, rng: Random, policy: str = "ppo-balanced") -> PpoRouter:
+    """Make the paper's router with a shipped policy, or with a file that `slim router train` wrote."""
+    shipped = files("slimsched.serving.routing") / "shipped" / f"{policy}.safetensors"
+    weights, story = read_policy(str(shipped) if shipped.is_file() else policy)
+    return PpoRouter(cluster, rng, weights, float(story["epsilon"]))
+
+
+def make_goal(
+    cluster: Cluster,
+    rng: Random,
+    goal: Goal | None = None,
+    shadow: bool = False,
+    gains: str | None = None,
+    **changed: float,
+) -> GuardedRouter:
+    """Make the goal router behind its guard.
+
+    `gains` is a file that `slim router train goal` wrote. Each field of `GoalParameters` is an option too.
+    """
+    learned = trained_parameters(gains) if gains else GoalParameters()
+    return GuardedRouter(
+        GoalRouter(cluster, goal, msgspec.structs.replace(learned, **changed)),
+        DriftPlusPenaltyRouter(cluster, rng, v=FALLBACK_V),
+        shadow=shadow,
+    )
+
+
+def _with_fields(maker: Callable[..., Any], kind: type[msgspec.Struct]) -> inspect.Signature:
+    """The signature of a function whose `**options` are the fields of a struct."""
+    signature = inspect.signature(maker)
+    named = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    fields = [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type
+        )
+        for field in msgspec.structs.fields(kind)
+    ]
+    return signature.replace(parameters=[*named, *fields])
+
+
+make_goal.__signature__ = _with_fields(make_goal, GoalParameters)  # type: ignore[attr-defined]
+
+
+def make_sharded(
+    cluster: Cluster,
+    rng: Random,
+    seed: int,
+    size: int = 32,
+    router: str = "goal",
+    goal: Goal | None = None,
+) -> ShardedRouter:
+    """Make shards of `size` servers, each with a router of its own."""
+    if size < 1:
+        raise ConfigError(f"router 'sharded': size is {size}; give 1 server per shard or more")
+    return ShardedRouter(cluster, rng, lambda part: make_router(router, part, seed, goal), size=size)
+
 
 ROUTERS: dict[str, Callable[..., Router]] = {
     "random": RandomRouter,
@@ -27,28 +122,63 @@ ROUTERS: dict[str, Callable[..., Router]] = {
     "drift-plus-penalty": DriftPlusPenaltyRouter,
     "slackfit": SlackFitRouter,
     "lp": LpRouter,
+    "ppo": make_ppo,
+    "ppo-efficient": partial(make_ppo, policy="ppo-efficient"),
+    "ppo-balanced": partial(make_ppo, policy="ppo-balanced"),
+    "goal": make_goal,
+    "sharded": make_sharded,
 }
 
+_TABLE: PluginTable[Router] = PluginTable(
+    kind="router",
+    group="slimsched.routers",
+    builtin=ROUTERS,
+    context=("cluster", "rng", "seed", "goal"),
+)
 
-RouterMaker = Callable[[str, Cluster, int], Router]
-"""Makes a router from its spec, the cluster and a seed; `make_router` knows the classical ones."""
+
+def router_names() -> tuple[str, ...]:
+    """List the routers of the table, then those of installed packages."""
+    return _TABLE.names()
 
 
-def make_router(spec: str, cluster: Cluster, seed: int) -> Router:
-    """Make a router from its name and options, as in 'lp' or 'lp:margin=1.2:every_s=0.5'."""
-    name, *options = spec.split(":")
-    if name not in ROUTERS:
-        raise UnknownNameError("router", name, list(ROUTERS))
-    make = ROUTERS[name]
-    known = [p for p in inspect.signature(make).parameters if p not in ("cluster", "rng")]
-    values: dict[str, float] = {}
-    for option in options:
-        key, _, value = option.partition("=")
-        if key not in known:
-            takes = f"it takes {', '.join(known)}" if known else "it takes none"
-            raise ConfigError(f"router '{name}' has no option '{key}'; {takes}")
-        try:
-            values[key] = float(value)
-        except ValueError:
-            raise ConfigError(f"router '{name}', option '{key}': '{value}' is not a number") from None
-    return make(cluster, Random(seed), **values)
+def make_router(spec: str, cluster: Cluster, seed: int, goal: Goal | None = None) -> Router:
+    """Make a router. `goal` is for a router that follows goals and whose spec states none."""
+    bare, own_goal = split_goal(spec)
+    if own_goal is not None and not _TABLE.takes(bare, "goal"):
+        raise ConfigError(f"router '{bare}' follows no goal; leave the brackets out, or use goal[…]")
+    router = _TABLE.make(bare, cluster=cluster, rng=Random(seed), seed=seed, goal=own_goal or goal)
+    if not callable(getattr(router, "route", None)):
+        raise ConfigError(f"'{bare}' is not a router: give it a method route(observation) -> Route | None")
+    return router
+
+
+def follows_goal(spec: str) -> bool:
+    """Whether the router that a spec names follows a goal."""
+    return _TABLE.takes(split_goal(spec)[0], "goal")
+
+
+def split_goal(spec: str) -> tuple[str, Goal | None]:
+    """Split a spec into the spec without its brackets, and the goal that stands in them."""
+    if "[" not in spec and "]" not in spec:
+        return spec, None
+    match = _BRACKETS.fullmatch(spec)
+    if match is None:
+        raise ConfigError(f"router '{spec}': brackets do not match; write goal[accuracy>=75, p99<=60ms]")
+    return match["before"] + match["after"], parse_goal(match["goal"])
+
+
+def split_specs(text: str) -> list[str]:
+    """Split a list of routers at its commas; those inside brackets belong to a goal."""
+    specs = re.split(r",(?![^\[\]]*\])", text)
+    return [spec.strip() for spec in specs if spec.strip()]
+
+
+def trained_parameters(file: str) -> GoalParameters:
+    """Read what `slim router train goal` left in a file."""
+    try:
+        return msgspec.convert(read_story(file)["parameters"], GoalParameters)
+    except (DataError, KeyError, ValueError) as error:
+        raise DataError(
+            f"the gains in {file} cannot be used ({error}); run slim router train goal --out {file}"
+        ) from None

@@ -99,7 +99,7 @@ async def run_live(
     """
     cluster, load = scenario.cluster, scenario.load
     meter = Meter(cluster.models)
-    gateway = Gateway(cluster, make(router, cluster, seed), scenario.gateway)
+    gateway = Gateway(cluster, make(router, cluster, seed, scenario.goal), scenario.gateway)
     zero_s = monotonic() if clock_zero_s is None else clock_zero_s
     engine = engine or LocalEngine(specs_of(scenario, zero_s, log))
     logs = () if log is None else (log,)

@@ -36,7 +36,7 @@ def compare(
 ) -> list[Compared]:
     """Run every router on every seed; figures do not depend on who shares the work: workers, or a pool."""
     for router in routers:
-        make(router, scenario.cluster, seed)  # refuse an unknown one before a long run begins
+        make(router, scenario.cluster, seed, scenario.goal)  # refuse an unknown one before a long run begins
     runs = [(scenario, router, seed + number, make) for router in routers for number in range(seeds)]
     traces: list[Trace] = []
     if workers <= 1 and pool is None:

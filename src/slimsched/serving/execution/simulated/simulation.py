@@ -29,7 +29,7 @@ def simulate(
     """Simulate a scenario under a router; the same seed gives the same run, event by event."""
     cluster, load = scenario.cluster, scenario.load
     stream = load.stream(seed, cluster.models, shares=scenario.shares, sizes=sizes)
-    gateway = Gateway(cluster, make(router, cluster, seed), scenario.gateway)
+    gateway = Gateway(cluster, make(router, cluster, seed, scenario.goal), scenario.gateway)
     meter = Meter(cluster.models, from_s=load.warmup_s)
     simulated = SimulatedCluster(
         cluster=cluster,

@@ -1,0 +1,212 @@
+"""Everything behind `slim serve`: gateway and servers, the two protocols, metrics and the dashboard."""
+
+import asyncio
+import gc
+import logging
+import signal
+import ssl
+from collections.abc import Coroutine
+from pathlib import Path
+
+import grpc
+from rich.console import Console
+
+from slimsched.cli.serving.engine import EngineOptions, open_engine
+from slimsched.cli.serving.scenario import Choice
+from slimsched.cli.serving.serve import ServeOptions
+from slimsched.dashboard.live import Dashboard
+from slimsched.kernel.errors import ConfigError, SlimError
+from slimsched.kernel.log_folder import LogFolder
+from slimsched.kernel.observer import Observer
+from slimsched.models.slimresnet import shipped
+from slimsched.models.slimresnet.weights import read_card
+from slimsched.serving.api import structured_log
+from slimsched.serving.api.goal_control import GoalControl
+from slimsched.serving.api.goal_state import GoalState
+from slimsched.serving.api.grpc_server import GrpcServer
+from slimsched.serving.api.http_server import HttpServer, json_page
+from slimsched.serving.api.metrics import Metrics
+from slimsched.serving.api.openapi import document
+from slimsched.serving.api.service import InferenceService, Limits
+from slimsched.serving.api.tracing import otlp_traces
+from slimsched.serving.execution.live.cluster import LiveCluster
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.goal import format_goal
+from slimsched.serving.routing.registry import make_router
+
+
+class FrontDoor:
+    """A cluster that serves until it is told to stop."""
+
+    def __init__(
+        self, chosen: Choice, engine: EngineOptions, options: ServeOptions, console: Console
+    ) -> None:
+        scenario = chosen.scenario.for_clients()
+        self._options, self._console, self._names = options, console, scenario.cluster.names
+        self._tls = read_tls(options.tls_cert, options.tls_key)
+        self._traces = otlp_traces(self._names) if options.otel else None
+        self._folder = log_folder(options.log, options.log_limit)
+        setting = chosen.setting(options.router, for_clients=True)
+        opened = open_engine(engine, scenario, setting, self._folder)
+        router = make_router(options.router, scenario.cluster, 0, scenario.goal)
+        gateway = Gateway(scenario.cluster, router, scenario.gateway, first_block=opened.first_id)
+        opened.watch(gateway)
+        observers: list[Observer] = []
+        self._cluster = LiveCluster(
+            gateway, opened.engine, observers, clock_zero_s=opened.clock_zero_s, first_id=opened.first_id
+        )
+        card = read_card(shipped.folder() / f"{shipped.NAME}.json")
+        self._service = InferenceService(self._cluster, card, Limits())
+        self._service.tally.access_log = options.access_log
+        self._metrics = Metrics(gateway, self._service.tally, self._cluster.power_source, options.router)
+        self._dashboard = self._open_dashboard(scenario)
+        self._goal = GoalControl(gateway, self._cluster.set_goal, goal_state(options, scenario))
+        self._open_protocols()
+        self._log = self._metrics.log = opened.log
+        observers += [opened.log] if opened.log is not None else []
+        observers += [self._metrics, self._dashboard.view, structured_log.ServerLog(self._names)]
+        observers += [self._traces.spans] if self._traces is not None else []
+
+    async def run(self) -> None:
+        """Listen, start the servers, and serve until SIGTERM or Ctrl-C; then drain."""
+        if (kept := self._goal.resume()) is not None:
+            self._say(f"continuing with the goal that was set before: {kept}")
+        tasks = self._keep_log()
+        address = await self._listen()
+        tasks.append(asyncio.create_task(self._dashboard.run()))
+        stop = asyncio.Event()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(name, stop.set)
+        with self._console.status(f"starting {len(self._names)} servers"):
+            started = await _unless(stop, self._service.start())
+        if started:
+            _tune_collector()
+            self._say(f"ready: {address}, router {self._options.router}")
+            self._say(f"dashboard: {address.partition('/v2')[0]}/")
+            await stop.wait()
+            self._say("draining")
+            await self._service.drain()
+        await asyncio.gather(self._http.stop(), self._grpc.stop())
+        for task in tasks:
+            task.cancel()
+        if self._log is not None:
+            self._log.close()
+        if started and self._traces is not None:
+            self._traces.close()
+
+    def _keep_log(self) -> list[asyncio.Task[None]]:
+        """Start writing the event log to disk, if there is one."""
+        if self._log is None or self._folder is None:
+            return []
+        self._say(f"event logs: {self._folder.run}")
+        return [asyncio.create_task(self._log.keep(self._folder.make_room))]
+
+    def _open_dashboard(self, scenario: Scenario) -> Dashboard:
+        return Dashboard(
+            scenario.cluster,
+            self._options.router,
+            now=lambda: self._cluster.now_s,
+            phase=lambda: str(self._service.phase),
+            power_sources=lambda: self._cluster.power_sources,
+        )
+
+    def _open_protocols(self) -> None:
+        schema = document(self._service.limits, self._service.card.shape.image_size)
+        pages = {
+            "/metrics": self._metrics.page,
+            "/openapi.json": lambda: json_page(schema),
+            **self._dashboard.pages,
+        }
+        self._http = HttpServer(
+            self._service,
+            token=self._options.token,
+            pages=pages,
+            goal=self._goal,
+            assets=self._dashboard.assets,
+        )
+        self._grpc = GrpcServer(self._service, token=self._options.token)
+
+    async def _listen(self) -> str:
+        """Listen with both protocols; return where, in words."""
+        options, tls = self._options, self._tls
+        try:
+            http_port = await self._http.start(options.host, options.http_port, tls.context if tls else None)
+            grpc_port = await self._grpc.start(
+                options.host, options.grpc_port, tls.grpc_credentials() if tls else None
+            )
+        except (OSError, RuntimeError) as error:
+            raise SlimError(
+                f"cannot listen at {options.host}, ports {options.http_port} and {options.grpc_port} "
+                f"({error}); choose others with --http-port and --grpc-port"
+            ) from None
+        url = f"http{'s' if tls else ''}://{options.host}:{http_port}"
+        return f"{url}/v2/models/slimresnet, gRPC at {options.host}:{grpc_port}"
+
+    def _say(self, text: str) -> None:
+        """Tell people on the console, or the log where the console is quiet."""
+        self._console.print(text, soft_wrap=True)
+        if self._console.quiet:
+            logging.getLogger("slim.serve").info(text)
+
+
+class Tls:
+    """A certificate and its key, for either protocol."""
+
+    def __init__(self, cert: Path, key: Path) -> None:
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            self.context.load_cert_chain(cert, key)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"cannot use {cert} and {key} for TLS: {error}") from None
+        self._pair = (key.read_bytes(), cert.read_bytes())
+
+    def grpc_credentials(self) -> object:
+        """Return the same pair as gRPC takes it."""
+        return grpc.ssl_server_credentials([self._pair])
+
+
+def read_tls(cert: Path | None, key: Path | None) -> Tls | None:
+    """Read the certificate and its key; None if neither is given."""
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise ConfigError("TLS needs both --tls-cert and --tls-key")
+    return Tls(cert, key)
+
+
+def log_folder(folder: Path | None, limit_mb: float) -> LogFolder | None:
+    """Make the folder of this start's event logs; None if none is asked for."""
+    if folder is None:
+        return None
+    if limit_mb <= 0:
+        raise ConfigError(f"--log-limit is {limit_mb:g}; give megabytes above 0")
+    return LogFolder(folder, int(1e6 * limit_mb))
+
+
+def goal_state(options: ServeOptions, scenario: Scenario) -> GoalState | None:
+    """Open the file that keeps a goal set while running; it counts for the same router and goal only."""
+    if options.state is None:
+        return None
+    goal = "" if scenario.goal is None else f" [{format_goal(scenario.goal)}]"
+    return GoalState(options.state, options.router + goal)
+
+
+def _tune_collector() -> None:
+    """Let Python's garbage collector leave alone what is there now and stays."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # requests leave no cycles behind
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
+    """Do the work, or break it off when told to stop; return whether it was done."""
+    task, told = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    await asyncio.wait([task, told], return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if not task.done():
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return False
+    await task
+    return True

@@ -1,0 +1,45 @@
+"""Options that say how to reach a running server, and what to ask of it for each request."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from msgspec import Struct
+
+
+class ServerOptions(Struct, frozen=True, kw_only=True):
+    """Where a server listens, and how to be let in."""
+
+    url: Annotated[str, typer.Option("--url", envvar="SLIM_URL", help="Address of the server.")] = (
+        "http://127.0.0.1:8000"
+    )
+    token: Annotated[str, typer.Option("--token", envvar="SLIM_TOKEN", help="Its bearer token.")] = ""
+    ca_file: Annotated[
+        Path | None, typer.Option("--ca-file", help="Certificate to trust for https (PEM).")
+    ] = None
+
+    @property
+    def ca_path(self) -> str | None:
+        """The certificate's path as text."""
+        return None if self.ca_file is None else str(self.ca_file)
+
+
+class TermsOptions(Struct, frozen=True, kw_only=True):
+    """What a client asks for with each request."""
+
+    width: Annotated[float | None, typer.Option("--width", help="Width of every segment.")] = None
+    min_accuracy: Annotated[
+        float | None,
+        typer.Option("--min-accuracy", help="Lowest accuracy to expect, as a percentage or a share."),
+    ] = None
+    deadline_ms: Annotated[
+        float | None, typer.Option("--deadline-ms", help="Give up on a request after this time.")
+    ] = None
+    priority: Annotated[int | None, typer.Option("--priority", help="Higher goes first.")] = None
+    max_energy_mj: Annotated[
+        float | None, typer.Option("--max-energy-mj", help="Most energy that an image may take.")
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """Return what was asked for; what was left out is not in it."""
+        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
