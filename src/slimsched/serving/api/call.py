@@ -1,22 +1,17 @@
-"""One inference call, independent of the protocol: its images, its terms and the outputs it asks for."""
+"""One inference call, independent of the protocol: its tensors, its terms and the outputs it asks for."""
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from slimsched.models.slimresnet.width import WIDTHS
-from slimsched.serving.api.refusal import BadRequest, NotFound
-from slimsched.serving.domain.request import NEVER_S
+from slimsched.serving.api.model_face import ModelFace
+from slimsched.serving.api.refusal import BadRequest
+from slimsched.serving.domain.request import NEVER_S, NO_PLAN
 from slimsched.serving.domain.terms import Terms
 
-MODEL = "slimresnet"
-VERSION = "1"
-OUTPUTS = ("classes", "logits", "labels")
 Parameter = bool | int | float | str
 
-_KNOWN_PARAMETERS = "deadline_ms, timeout, priority, min_accuracy, max_energy_mj, width"
+_KNOWN_PARAMETERS = "deadline_ms, timeout, priority, min_accuracy, max_energy_mj, plan"
 
 
 class RequestedOutput(Struct, frozen=True, kw_only=True):
@@ -27,43 +22,37 @@ class RequestedOutput(Struct, frozen=True, kw_only=True):
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """A request to classify images of shape (n, 3, size, size)."""
+    """A request: the bytes of each input tensor in the spec's order, `count` rows each."""
 
     id: str
-    images: NDArray[np.uint8]
+    face: ModelFace
+    inputs: tuple[bytes | memoryview, ...]
+    count: int
     terms: Terms
     outputs: tuple[RequestedOutput, ...]
 
 
-def check_model(name: str, version: str) -> None:
-    """Refuse any model or version other than the one this server has."""
-    if name != MODEL:
-        raise NotFound(f"unknown model '{name}'; this server has '{MODEL}'")
-    if version not in ("", VERSION):
-        raise NotFound(f"unknown version '{version}' of '{MODEL}'; this server has '{VERSION}'")
+def check_inputs(face: ModelFace, names: Sequence[str]) -> None:
+    """Refuse inputs that are not just those the model takes."""
+    if sorted(names) != sorted(face.inputs):
+        known = ", ".join(f"'{name}'" for name in face.inputs)
+        given = ", ".join(f"'{name}'" for name in names) or "none"
+        raise BadRequest(f"inputs are {given}; model '{face.name}' takes {known}")
 
 
-def check_outputs(requested: Sequence[RequestedOutput]) -> tuple[RequestedOutput, ...]:
-    """Return the requested outputs; refuse a name the model does not have."""
+def check_outputs(
+    face: ModelFace, requested: Sequence[RequestedOutput], *, binary: bool
+) -> tuple[RequestedOutput, ...]:
+    """Return the requested outputs, or the default ones; refuse a name the model does not have."""
     for one in requested:
-        if one.name not in OUTPUTS:
-            raise BadRequest(f"unknown output '{one.name}'; this model has {', '.join(OUTPUTS)}")
-    return tuple(requested)
+        if one.name not in face.outputs:
+            raise BadRequest(f"unknown output '{one.name}'; this model has {', '.join(face.outputs)}")
+    if requested:
+        return tuple(requested)
+    return tuple(RequestedOutput(name=name, binary=binary) for name in face.default_outputs)
 
 
-def check_shape(datatype: str, shape: tuple[int, ...], image_size: int, max_images: int) -> None:
-    """Refuse a tensor that is not a batch of images of the right type and size."""
-    if datatype not in ("UINT8", "FP32"):
-        raise BadRequest(f"input 'images': datatype '{datatype}' is not accepted; send UINT8 or FP32")
-    if len(shape) != 4 or shape[1:] != (3, image_size, image_size):
-        raise BadRequest(
-            f"input 'images': shape {list(shape)} does not fit; send [n, 3, {image_size}, {image_size}]"
-        )
-    if not 1 <= shape[0] <= max_images:
-        raise BadRequest(f"input 'images': {shape[0]} images in one request; send 1 to {max_images}")
-
-
-def read_terms(parameters: Mapping[str, Parameter]) -> Terms:
+def read_terms(face: ModelFace, parameters: Mapping[str, Parameter]) -> Terms:
     """Read the terms from a request's parameters.
 
     Unknown parameters are ignored, because Triton clients send some that mean nothing here.
@@ -80,12 +69,7 @@ def read_terms(parameters: Mapping[str, Parameter]) -> Terms:
         raise BadRequest(
             f"parameter min_accuracy is {parameters['min_accuracy']}; give a share or a percentage"
         )
-    width = _number(parameters, "width") if "width" in parameters else 0.0
-    if width and width not in WIDTHS:
-        known = ", ".join(f"{w:g}" for w in WIDTHS)
-        raise BadRequest(
-            f"parameter width is {width:g}: this model was trained at {known}; ask for one of these"
-        )
+    plan = parameters.get("plan", parameters.get("width", ""))  # width: a plan of one choice everywhere
     if deadline_s <= 0:
         raise BadRequest("parameter deadline_ms must be above 0")
     priority = _number(parameters, "priority") if "priority" in parameters else 0.0
@@ -99,7 +83,7 @@ def read_terms(parameters: Mapping[str, Parameter]) -> Terms:
         priority=int(priority),
         min_accuracy=min_accuracy,
         max_energy_j=energy_mj / 1e3,
-        width=width,
+        plan=NO_PLAN if plan in ("", 0) else face.plan(str(plan)),
     )
 
 

@@ -2,6 +2,7 @@
 
 import http.client
 import ssl
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from slimsched.kernel.errors import ConfigError, SlimError
 from slimsched.serving.api.client_message import (
+    Answer,
     Parameters,
     classes_of,
     read_answer,
@@ -69,6 +71,7 @@ class Client:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"'{url}' is not a server address; write it as {URL}")
         self._url, self._model = url, model
+        self._tensors: dict[str, Any] | None = None  # what the model takes and gives, once asked for
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
@@ -106,37 +109,68 @@ class Client:
         self,
         images: NDArray[Any],
         *,
-        width: float | None = None,
+        plan: str | None = None,
         min_accuracy: float | None = None,
         deadline_ms: float | None = None,
         priority: int | None = None,
         max_energy_mj: float | None = None,
     ) -> Classification:
-        """Classify images (n, 3, 32, 32) or one image (3, 32, 32), as uint8 or as float32 in [0, 1]."""
+        """Classify images (n, 3, height, width), or one image, as uint8 or as float32 in [0, 1].
+
+        `plan` states how to run: '0.5' takes that choice in every segment, '0.25,0.5,0.75,1.0' names one
+        for each. The other terms are limits within which the server chooses.
+        """
         batch = images[None] if images.ndim == 3 else images
         if batch.dtype not in (np.uint8, np.float32):
             raise ConfigError(f"images are {batch.dtype}; give uint8, or float32 in [0, 1]")
+        metadata = self.metadata() if self._tensors is None else self._tensors
+        self._tensors = metadata
+        scores = next(one["name"] for one in metadata["outputs"] if one["datatype"].startswith("FP"))
+        known = {one["name"] for one in metadata["outputs"]}
+        names = [name for name in ("classes", scores, "labels") if name in known]
+        answer = self.infer(
+            {metadata["inputs"][0]["name"]: batch},
+            outputs=names,
+            plan=plan,
+            min_accuracy=min_accuracy,
+            deadline_ms=deadline_ms,
+            priority=priority,
+            max_energy_mj=max_energy_mj,
+        )
+        return Classification(
+            classes=classes_of(answer),
+            labels=cast(list[str], answer.outputs.get("labels", [])),
+            logits=cast("NDArray[np.float32]", answer.outputs[scores]),
+            receipt=answer.receipt,
+        )
+
+    def infer(
+        self,
+        inputs: Mapping[str, NDArray[Any]],
+        *,
+        outputs: Sequence[str] = (),
+        plan: str | None = None,
+        min_accuracy: float | None = None,
+        deadline_ms: float | None = None,
+        priority: int | None = None,
+        max_energy_mj: float | None = None,
+    ) -> Answer:
+        """Run any model: its input tensors by name, each with one row per example; all outputs by default."""
         terms = {
-            "width": width,
+            "plan": plan,
             "min_accuracy": min_accuracy,
             "deadline_ms": deadline_ms,
             "priority": priority,
             "max_energy_mj": max_energy_mj,
         }
         asked = {name: value for name, value in terms.items() if value is not None}
-        body, json_bytes = write_request(batch, ("classes", "logits", "labels"), asked)
+        body, json_bytes = write_request(inputs, outputs, asked)
         headers = {"inference-header-content-length": str(json_bytes)}
         path = f"/v2/models/{self._model}/infer"
         status, response, raw = self._ask("POST", path, body, headers)
         _check(status, response, raw)
         length = response.getheader("inference-header-content-length")
-        answer = read_answer(raw, None if length is None else int(length))
-        return Classification(
-            classes=classes_of(answer),
-            labels=cast(list[str], answer.outputs.get("labels", [])),
-            logits=cast("NDArray[np.float32]", answer.outputs["logits"]),
-            receipt=answer.receipt,
-        )
+        return read_answer(raw, None if length is None else int(length))
 
     def _json(self, method: str, path: str, body: bytes = b"") -> Any:
         status, response, raw = self._ask(method, path, body)

@@ -9,11 +9,11 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import SlimError
+from slimsched.models.arrays import NUMPY
 
 Parameters = dict[str, bool | int | float | str]
 
-_KINDS: dict[str, str] = {"INT64": "<i8", "INT32": "<i4", "FP32": "<f4", "FP64": "<f8", "UINT8": "u1"}
-_NAMES = {"u1": "UINT8", "f4": "FP32"}
+_NAMES = {dtype: name for name, dtype in NUMPY.items()}
 
 
 class AnswerError(SlimError):
@@ -45,23 +45,28 @@ _decoder = msgspec.json.Decoder(_Answer)
 
 
 def write_request(
-    images: NDArray[Any],
+    inputs: Mapping[str, NDArray[Any]],
     outputs: Sequence[str],
     parameters: Mapping[str, bool | int | float | str],
-    *,
-    name: str = "images",
 ) -> tuple[bytes, int]:
     """Return a request body and the length of its JSON; tensors are binary in both directions."""
-    raw = np.ascontiguousarray(images).tobytes()
-    tensor = {
-        "name": name,
-        "shape": list(images.shape),
-        "datatype": _NAMES[images.dtype.str[1:]],
-        "parameters": {"binary_data_size": len(raw)},
-    }
+    raws = [np.ascontiguousarray(array).tobytes() for array in inputs.values()]
+    tensors = [
+        {
+            "name": name,
+            "shape": list(array.shape),
+            "datatype": _NAMES[array.dtype.newbyteorder("<")],
+            "parameters": {"binary_data_size": len(raw)},
+        }
+        for (name, array), raw in zip(inputs.items(), raws, strict=True)
+    ]
     requested = [{"name": output, "parameters": {"binary_data": True}} for output in outputs]
-    head = msgspec.json.encode({"inputs": [tensor], "outputs": requested, "parameters": dict(parameters)})
-    return head + raw, len(head)
+    message: dict[str, Any] = {"inputs": tensors, "parameters": dict(parameters)}
+    message |= (
+        {"outputs": requested} if requested else {"parameters": {**parameters, "binary_data_output": True}}
+    )
+    head = msgspec.json.encode(message)
+    return b"".join([head, *raws]), len(head)
 
 
 def read_answer(body: bytes, json_bytes: int | None) -> Answer:
@@ -104,12 +109,12 @@ def classes_of(answer: Answer) -> NDArray[np.int64]:
 def _from_json(one: _Output) -> NDArray[Any] | list[str]:
     if one.datatype == "BYTES":
         return [str(word) for word in one.data]
-    return np.array(one.data, dtype=_KINDS[one.datatype]).reshape(one.shape)
+    return np.array(one.data, dtype=NUMPY[one.datatype]).reshape(one.shape)
 
 
 def _from_bytes(one: _Output, raw: bytes) -> NDArray[Any] | list[str]:
     if one.datatype != "BYTES":
-        return np.frombuffer(raw, _KINDS[one.datatype]).reshape(one.shape)
+        return np.frombuffer(raw, NUMPY[one.datatype]).reshape(one.shape)
     words, at = [], 0
     while at < len(raw):
         length = int.from_bytes(raw[at : at + 4], "little")

@@ -118,8 +118,10 @@ class GoalControl:
         return self.show()
 
     def _parse_reachable(self, text: str) -> Goal:
-        """Parse a goal; refuse one that this model cannot reach."""
-        goal, best = parse_goal(text), float(self._gateway.cluster.accuracy.by_tuple.max())
-        if goal.min_accuracy > best:
-            raise ConfigError(f"the best widths reach {100 * best:.2f} %; ask for less than that")
+        """Parse a goal; refuse one that a model cannot reach."""
+        goal = parse_goal(text)
+        for model in self._gateway.cluster.models:
+            best = model.quality.best_reachable(())
+            if goal.min_accuracy > best:
+                raise ConfigError(f"the best plan of {model.name} reaches {100 * best:.2f} %; ask for less")
         return goal

@@ -9,22 +9,21 @@ from typing import Any
 import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
+from slimsched.models.arrays import NUMPY
 from slimsched.serving.api.call import (
-    MODEL,
-    VERSION,
     Call,
     Parameter,
     RequestedOutput,
-    check_model,
+    check_inputs,
     check_outputs,
-    check_shape,
     read_terms,
 )
 from slimsched.serving.api.proto import inference_pb2
 from slimsched.serving.api.refusal import BadRequest, RefusalError, Unauthenticated
 from slimsched.serving.api.service import InferenceResult, InferenceService
-from slimsched.serving.api.tensor import bytes_tensor, pixels_from_bytes
+from slimsched.serving.api.tensor import bytes_tensor, check_tensor, read_bytes
 
 log = logging.getLogger("slim.grpc")
 pb: Any = inference_pb2  # mypy cannot see its classes: they are built at import
@@ -116,19 +115,19 @@ class GrpcServer:
         return pb.ServerReadyResponse(ready=self._service.is_ready)
 
     async def _model_ready(self, request: Any) -> Any:
-        check_model(request.name, request.version)
+        self._service.face(request.name, request.version)
         return pb.ModelReadyResponse(ready=self._service.is_ready)
 
     async def _server_metadata(self, request: Any) -> Any:
         return pb.ServerMetadataResponse(**self._service.server_metadata())
 
     async def _model_metadata(self, request: Any) -> Any:
-        check_model(request.name, request.version)
-        return pb.ModelMetadataResponse(**self._service.model_metadata())
+        face = self._service.face(request.name, request.version)
+        return pb.ModelMetadataResponse(**face.metadata())
 
     async def _model_infer(self, request: Any) -> Any:
         call = read_call(request, self._service)
-        return write_answer(call, await self._service.infer(call), self._service)
+        return write_answer(call, await self._service.infer(call))
 
 
 def _parse(raw: bytes, message: Any) -> Any:
@@ -138,50 +137,68 @@ def _parse(raw: bytes, message: Any) -> Any:
         raise BadRequest(f"the bytes are not a {message.DESCRIPTOR.name}: {error}") from None
 
 
+CONTENTS = {
+    "BOOL": "bool_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "INT64": "int64_contents",
+    "UINT64": "uint64_contents",
+}
+"""Where a tensor's numbers are when they are not raw; smaller integers share a field by their sign."""
+
+
 def read_call(request: Any, service: InferenceService) -> Call:
-    """Read the call from a ModelInferRequest, whose images are raw bytes or typed contents."""
-    check_model(request.model_name, request.model_version)
-    if [one.name for one in request.inputs] != ["images"]:
-        names = ", ".join(one.name for one in request.inputs) or "none"
-        raise BadRequest(f"inputs are {names}; this model takes one input named 'images'")
-    one = request.inputs[0]
-    shape = tuple(one.shape)
-    check_shape(one.datatype, shape, service.card.shape.image_size, service.limits.images_per_request)
-    if len(request.raw_input_contents) == 1:
-        images = pixels_from_bytes(request.raw_input_contents[0], one.datatype, shape)
-    elif one.datatype == "UINT8":
-        if any(value > 255 for value in one.contents.uint_contents):
-            raise BadRequest("input 'images': UINT8 takes whole numbers from 0 to 255")
-        images = pixels_from_bytes(bytes(list(one.contents.uint_contents)), "UINT8", shape)
-    else:
-        values = np.array(one.contents.fp32_contents, dtype="<f4")
-        images = pixels_from_bytes(values.tobytes(), "FP32", shape)
+    """Read the call from a ModelInferRequest, whose tensors are raw bytes or typed contents."""
+    face = service.face(request.model_name, request.model_version)
+    check_inputs(face, [one.name for one in request.inputs])
+    raws = list(request.raw_input_contents)
+    if raws and len(raws) != len(request.inputs):
+        raise BadRequest(f"{len(raws)} raw inputs for {len(request.inputs)} inputs; send one for each")
+    tensors: dict[str, memoryview] = {}
+    counts: set[int] = set()
+    for place, one in enumerate(request.inputs):
+        tensor, shape = face.inputs[one.name], tuple(one.shape)
+        counts.add(check_tensor(tensor, one.datatype, shape, service.limits.examples_per_request))
+        raw = raws[place] if raws else _contents(one)
+        tensors[one.name] = read_bytes(tensor, raw, one.datatype, shape).data.cast("B")
+    if len(counts) > 1:
+        raise BadRequest(f"inputs have {sorted(counts)} rows; give all the same number")
     requested = [RequestedOutput(name=output.name, binary=True) for output in request.outputs]
-    default = (RequestedOutput(name="classes", binary=True), RequestedOutput(name="logits", binary=True))
     return Call(
         id=request.id,
-        images=images,
-        terms=read_terms({name: _value(value) for name, value in request.parameters.items()}),
-        outputs=check_outputs(requested) or default,
+        face=face,
+        inputs=tuple(tensors[name] for name in face.inputs),
+        count=counts.pop(),
+        terms=read_terms(face, {name: _value(value) for name, value in request.parameters.items()}),
+        outputs=check_outputs(face, requested, binary=True),
     )
 
 
-def write_answer(call: Call, answered: InferenceResult, service: InferenceService) -> Any:
+def _contents(one: Any) -> bytes:
+    """The numbers of a tensor that are not raw, as raw bytes."""
+    unsigned = one.datatype.startswith("UINT")
+    field = CONTENTS.get(one.datatype, "uint_contents" if unsigned else "int_contents")
+    values: NDArray[Any] = np.array(getattr(one.contents, field))
+    kind = NUMPY[one.datatype]
+    if kind.kind in "iu" and values.size:
+        low, high = np.iinfo(kind).min, np.iinfo(kind).max
+        if values.min() < low or values.max() > high:
+            raise BadRequest(f"input '{one.name}': {one.datatype} takes whole numbers from {low} to {high}")
+    return values.astype(kind).tobytes()
+
+
+def write_answer(call: Call, answered: InferenceResult) -> Any:
     """Return the result as a ModelInferResponse with raw tensors."""
-    response = pb.ModelInferResponse(model_name=MODEL, model_version=VERSION, id=call.id)
+    face = call.face
+    response = pb.ModelInferResponse(model_name=face.name, model_version=face.version, id=call.id)
     for name, value in answered.parameters.items():
         _set(response.parameters[name], value)
-    classes = answered.logits.argmax(axis=1).astype(np.int64)
     for one in call.outputs:
-        if one.name == "labels":
-            words = service.labels(classes)
-            response.outputs.add(name="labels", datatype="BYTES", shape=[len(words)])
-            response.raw_output_contents.append(bytes_tensor(words))
-            continue
-        values = classes if one.name == "classes" else answered.logits
-        kind = "INT64" if one.name == "classes" else "FP32"
-        response.outputs.add(name=one.name, datatype=kind, shape=list(values.shape))
-        response.raw_output_contents.append(values.tobytes())
+        kind, values = face.tensor(one.name, answered.outputs)
+        shape = [len(values)] if isinstance(values, list) else list(values.shape)
+        response.outputs.add(name=one.name, datatype=kind, shape=shape)
+        raw = bytes_tensor(values) if isinstance(values, list) else values.tobytes()
+        response.raw_output_contents.append(raw)
     return response
 
 

@@ -4,22 +4,20 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
-import numpy as np
 from msgspec import Struct
 
 from slimsched.serving.api.call import (
-    MODEL,
-    VERSION,
     Call,
     Parameter,
     RequestedOutput,
+    check_inputs,
     check_outputs,
-    check_shape,
     read_terms,
 )
+from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.refusal import BadRequest
 from slimsched.serving.api.service import InferenceResult, InferenceService
-from slimsched.serving.api.tensor import bytes_tensor, pixels_from_bytes, pixels_from_json
+from slimsched.serving.api.tensor import bytes_tensor, check_tensor, read_bytes, read_json
 from slimsched.serving.domain.terms import Terms
 
 
@@ -50,108 +48,136 @@ CACHED_HEAD_BYTES = 1024
 """A JSON head up to this length is parsed once and cached: a client sends the same head again and again."""
 
 
-class _Head(Struct, frozen=True, kw_only=True):
-    """The parsed and checked JSON of a request, without the pixels."""
+class _Tensor(Struct, frozen=True, kw_only=True):
+    """An input as the JSON describes it; `size` is its length in bytes if it follows the JSON."""
 
-    id: str
+    name: str
     datatype: str
     shape: tuple[int, ...]
     size: Parameter | None
+    data: bytes
+
+
+class _Head(Struct, frozen=True, kw_only=True):
+    """The parsed and checked JSON of a request."""
+
+    id: str
+    count: int
+    inputs: tuple[_Tensor, ...]
     terms: Terms
     outputs: tuple[RequestedOutput, ...]
 
 
-def read_call(body: bytes, json_bytes: int | None, service: InferenceService) -> Call:
+def read_call(body: bytes, json_bytes: int | None, service: InferenceService, face: ModelFace) -> Call:
     """Read the call from a request body; `json_bytes` is the length of its JSON if raw tensors follow."""
     if json_bytes is not None and not 0 <= json_bytes <= len(body):
         raise BadRequest(
             f"Inference-Header-Content-Length is {json_bytes}, but the body has {len(body)} bytes; "
             "give the JSON's length"
         )
-    image_size, max_images = service.card.shape.image_size, service.limits.images_per_request
+    most = service.limits.examples_per_request
     if json_bytes is not None and json_bytes <= CACHED_HEAD_BYTES:
-        head, data = _read_head_cached(body[:json_bytes], image_size, max_images)
+        head = _read_head_cached(body[:json_bytes], face, most)
     else:
-        head, data = _read_head(body if json_bytes is None else body[:json_bytes], image_size, max_images)
-    if head.size is not None:
-        raw = memoryview(body)[len(body) if json_bytes is None else json_bytes :]
-        if not isinstance(head.size, int) or len(raw) != head.size:
-            raise BadRequest(
-                f"input 'images': binary_data_size is {head.size}, but {len(raw)} bytes follow the JSON"
-            )
-        images = pixels_from_bytes(raw, head.datatype, head.shape)
-    elif not data:
-        raise BadRequest("input 'images' has neither data nor binary_data_size; give one of them")
-    else:
-        images = pixels_from_json(data, head.datatype, head.shape)
-    return Call(id=head.id, images=images, terms=head.terms, outputs=head.outputs)
+        head = _read_head(body if json_bytes is None else body[:json_bytes], face, most)
+    raw = memoryview(body)[len(body) if json_bytes is None else json_bytes :]
+    return Call(
+        id=head.id,
+        face=face,
+        inputs=_read_tensors(face, head, raw),
+        count=head.count,
+        terms=head.terms,
+        outputs=head.outputs,
+    )
 
 
-def _read_head(text: bytes, image_size: int, max_images: int) -> tuple[_Head, bytes]:
-    """Parse and check the JSON of a request; return its head and the pixels in it, if any."""
+def _read_tensors(face: ModelFace, head: _Head, raw: memoryview) -> tuple[memoryview, ...]:
+    """Read every input, in the model's order; raw ones follow the JSON in the order it names them."""
+    tensors: dict[str, memoryview] = {}
+    at = 0
+    for one in head.inputs:
+        tensor = face.inputs[one.name]
+        if one.size is not None:
+            if (
+                not isinstance(one.size, int)
+                or isinstance(one.size, bool)
+                or not 0 <= one.size <= len(raw) - at
+            ):
+                raise BadRequest(
+                    f"input '{one.name}': binary_data_size is {one.size}, but {len(raw) - at} bytes follow "
+                    "the JSON"
+                )
+            values = read_bytes(tensor, raw[at : at + one.size], one.datatype, one.shape)
+            at += one.size
+        elif not one.data:
+            raise BadRequest(f"input '{one.name}' has neither data nor binary_data_size; give one of them")
+        else:
+            values = read_json(tensor, one.data, one.datatype, one.shape)
+        tensors[one.name] = values.data.cast("B")
+    if at != len(raw):
+        raise BadRequest(f"{len(raw)} bytes follow the JSON, but its inputs take {at}")
+    return tuple([tensors[name] for name in face.inputs])
+
+
+def _read_head(text: bytes, face: ModelFace, most: int) -> _Head:
+    """Parse and check the JSON of a request."""
     try:
         message = _decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the body is not an inference request: {error}") from None
-    if [one.name for one in message.inputs] != ["images"]:
-        names = ", ".join(one.name for one in message.inputs) or "none"
-        raise BadRequest(f"inputs are {names}; this model takes one input named 'images'")
-    one = message.inputs[0]
-    check_shape(one.datatype, tuple(one.shape), image_size, max_images)
+    check_inputs(face, [one.name for one in message.inputs])
+    counts = {
+        check_tensor(face.inputs[one.name], one.datatype, tuple(one.shape), most) for one in message.inputs
+    }
+    if len(counts) > 1:
+        raise BadRequest(f"inputs have {sorted(counts)} rows; give all the same number")
     all_binary = bool(message.parameters.get("binary_data_output", False))
     requested = [
         RequestedOutput(name=o.name, binary=bool(o.parameters.get("binary_data", all_binary)))
         for o in message.outputs
     ]
-    head = _Head(
+    return _Head(
         id=message.id,
-        datatype=one.datatype,
-        shape=tuple(one.shape),
-        size=one.parameters.get("binary_data_size"),
-        terms=read_terms(message.parameters),
-        outputs=check_outputs(requested) or _default(binary=all_binary),
+        count=counts.pop(),
+        inputs=tuple(
+            _Tensor(
+                name=one.name,
+                datatype=one.datatype,
+                shape=tuple(one.shape),
+                size=one.parameters.get("binary_data_size"),
+                data=bytes(one.data),
+            )
+            for one in message.inputs
+        ),
+        terms=read_terms(face, message.parameters),
+        outputs=check_outputs(face, requested, binary=all_binary),
     )
-    return head, bytes(one.data)
 
 
 _read_head_cached = lru_cache(maxsize=256)(_read_head)
 
 
-def write_answer(
-    call: Call, answered: InferenceResult, service: InferenceService
-) -> tuple[bytes, int | None]:
+def write_answer(call: Call, answered: InferenceResult) -> tuple[bytes, int | None]:
     """Return the response body, and the length of its JSON if raw tensors follow."""
     outputs: list[dict[str, Any]] = []
     raw: list[bytes] = []
-    classes = answered.logits.argmax(axis=1).astype(np.int64)
     for one in call.outputs:
-        if one.name == "labels":
-            words = service.labels(classes)
-            kind, shape = "BYTES", [len(words)]
-            numbers: list[Any] = list(words)
-            packed = bytes_tensor(words) if one.binary else b""
-        else:
-            values = classes if one.name == "classes" else answered.logits
-            kind, shape = ("INT64" if one.name == "classes" else "FP32"), list(values.shape)
-            packed = values.tobytes() if one.binary else b""
-            numbers = [] if one.binary else values.reshape(-1).tolist()
+        kind, values = call.face.tensor(one.name, answered.outputs)
+        shape = [len(values)] if isinstance(values, list) else list(values.shape)
         entry: dict[str, Any] = {"name": one.name, "datatype": kind, "shape": shape}
         if one.binary:
+            packed = bytes_tensor(values) if isinstance(values, list) else values.tobytes()
             entry["parameters"] = {"binary_data_size": len(packed)}
             raw.append(packed)
         else:
-            entry["data"] = numbers
+            entry["data"] = values if isinstance(values, list) else values.reshape(-1).tolist()
         outputs.append(entry)
     message = {
-        "model_name": MODEL,
-        "model_version": VERSION,
+        "model_name": call.face.name,
+        "model_version": call.face.version,
         "id": call.id,
         "parameters": answered.parameters,
         "outputs": outputs,
     }
     head = _encoder.encode(message)
     return b"".join([head, *raw]), len(head) if raw else None
-
-
-def _default(*, binary: bool) -> tuple[RequestedOutput, ...]:
-    return (RequestedOutput(name="classes", binary=binary), RequestedOutput(name="logits", binary=binary))

@@ -9,10 +9,10 @@ from time import monotonic
 
 import msgspec
 
-from slimsched.serving.api.call import check_model
 from slimsched.serving.api.goal_control import GoalControl
 from slimsched.serving.api.http_message import read_call, write_answer
 from slimsched.serving.api.http_protocol import HttpProtocol, HttpRequest, HttpResponse
+from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.refusal import (
     BadRequest,
     MethodNotAllowed,
@@ -129,20 +129,20 @@ class HttpServer:
         version = ""
         if rest[:1] == ["versions"] and len(rest) >= 2:
             version, rest = rest[1], rest[2:]
-        check_model(name, version)
+        face = self._service.face(name, version)
         if rest == ["infer"]:
             _require_method(request, "POST")
-            return await self._infer(request)
+            return await self._infer(request, face)
         _require_method(request, "GET", "HEAD")
         if rest == []:
-            return json_page(self._service.model_metadata())
+            return json_page(face.metadata())
         if rest == ["ready"]:
             if not self._service.is_ready:
                 raise Unavailable(f"model '{name}' is not ready")
             return json_page({"name": name, "ready": True})
         raise NotFound(f"no path {request.path}; a model has /, /ready and /infer")
 
-    async def _infer(self, request: HttpRequest) -> HttpResponse:
+    async def _infer(self, request: HttpRequest, face: ModelFace) -> HttpResponse:
         length = request.headers.get("inference-header-content-length")
         if length is not None and not (length.isascii() and length.isdigit()):
             raise BadRequest(
@@ -150,9 +150,9 @@ class HttpServer:
             )
         if request.headers.get("content-encoding", "identity") != "identity":
             raise BadRequest("compressed bodies are not accepted; send the body uncompressed")
-        call = read_call(request.body, None if length is None else int(length), self._service)
+        call = read_call(request.body, None if length is None else int(length), self._service, face)
         answered = await self._service.infer(call)
-        body, json_bytes = write_answer(call, answered, self._service)
+        body, json_bytes = write_answer(call, answered)
         if json_bytes is None:
             return HttpResponse(status=200, body=body)
         headers = {"inference-header-content-length": str(json_bytes)}

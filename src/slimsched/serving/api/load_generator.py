@@ -23,30 +23,25 @@ WARM_CONNECTIONS = 16
 NO_REPLY = -1
 """The status of a request that had no answer when the generator gave up waiting."""
 
-RequestPrefix = Callable[[str, NDArray[Any]], bytes]
-"""Returns the part of a request before its pixels, for a host and an array of images of the right shape."""
+Inputs = Mapping[str, NDArray[Any]]
+"""Examples to send: one array per input tensor, one row per example."""
+
+RequestPrefix = Callable[[str, Inputs], bytes]
+"""Returns the part of a request before its tensors, for a host and tensors of the right shape."""
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """The model to ask over Open Inference Protocol v2: its tensor names, its data type and the token."""
+    """The model to ask over Open Inference Protocol v2, the outputs to ask for, and the token."""
 
     token: str = ""
     model: str = "slimresnet"
-    input: str = "images"
-    output: str = "classes"
-    datatype: str = "UINT8"
-
-    def pixels(self, images: NDArray[np.uint8]) -> NDArray[Any]:
-        """Return the images in the data type the model takes."""
-        if self.datatype not in ("UINT8", "FP32"):
-            raise ConfigError(f"datatype '{self.datatype}' is not supported; use UINT8 or FP32")
-        return images if self.datatype == "UINT8" else images.astype(np.float32) / np.float32(255)
+    outputs: tuple[str, ...] = ("classes",)
 
     def prefix(self, terms: Mapping[str, bool | int | float | str]) -> RequestPrefix:
         """Return a writer of request prefixes with binary tensors; every request has the same terms."""
 
-        def write(host: str, example: NDArray[Any]) -> bytes:
-            body, json_bytes = write_request(example, [self.output], terms, name=self.input)
+        def write(host: str, example: Inputs) -> bytes:
+            body, json_bytes = write_request(example, self.outputs, terms)
             token = f"authorization: Bearer {self.token}\r\n" if self.token else ""
             head = (
                 f"POST /v2/models/{self.model}/infer HTTP/1.1\r\nhost: {host}\r\n{token}"
@@ -61,8 +56,8 @@ class Target(Struct, frozen=True, kw_only=True):
 class SentRequest:
     """One request of the run: when it was due, sent and answered (in seconds of the run), and the reply."""
 
-    def __init__(self, due_s: float, images: NDArray[np.int64], generator: "LoadGenerator") -> None:
-        self.due_s, self.images = due_s, images
+    def __init__(self, due_s: float, examples: NDArray[np.int64], generator: "LoadGenerator") -> None:
+        self.due_s, self.examples = due_s, examples
         self.sent_s = self.done_s = due_s
         self.reply: Reply | None = None
         self._generator = generator
@@ -75,7 +70,7 @@ class SentRequest:
     def request(self) -> bytes:
         """Note the time and return the bytes to send."""
         self.sent_s = self._generator.now_s
-        return self._generator.request_with(self.images)
+        return self._generator.request_with(self.examples)
 
     def replied(self, reply: Reply) -> None:
         """Note the time and keep the reply."""
@@ -89,7 +84,7 @@ class LoadGenerator:
     def __init__(
         self,
         url: str,
-        pixels: NDArray[Any],
+        inputs: Inputs,
         prefix: RequestPrefix,
         *,
         ca_file: str | None = None,
@@ -97,7 +92,7 @@ class LoadGenerator:
         patience_s: float = 30.0,
     ) -> None:
         self._pool = HttpPool(url, connections, ca_file)
-        self._pixels, self._preface, self._patience_s = pixels, prefix, patience_s
+        self._inputs, self._preface, self._patience_s = inputs, prefix, patience_s
         self._warm = min(WARM_CONNECTIONS, connections)
         self.under_way = 0
         self._zero_s = monotonic()
@@ -108,8 +103,8 @@ class LoadGenerator:
         return monotonic() - self._zero_s
 
     def request_with(self, numbers: NDArray[np.int64]) -> bytes:
-        """Return a complete request with these images."""
-        return b"".join([self._before, self._pixels[numbers].tobytes()])
+        """Return a complete request with these examples."""
+        return b"".join([self._before, *[array[numbers].tobytes() for array in self._inputs.values()]])
 
     async def run(
         self,
@@ -117,9 +112,12 @@ class LoadGenerator:
         numbers: NDArray[np.int64],
         progress: Callable[[int, int], None] = lambda sent, answered: None,
     ) -> list[SentRequest]:
-        """Send a request with the images `numbers[i]` at each `due_s[i]`, then wait for the answers."""
+        """Send a request with the examples `numbers[i]` at each `due_s[i]`, then wait for the answers."""
         await self._pool.warm_up(min(self._warm, len(due_s)))
-        self._before = self._preface(self._pool.host, self._pixels[:1].repeat(numbers.shape[1], axis=0))
+        self._before = self._preface(
+            self._pool.host,
+            {name: array[:1].repeat(numbers.shape[1], axis=0) for name, array in self._inputs.items()},
+        )
         requests = [SentRequest(float(at_s), row, self) for at_s, row in zip(due_s, numbers, strict=True)]
         self._zero_s = monotonic()
         for count, one in enumerate(requests):
@@ -138,13 +136,13 @@ class LoadGenerator:
 
 
 def due_times(
-    arrivals: str, rate_per_s: float, seconds: float, seed: int, images: int, per_request: int
+    arrivals: str, rate_per_s: float, seconds: float, seed: int, examples: int, per_request: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return when each request is due and which images it carries; the same seed gives the same load."""
+    """Return when each request is due and which examples it carries; the same seed gives the same load."""
     load = Load(rate_per_s=rate_per_s, seconds=seconds, arrivals=arrivals)
     load.check()
-    requests = load.stream(seed, 0).take_until(seconds)
-    if not requests:
+    times_s = load.arrivals_s(np.random.default_rng(seed))
+    if not len(times_s):
         raise ConfigError(
             f"{rate_per_s:g} requests per second over {seconds:g} s gives no request; raise one of them"
         )

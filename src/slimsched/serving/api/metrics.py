@@ -18,6 +18,7 @@ from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.request import alike
+from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock
 from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, TelemetryReceived
 from slimsched.serving.routing.fluid import fluid_optimum
@@ -57,7 +58,7 @@ class Metrics:
         self._routes: Counter[str] = Counter()
         self._latency_s = Histogram(SECONDS)
         self._batch, self._batch_s = Histogram(BATCHES), Histogram(SECONDS)
-        self._segments: Counter[tuple[str, int, float]] = Counter()
+        self._segments: Counter[tuple[str, str, int, str]] = Counter()
         self._active_j: defaultdict[str, float] = defaultdict(float)
         self._drawn_j: defaultdict[str, float] = defaultdict(float)
         self._sampled_s: dict[str, float] = {}
@@ -78,7 +79,7 @@ class Metrics:
             self._sampled(event, now_s)
         for command in commands:
             if isinstance(command, SendBlock):
-                self._routes[_bounded(self._routes, command.reason)] += 1
+                self._routes[_limited(self._routes, command.reason)] += 1
             elif isinstance(command, Answer):
                 self._answer(command, now_s)
             elif isinstance(command, Drop):
@@ -91,12 +92,16 @@ class Metrics:
 
     def _ran(self, event: SegmentFinished) -> None:
         """A server has run a batch."""
-        server, images = self._names[event.server], event.images
+        server, examples, model = self._names[event.server], event.examples, self._model(event)
         self._active_j[server] += event.energy_j
         self._batch_s.observe(event.busy_s)
         self._batch.observe(event.size)
         for leg in event.key.legs:
-            self._segments[server, leg.segment, leg.width] += images
+            choice = model.spec.segments[leg.segment][leg.choice]
+            self._segments[server, model.name, leg.segment, choice] += examples
+
+    def _model(self, event: SegmentFinished) -> ServedModel:
+        return self._gateway.cluster.models[event.blocks[0].key.model]
 
     def _sampled(self, event: TelemetryReceived, now_s: float) -> None:
         """A server has said how much it draws."""
@@ -106,11 +111,11 @@ class Metrics:
         self._remember(now_s)
 
     def _answer(self, command: Answer, now_s: float) -> None:
-        accuracy = self._gateway.cluster.accuracy
+        models = self._gateway.cluster.models
         for request, count in alike(command.requests):
             self._latency_s.observe(now_s - request.arrival_s, count)
             self._in_time += count * (now_s <= request.deadline_s)
-            self._expected_correct += count * accuracy.accuracy(request.widths)
+            self._expected_correct += count * models[request.model].quality.accuracy(request.path)
         self._answered += len(command.requests)
 
     def _remember(self, now_s: float) -> None:
@@ -126,8 +131,8 @@ class Metrics:
         ends: list[tuple[Labels, float]] = [({"outcome": "answered", "reason": ""}, self._answered)]
         ends += [({"outcome": "dropped", "reason": why}, n) for why, n in sorted(self._drops.items())]
         served = [
-            ({"server": server, "segment": str(segment), "width": f"{width:g}"}, float(count))
-            for (server, segment, width), count in sorted(self._segments.items())
+            ({"server": server, "model": model, "segment": str(segment), "choice": choice}, float(count))
+            for (server, model, segment, choice), count in sorted(self._segments.items())
         ]
         routes = [({"reason": why}, float(count)) for why, count in sorted(self._routes.items())]
         router = gateway.router

@@ -3,9 +3,9 @@
 from typing import Any
 
 from slimsched import __version__
-from slimsched.models.slimresnet.width import WIDTHS
-from slimsched.serving.api.call import MODEL, OUTPUTS, VERSION
-from slimsched.serving.api.service import Limits
+from slimsched.models.spec import TensorSpec
+from slimsched.serving.api.model_face import ModelFace, accepted_types
+from slimsched.serving.api.service import InferenceService, Limits
 
 _WHY = {
     "400": "The request is wrong; the message says where.",
@@ -14,15 +14,15 @@ _WHY = {
     "405": "The path exists, but not for this method.",
     "413": "The body is too large.",
     "422": "The model could not run on this input.",
-    "429": "Too many images are under way; see Retry-After.",
+    "429": "Too many examples are under way; see Retry-After.",
     "503": "Starting, draining, or no server is up; see Retry-After.",
     "504": "The deadline passed or cannot be met.",
 }
 
 
-def document(limits: Limits, side: int) -> dict[str, Any]:
-    """Return the OpenAPI document."""
-    model = f"/v2/models/{MODEL}"
+def document(service: InferenceService) -> dict[str, Any]:
+    """Return the OpenAPI document of the models that are served."""
+    limits = service.limits
     paths: dict[str, Any] = {
         "/v2": {"get": _get("Name and version of the server")},
         "/v2/health/live": {"get": _get("Whether the process is alive", "405")},
@@ -30,10 +30,12 @@ def document(limits: Limits, side: int) -> dict[str, Any]:
         "/v2/goal": {"get": _get("The current goal"), "put": _put_goal()},
         "/metrics": {"get": _get("Metrics in the Prometheus text format", kind="text/plain")},
     }
-    for path in (model, f"{model}/versions/{VERSION}"):
-        paths[path] = {"get": _get("The model's inputs and outputs")}
-        paths[f"{path}/ready"] = {"get": _get("Whether the model is ready", "401", "503")}
-        paths[f"{path}/infer"] = {"post": _infer(limits, side)}
+    for face in service.faces:
+        model = f"/v2/models/{face.name}"
+        for path in (model, f"{model}/versions/{face.version}"):
+            paths[path] = {"get": _get("The model's inputs and outputs")}
+            paths[f"{path}/ready"] = {"get": _get("Whether the model is ready", "401", "503")}
+            paths[f"{path}/infer"] = {"post": _infer(limits, face)}
     schemas = {"Error": _object({"error": {"type": "string"}}, "error"), "Tensor": _tensor()}
     token = {"type": "http", "scheme": "bearer"}
     return {
@@ -61,32 +63,16 @@ def _put_goal() -> dict[str, Any]:
     }
 
 
-def _infer(limits: Limits, side: int) -> dict[str, Any]:
-    images = {
-        "type": "object",
-        "required": ["name", "shape", "datatype", "data"],
-        "properties": {
-            "name": {"const": "images"},
-            "shape": {
-                "type": "array",
-                "prefixItems": [
-                    {"type": "integer", "minimum": 1, "maximum": limits.images_per_request},
-                    *({"const": size} for size in (3, side, side)),
-                ],
-                "minItems": 4,
-                "maxItems": 4,
-            },
-            "datatype": {"enum": ["UINT8", "FP32"]},
-            "data": {"type": "array", "items": {"type": "number"}},
-        },
-    }
-    output = _object({"name": {"enum": list(OUTPUTS)}}, "name")
+def _infer(limits: Limits, face: ModelFace) -> dict[str, Any]:
+    inputs = [_input(tensor, limits.examples_per_request) for tensor in face.spec.inputs]
+    items = inputs[0] if len(inputs) == 1 else {"oneOf": inputs}
+    output = _object({"name": {"enum": list(face.outputs)}}, "name")
     body = _object(
         {
             "id": {"type": "string"},
-            "inputs": {"type": "array", "items": images, "minItems": 1, "maxItems": 1},
+            "inputs": {"type": "array", "items": items, "minItems": len(inputs), "maxItems": len(inputs)},
             "outputs": {"type": "array", "items": output},
-            "parameters": {"type": "object", "properties": _terms()},
+            "parameters": {"type": "object", "properties": _terms(face)},
         },
         "inputs",
     )
@@ -103,13 +89,33 @@ def _infer(limits: Limits, side: int) -> dict[str, Any]:
     )
     codes = ("400", "401", "413", "422", "429", "503", "504")
     return {
-        "summary": "Classify images",
+        "summary": f"Run {face.name}",
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": _responses({"application/json": {"schema": answer}}, *codes),
     }
 
 
-def _terms() -> dict[str, Any]:
+def _input(tensor: TensorSpec, most: int) -> dict[str, Any]:
+    """One input tensor with its data in the JSON."""
+    sizes = [{"type": "integer", "minimum": 1, "maximum": most}, *({"const": size} for size in tensor.shape)]
+    return {
+        "type": "object",
+        "required": ["name", "shape", "datatype", "data"],
+        "properties": {
+            "name": {"const": tensor.name},
+            "shape": {
+                "type": "array",
+                "prefixItems": sizes,
+                "minItems": len(sizes),
+                "maxItems": len(sizes),
+            },
+            "datatype": {"enum": list(accepted_types(tensor))},
+            "data": {"type": "array", "items": {"type": "number"}},
+        },
+    }
+
+
+def _terms(face: ModelFace) -> dict[str, Any]:
     return {
         "deadline_ms": {"type": "number", "exclusiveMinimum": 0},
         "timeout": {
@@ -120,15 +126,15 @@ def _terms() -> dict[str, Any]:
         "priority": {"type": "integer", "minimum": -1000, "maximum": 1000},
         "min_accuracy": {"type": "number", "minimum": 0, "maximum": 100},
         "max_energy_mj": {"type": "number", "minimum": 0},
-        "width": {"enum": list(WIDTHS)},
+        "plan": {"enum": [face.spec.text(plan) for plan in face.spec.plans]},
     }
 
 
 def _tensor() -> dict[str, Any]:
     return _object(
         {
-            "name": {"enum": list(OUTPUTS)},
-            "datatype": {"enum": ["INT64", "FP32", "BYTES"]},
+            "name": {"type": "string"},
+            "datatype": {"type": "string"},
             "shape": {"type": "array", "items": {"type": "integer"}},
             "data": {"type": "array"},
         },

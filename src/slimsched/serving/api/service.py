@@ -3,17 +3,16 @@
 from enum import StrEnum
 from typing import assert_never
 
-import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
+from msgspec.structs import replace
 
 from slimsched import __version__
-from slimsched.models.slimresnet.weights import ModelCard
-from slimsched.models.slimresnet.width import format_widths
-from slimsched.serving.api.call import MODEL, VERSION, Call, Parameter
+from slimsched.serving.api.call import Call, Parameter
+from slimsched.serving.api.model_face import ModelFace, Outputs
 from slimsched.serving.api.refusal import (
     BadRequest,
     ExecutionFailed,
+    NotFound,
     RefusalError,
     TooLate,
     TooMany,
@@ -22,15 +21,15 @@ from slimsched.serving.api.refusal import (
 from slimsched.serving.api.tally import Tally
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.execution.live.cluster import DroppedError, LiveCluster
-from slimsched.serving.execution.live.parcel import Classified
+from slimsched.serving.execution.live.parcel import Answered
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much one request, and all requests together, may ask for."""
 
-    images_per_request: int = 64
-    body_bytes: int = 4 * 2**20
-    images_in_system: int = 4096
+    examples_per_request: int = 64
+    body_bytes: int = 0  # 0: 4 MiB, or what a full request takes as raw tensors, whichever is more
+    examples_in_system: int = 4096
     connections: int = 1024  # HTTP connections, and also gRPC calls at the same time
 
 
@@ -43,21 +42,22 @@ class Phase(StrEnum):
 
 
 class InferenceResult(Struct, frozen=True, kw_only=True):
-    """Logits (n, classes), and the receipt as the response's parameters."""
+    """The model's outputs, and the receipt as the response's parameters."""
 
-    logits: NDArray[np.float32]
+    outputs: Outputs
     parameters: dict[str, Parameter]
 
 
 class InferenceService:
     """Accepts calls while it is ready, answers or refuses each, and drains before it stops."""
 
-    def __init__(self, cluster: LiveCluster, card: ModelCard, limits: Limits) -> None:
-        self.card, self.limits = card, limits
+    def __init__(self, cluster: LiveCluster, limits: Limits) -> None:
+        self.faces = [ModelFace(model) for model in cluster.models]
+        self.limits = _with_body(limits, self.faces)
         self.phase = Phase.STARTING
         self.tally = Tally()
         self._cluster = cluster
-        self._best = float(cluster.accuracy.by_tuple.max())
+        self._by_name = {face.name: face for face in self.faces}
 
     async def start(self) -> None:
         """Start the servers and wait until they are warm; the service is ready afterwards."""
@@ -75,70 +75,63 @@ class InferenceService:
         return self.phase is Phase.READY and self._cluster.any_alive
 
     async def infer(self, call: Call) -> InferenceResult:
-        """Classify the images of a call, or raise a refusal that says why not."""
+        """Run a call, or raise a refusal that says why not."""
         self._admit(call)
-        parcel = self._cluster.submit(call.images.data.cast("B"), call.terms, count=len(call.images))
+        number = call.face.model.number
+        parcel = self._cluster.submit(call.inputs, call.terms, count=call.count, model=number)
         try:
-            classified = await parcel
+            answered = await parcel
         except DroppedError as dropped:
             raise _refusal(dropped) from None
         finally:
             self._cluster.cancel(parcel)
-        return InferenceResult(logits=classified.logits, parameters=self._receipt(classified))
+        return InferenceResult(outputs=answered.outputs, parameters=self._receipt(call.face, answered))
 
-    def labels(self, classes: NDArray[np.int64]) -> list[str]:
-        """Return the names of classes."""
-        return [self.card.classes[int(number)] for number in classes]
+    def face(self, name: str, version: str = "") -> ModelFace:
+        """Find a model by name; refuse one, or a version, that this server has not."""
+        face = self._by_name.get(name)
+        if face is None:
+            known = ", ".join(f"'{one}'" for one in self._by_name)
+            raise NotFound(f"unknown model '{name}'; this server has {known}")
+        if version not in ("", face.version):
+            raise NotFound(f"unknown version '{version}' of '{name}'; this server has '{face.version}'")
+        return face
 
     def server_metadata(self) -> dict[str, object]:
         """Return the name, version and extensions of this server."""
         extensions = ["binary_tensor_data", "parameters"]
         return {"name": "slim-scheduler", "version": __version__, "extensions": extensions}
 
-    def model_metadata(self) -> dict[str, object]:
-        """Return the model's inputs and outputs."""
-        side, classes = self.card.shape.image_size, self.card.shape.classes
-        return {
-            "name": MODEL,
-            "versions": [VERSION],
-            "platform": "slimsched_pytorch",
-            "inputs": [{"name": "images", "datatype": "UINT8", "shape": [-1, 3, side, side]}],
-            "outputs": [
-                {"name": "classes", "datatype": "INT64", "shape": [-1]},
-                {"name": "logits", "datatype": "FP32", "shape": [-1, classes]},
-                {"name": "labels", "datatype": "BYTES", "shape": [-1]},
-            ],
-        }
-
     def _admit(self, call: Call) -> None:
         if self.phase is not Phase.READY:
             raise Unavailable(f"the server is {self.phase}; try again shortly")
         if not self._cluster.any_alive:
             raise Unavailable("no server is up at the moment; they are being restarted")
-        if call.terms.min_accuracy > self._best:
-            asked, best = 100 * call.terms.min_accuracy, 100 * self._best
+        best = call.face.model.quality.best_reachable(())
+        if call.terms.min_accuracy > best:
             raise BadRequest(
-                f"parameter min_accuracy asks for {asked:.2f} %, but the best widths reach {best:.2f} %; "
-                "ask for less"
+                f"parameter min_accuracy asks for {100 * call.terms.min_accuracy:.2f} %, but the best plan "
+                f"reaches {100 * best:.2f} %; ask for less"
             )
-        under_way, most = self._cluster.in_system, self.limits.images_in_system
-        if under_way + len(call.images) > most:
+        under_way, most = self._cluster.in_system, self.limits.examples_in_system
+        if under_way + call.count > most:
             raise TooMany(
-                f"{under_way} images are under way, {most} are the limit; try again", retry_after_s=1.0
+                f"{under_way} examples are under way, {most} are the limit; try again", retry_after_s=1.0
             )
 
-    def _receipt(self, classified: Classified) -> dict[str, Parameter]:
-        """Return the receipt: widths and servers per image, separated by semicolons; means for the rest."""
-        receipts, images = classified.receipts, len(classified.logits)
+    def _receipt(self, face: ModelFace, answered: Answered) -> dict[str, Parameter]:
+        """Return the receipt: choices and servers per example, separated by semicolons; means for the rest."""
+        receipts, examples = answered.receipts, len(answered.outputs[0])
         count = len(receipts)
-        each = images // count  # images per receipt
-        accuracy = sum(self._cluster.accuracy.accuracy(one.widths) for one in receipts) / count
+        each = examples // count  # examples per receipt
+        quality = face.model.quality
+        accuracy = sum(quality.accuracy(one.path) for one in receipts) / count
         queue_s = sum(one.queue_s for one in receipts) / count
         compute_s = sum(one.compute_s for one in receipts) / count
         latency_s = sum(one.latency_s for one in receipts) / count
-        self.tally.count_images(receipts, each)
+        self.tally.count_examples(receipts, each)
         return {
-            "widths": ";".join([format_widths(one.widths) for one in receipts] * each),
+            "choices": ";".join([face.spec.text(one.path) for one in receipts] * each),
             "servers": ";".join([",".join(one.servers) for one in receipts] * each),
             "predicted_accuracy": accuracy,
             "queue_ms": 1e3 * queue_s,
@@ -148,6 +141,14 @@ class InferenceService:
             "energy_source": receipts[0].energy_source,
             "reason": receipts[0].reasons[-1],
         }
+
+
+def _with_body(limits: Limits, faces: list[ModelFace]) -> Limits:
+    """Fill in how large a body may be, where the operator has not said so."""
+    if limits.body_bytes:
+        return limits
+    largest = max(face.spec.row_bytes for face in faces) * limits.examples_per_request
+    return replace(limits, body_bytes=max(4 * 2**20, largest + 2**16))
 
 
 def _refusal(dropped: DroppedError) -> RefusalError:

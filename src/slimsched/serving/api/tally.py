@@ -32,8 +32,8 @@ class Tally:
         if kind == "infer":
             self._took_s[protocol].observe(seconds)
 
-    def count_images(self, receipts: Sequence[Receipt], each: int) -> None:
-        """Count answered images; each receipt stands for `each` of them."""
+    def count_examples(self, receipts: Sequence[Receipt], each: int) -> None:
+        """Count answered examples; each receipt stands for `each` of them."""
         for one in receipts:
             self._queue_s.observe(one.queue_s, each)
             self._compute_s.observe(one.compute_s, each)

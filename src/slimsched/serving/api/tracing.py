@@ -8,15 +8,15 @@ from msgspec import Struct
 
 from slimsched import __version__
 from slimsched.kernel.errors import SlimError
-from slimsched.models.slimresnet.width import format_widths
+from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.request import Request
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock
 from slimsched.serving.routing.events import RequestsArrived, SegmentFinished
 
 
-class _Image(Struct):
-    """An image under way: its span, the parent context of its segments, and when and why it was last sent."""
+class _Open(Struct):
+    """A request under way: its span, the parent context of its segments, and when and why it was last sent."""
 
     span: Any
     context: Any
@@ -27,9 +27,9 @@ class _Image(Struct):
 class SegmentSpans:
     """Turns the gateway's log entries into spans; the tracer decides which images to sample."""
 
-    def __init__(self, tracer: Any, names: Sequence[str]) -> None:
-        self._tracer, self._names = tracer, names
-        self._open: dict[int, _Image] = {}
+    def __init__(self, tracer: Any, cluster: Cluster) -> None:
+        self._tracer, self._names, self._models = tracer, cluster.names, cluster.models
+        self._open: dict[int, _Open] = {}
         self._zero_ns: int | None = None
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
@@ -59,9 +59,9 @@ class SegmentSpans:
     def _begin(self, request: Request, now_ns: int) -> None:
         from opentelemetry.trace import set_span_in_context
 
-        span = self._tracer.start_span("image", start_time=now_ns)
+        span = self._tracer.start_span("request", start_time=now_ns)
         if span.is_recording():
-            self._open[request.id] = _Image(span, set_span_in_context(span))
+            self._open[request.id] = _Open(span, set_span_in_context(span))
 
     def _segments(self, request: Request, event: SegmentFinished, now_ns: int) -> None:
         """Write a span per segment, from leaving the gateway to coming back: transfer, waiting and running.
@@ -71,12 +71,13 @@ class SegmentSpans:
         image = self._open.get(request.id)
         if image is None or not image.sent_ns:
             return
-        start_ns, widths, ran_s = image.sent_ns, (event.width, *event.ahead), event.legs_s
-        for number, width in enumerate(widths):
+        start_ns, choices, ran_s = image.sent_ns, (event.choice, *event.ahead), event.legs_s
+        segments = self._models[request.model].spec.segments
+        for number, choice in enumerate(choices):
             end_ns = now_ns - int(1e9 * sum(ran_s[number + 1 :]))
             given = {
                 "slim.segment": request.segment + number,
-                "slim.width": width,
+                "slim.choice": segments[request.segment + number][choice],
                 "slim.server": self._names[event.server],
                 "slim.reason": image.reason,
             }
@@ -89,7 +90,7 @@ class SegmentSpans:
         image = self._open.pop(request.id, None)
         if image is not None:
             image.span.set_attribute("slim.outcome", outcome)
-            image.span.set_attribute("slim.widths", format_widths(request.widths))
+            image.span.set_attribute("slim.plan", self._models[request.model].spec.text(request.path))
             image.span.end(now_ns)
 
     def _epoch_ns(self, now_s: float) -> int:
@@ -101,16 +102,16 @@ class SegmentSpans:
 class Traces:
     """The spans, and the provider that exports them."""
 
-    def __init__(self, provider: Any, names: Sequence[str]) -> None:
+    def __init__(self, provider: Any, cluster: Cluster) -> None:
         self._provider = provider
-        self.spans = SegmentSpans(provider.get_tracer("slimsched", __version__), names)
+        self.spans = SegmentSpans(provider.get_tracer("slimsched", __version__), cluster)
 
     def close(self) -> None:
         """Send the remaining spans."""
         self._provider.shutdown()
 
 
-def otlp_traces(names: Sequence[str]) -> Traces:
+def otlp_traces(cluster: Cluster) -> Traces:
     """Return traces that are sent by OTLP over HTTP.
 
     The usual environment variables say where to send them and how many to sample, for example
@@ -128,4 +129,4 @@ def otlp_traces(names: Sequence[str]) -> Traces:
     resource = Resource.create({"service.name": "slim-scheduler", "service.version": __version__})
     provider = TracerProvider(resource=resource)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return Traces(provider, names)
+    return Traces(provider, cluster)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from slimsched.kernel.errors import ConfigError
 from slimsched.serving.domain.request import NEVER_S, NO_PLAN
@@ -42,6 +43,12 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"warmup_s is {self.warmup_s:g} in a run of {self.seconds:g} s; leave time to measure"
             )
 
+    def arrivals_s(self, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Draw when requests arrive."""
+        if "/" in self.arrivals or "." in self.arrivals:
+            return read_request_trace(Path(self.arrivals)).rescaled(self.rate_per_s, self.seconds, rng)
+        return arrivals(self.arrivals, self.rate_per_s, self.seconds, rng, **self.shape)
+
     def stream(
         self,
         seed: int,
@@ -56,10 +63,7 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         or from sets of these `sizes` where they are given.
         """
         rng = np.random.default_rng(seed)
-        if "/" in self.arrivals or "." in self.arrivals:
-            times_s = read_request_trace(Path(self.arrivals)).rescaled(self.rate_per_s, self.seconds, rng)
-        else:
-            times_s = arrivals(self.arrivals, self.rate_per_s, self.seconds, rng, **self.shape)
+        times_s = self.arrivals_s(rng)
         count = len(times_s)
         sizes = sizes or [model.quality.examples for model in models]
         example = rng.integers(max(1, sizes[0]), size=count) if sizes[0] else np.full(count, -1)

@@ -275,19 +275,13 @@ class LiveCluster:
 
     def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
         for row, parcel, start, end in self._stretches(requests):
-            choices = self._names_of(requests[row])
             for receipt in parcel.receipts(start, end):
-                receipt.choices = choices
+                receipt.path = requests[row].path
                 receipt.latency_s = now_s - parcel.arrival_s
                 receipt.energy_source = self.power_sources
             for request in requests[row : row + end - start]:
                 del self._open[request.id]
             parcel.answered(end - start)
-
-    def _names_of(self, request: Request) -> tuple[str, ...]:
-        """The names of the choices on a request's path."""
-        segments = self.models[request.model].spec.segments
-        return tuple([names[choice] for names, choice in zip(segments, request.path, strict=False)])
 
     def _stretches(self, requests: Sequence[Request]) -> Iterator[tuple[int, Parcel, int, int]]:
         """Neighbours of one parcel: where they begin among these requests, the parcel, from and to there."""

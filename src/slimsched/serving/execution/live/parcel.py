@@ -16,7 +16,7 @@ Arrays = tuple[NDArray[Any], ...]
 class Receipt(Struct, kw_only=True):
     """What an example was given: choices and servers by segment, and where its time and energy went."""
 
-    choices: tuple[str, ...] = ()
+    path: tuple[int, ...] = ()
     servers: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     queue_s: float = 0.0

@@ -156,7 +156,7 @@ async def run_live(
 def _message_s(answers: Sequence[object]) -> float:
     """What is neither queue nor compute, over the two messages of each segment."""
     receipts = [answer.receipts[0] for answer in answers if isinstance(answer, Answered)]
-    other_s = [(one.latency_s - one.queue_s - one.compute_s) / (2 * len(one.choices)) for one in receipts]
+    other_s = [(one.latency_s - one.queue_s - one.compute_s) / (2 * len(one.path)) for one in receipts]
     return float(np.mean(other_s)) if other_s else 0.0
 
 
