@@ -6,10 +6,13 @@ from typing import Any
 from slimsched.kernel.errors import DataError
 from slimsched.models.pareto import ParetoPoint
 from slimsched.models.slimresnet.paper_table import PAPER_PERCENT
+from slimsched.models.slimresnet.width import format_widths
 
 
-def plot_pareto(points: list[ParetoPoint], best: list[ParetoPoint], path: Path) -> None:
-    """Draw all tuples, the Pareto set, and the paper's eight tuples with its figures beside ours."""
+def plot_pareto(
+    points: list[ParetoPoint], best: list[ParetoPoint], path: Path, *, compare: bool = True
+) -> None:
+    """Draw all plans and the Pareto set; with `compare`, the paper's eight tuples and its figures as well."""
     from matplotlib import pyplot
     from matplotlib.figure import Figure
 
@@ -20,18 +23,20 @@ def plot_pareto(points: list[ParetoPoint], best: list[ParetoPoint], path: Path) 
         x = [point.macs / 1e6 for point in chosen]
         axes.plot(x, [point.accuracy_percent for point in chosen], style, label=label, **more)
 
-    tables = [point for point in points if point.widths in PAPER_PERCENT]
-    draw(points, ".", "256 width tuples", color="0.75")
-    draw(best, "o-", f"Pareto set ({len(best)} tuples)", color="tab:blue", markersize=4)
-    draw(tables, "s", "the paper's eight tuples, ours", color="tab:orange", markersize=6)
-    axes.plot(
-        [point.macs / 1e6 for point in tables],
-        [PAPER_PERCENT[point.widths] for point in tables],
-        "x",
-        color="tab:red",
-        label="the same in the paper",
-    )
-    axes.set(xlabel="million multiply-accumulates an image", ylabel="top-1 accuracy, %", xscale="log")
+    paper = {format_widths(widths): percent for widths, percent in PAPER_PERCENT.items()}
+    tables = [point for point in points if point.plan in paper]
+    draw(points, ".", f"all {len(points)} plans", color="0.75")
+    draw(best, "o-", f"Pareto set ({len(best)} plans)", color="tab:blue", markersize=4)
+    if compare:
+        draw(tables, "s", "the paper's eight tuples, ours", color="tab:orange", markersize=6)
+        axes.plot(
+            [point.macs / 1e6 for point in tables],
+            [paper[point.plan] for point in tables],
+            "x",
+            color="tab:red",
+            label="the same in the paper",
+        )
+    axes.set(xlabel="million multiply-accumulates per example", ylabel="top-1 accuracy, %", xscale="log")
     axes.grid(alpha=0.3)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("{x:g}")

@@ -1,13 +1,16 @@
-"""`slim model`: train, evaluate and look at the slimmable network."""
+"""`slim model`: make, check, train, evaluate and look at models."""
 
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from msgspec import Struct
 
+from slimsched.cli.models import check, new
 from slimsched.cli.options import AsJson, with_options
+from slimsched.models.slimresnet.spec import NAME as SLIMRESNET
 
 if TYPE_CHECKING:
     import torch
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from slimsched.models.training.recipe import Recipe
 
 app = typer.Typer(no_args_is_help=True)
+app.command("new")(new.command)
+app.command("check")(check.command)
 
 DataOption = Annotated[
     Path,
@@ -32,12 +37,19 @@ ModelOption = Annotated[
     Path | None,
     typer.Option("--model", help="Folder that slim model train wrote; the shipped model if left out."),
 ]
+FolderArgument = Annotated[
+    Path | None, typer.Argument(metavar="[DIR]", help="Model folder: any model; see docs/models.md.")
+]
+OptionalDataOption = Annotated[
+    Path | None,
+    typer.Option("--data", envvar="SLIM_DATA", help="Test images; for a model folder also an .npz file."),
+]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 
 
 @app.callback()
 def root() -> None:
-    """Commands for the slimmable network."""
+    """Make, check, train, evaluate and look at models."""
 
 
 class TrainOptions(Struct, frozen=True, kw_only=True):
@@ -126,7 +138,7 @@ def _train(
 class EvaluateOptions(Struct, frozen=True, kw_only=True):
     """Which model to evaluate, on what, at which widths."""
 
-    data: DataOption
+    data: OptionalDataOption = None
     widths: Annotated[
         list[str] | None,
         typer.Option("--widths", help="'0.5', '0.25,0.5,0.75,1.0' or 'all'; may be given several times."),
@@ -138,25 +150,54 @@ class EvaluateOptions(Struct, frozen=True, kw_only=True):
         Path | None,
         typer.Option("--bits", help="With --widths all: write which images are right, one bit each."),
     ] = None
+    agreement: Annotated[
+        bool, typer.Option("--agreement", help="With DIR: no labels; compare plans with the widest one.")
+    ] = False
+    examples: Annotated[
+        int, typer.Option("--examples", min=1, help="With --agreement and no data: random inputs.")
+    ] = 256
 
 
 @app.command()
 @with_options
-def evaluate(options: EvaluateOptions, as_json: AsJson = False) -> None:
-    """Measure top-1 accuracy on the test images; at the paper's eight tuples unless told otherwise.
+def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: AsJson = False) -> None:
+    """Measure what plans are worth.
 
-    Example: slim model evaluate --data data/ --widths 0.25 --widths 0.25,0.5,0.75,1.0 --json
+    With a model folder: every plan of that model, on labelled examples (--data) or by how often it agrees
+    with the widest plan (--agreement); writes the folder's quality.npz. Without: the shipped network's top-1
+    accuracy on the test images, at the paper's eight tuples unless told otherwise.
+
+    Examples:
+
+      slim model evaluate my-model --data my-examples.npz
+
+      slim model evaluate --data data/ --widths 0.25 --widths 0.25,0.5,0.75,1.0 --json
     """
+    if folder is not None:
+        from slimsched.cli.models.evaluate import evaluate_folder
+
+        evaluate_folder(
+            folder,
+            options.data,
+            agreement=options.agreement,
+            examples=options.examples,
+            batch=options.batch,
+            device=options.device,
+            as_json=as_json,
+        )
+        return
     from slimsched.cli.models.table import accuracy_table, read_tuples
     from slimsched.cli.progress import image_bar
     from slimsched.kernel.errors import ConfigError
-    from slimsched.models.correctness import write_correctness
     from slimsched.models.data.dataset import open_images
     from slimsched.models.device import pick_device
-    from slimsched.models.evaluation import Evaluator, accuracy_percent
+    from slimsched.models.quality import write_quality
+    from slimsched.models.slimresnet.evaluation import Evaluator, accuracy_percent
     from slimsched.models.slimresnet.weights import load
-    from slimsched.models.width import WIDTH_TUPLES
+    from slimsched.models.slimresnet.width import WIDTH_TUPLES
 
+    if options.data is None:
+        raise ConfigError("name the test images with --data or SLIM_DATA")
     tuples = read_tuples(options.widths)
     if options.bits is not None and tuples != list(WIDTH_TUPLES):
         raise ConfigError("--bits stores all 256 tuples; add --widths all")
@@ -169,7 +210,7 @@ def evaluate(options: EvaluateOptions, as_json: AsJson = False) -> None:
             images, tuples, batch=options.batch, advance=lambda done: bar.advance(bar.task_ids[0], done)
         )
     if options.bits is not None:
-        write_correctness(options.bits, correct)
+        write_quality(options.bits, correct)
     percent = {pick: accuracy_percent(row) for pick, row in zip(tuples, correct, strict=True)}
     if as_json:
         typer.echo(json.dumps(_by_kind(percent)))
@@ -179,7 +220,7 @@ def evaluate(options: EvaluateOptions, as_json: AsJson = False) -> None:
 
 def _by_kind(percent: dict[tuple[float, ...], float]) -> dict[str, dict[str, float]]:
     """Separate tuples of one width from mixed ones, for JSON."""
-    from slimsched.models.width import format_widths
+    from slimsched.models.slimresnet.width import format_widths
 
     return {
         "uniform": {str(pick[0]): value for pick, value in percent.items() if len(set(pick)) == 1},
@@ -192,46 +233,49 @@ def pareto(
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw the set into this .png, .svg or .pdf.")
     ] = None,
-    bits: Annotated[
-        Path | None,
-        typer.Option(
-            "--bits", help="File that slim model evaluate --bits wrote; the shipped one if left out."
-        ),
-    ] = None,
+    folder: FolderArgument = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the width tuples that no other beats in accuracy for the same arithmetic.
+    """List the plans that no other beats in accuracy for the same arithmetic; the shipped model's without DIR.
 
-    Example: slim model pareto --plot pareto.png
+    Examples:
+
+      slim model pareto --plot pareto.png
+
+      slim model pareto my-model --json
     """
     from slimsched.cli.models.table import pareto_table
-    from slimsched.models.correctness import read_correctness
     from slimsched.models.pareto import all_points, pareto_set
-    from slimsched.models.slimresnet.shape import SLIM_RESNET
-    from slimsched.models.width import format_widths
+    from slimsched.serving.execution.model_source import read_model
 
-    points = all_points(SLIM_RESNET, read_correctness(bits))
+    model = read_model(SLIMRESNET if folder is None else str(folder))
+    points = all_points(model.spec, model.figures, model.quality)
     best = pareto_set(points)
     if plot is not None:
         from slimsched.models.pareto_plot import plot_pareto
 
-        plot_pareto(points, best, plot)
+        plot_pareto(points, best, plot, compare=folder is None)
     if as_json:
-        rows = [
-            {"widths": format_widths(p.widths), "macs": p.macs, "accuracy_percent": p.accuracy_percent}
-            for p in best
-        ]
-        typer.echo(json.dumps(rows))
+        typer.echo(json.dumps(msgspec.to_builtins(best)))
     else:
-        pareto_table(best)
+        pareto_table(best, len(points))
 
 
 @app.command()
-def info(model: ModelOption = None, as_json: AsJson = False) -> None:
-    """Show what a model is: shape, arithmetic and weights by width, accuracy, training, hash.
+def info(folder: FolderArgument = None, model: ModelOption = None, as_json: AsJson = False) -> None:
+    """Say what a model is: spec, plans, figures, quality; without DIR, the shipped network's card.
 
-    Example: slim model info --json
+    Examples:
+
+      slim model info my-model
+
+      slim model info --json
     """
+    if folder is not None:
+        from slimsched.cli.models.info import show_folder
+
+        show_folder(folder, as_json=as_json)
+        return
     from slimsched.cli.models.table import describe, info_table
     from slimsched.models.slimresnet.weights import load
 

@@ -39,14 +39,14 @@ def accuracy_table(percent: dict[Widths, float], shape: NetworkShape, *, images:
     Console().print(table)
 
 
-def pareto_table(best: "list[ParetoPoint]") -> None:
+def pareto_table(best: "list[ParetoPoint]", plans: int) -> None:
     """Print the Pareto set, cheapest first."""
-    table = Table(title=f"{len(best)} of {len(WIDTH_TUPLES)} tuples are Pareto-optimal", title_justify="left")
-    table.add_column("widths")
+    table = Table(title=f"{len(best)} of {plans} plans are Pareto-optimal", title_justify="left")
+    table.add_column("plan")
     table.add_column("million MACs", justify="right")
     table.add_column("accuracy %", justify="right")
     for point in best:
-        table.add_row(format_widths(point.widths), f"{point.macs / 1e6:.1f}", f"{point.accuracy_percent:.2f}")
+        table.add_row(point.plan, f"{point.macs / 1e6:.1f}", f"{point.accuracy_percent:.2f}")
     Console().print(table)
 
 

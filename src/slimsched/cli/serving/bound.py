@@ -3,7 +3,6 @@
 import json
 from typing import Annotated
 
-import numpy as np
 import typer
 from msgspec import Struct, to_builtins
 from rich.console import Console
@@ -12,9 +11,9 @@ from rich.table import Table
 from slimsched.cli.options import AsJson, with_options
 from slimsched.cli.serving.scenario import LoadOptions, Rate, ScenarioOptions
 from slimsched.kernel.errors import ConfigError
-from slimsched.models.width import WIDTH_TUPLES, WIDTHS, format_widths
+from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
+from slimsched.serving.routing.fluid import FluidOptimum, capacity_per_s, fluid_optimum
 
 
 class Bound(Struct, frozen=True, kw_only=True):
@@ -25,6 +24,7 @@ class Bound(Struct, frozen=True, kw_only=True):
     accuracy: float
     served_share: float
     active_power_w: float
+    accuracies: dict[str, float]
     capacity_per_s: dict[str, float]
     mix_per_s: dict[str, float]
 
@@ -38,7 +38,7 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the fluid bound on accuracy, and how much the cluster can carry at each width.
+    """Print the fluid bound on accuracy, and how much the cluster can carry at each choice.
 
     Examples:
 
@@ -58,21 +58,42 @@ def command(
 def find_bound(scenario: Scenario, power_w: float | None) -> Bound:
     """Solve the fluid problem at the scenario's rate."""
     cluster, rate_per_s = scenario.cluster, scenario.load.rate_per_s
-    best = fluid_optimum(cluster, rate_per_s, active_power_w=power_w)
-    top = np.argsort(-best.rates_per_s)[:5]
+    shares = scenario.shares or None
+    best = fluid_optimum(cluster, rate_per_s, shares=shares, active_power_w=power_w)
     return Bound(
         scenario=scenario.name,
         rate_per_s=rate_per_s,
         accuracy=best.accuracy,
         served_share=best.served_share,
         active_power_w=best.power_w,
-        capacity_per_s={f"{width:g}": capacity_per_s(cluster, (width,) * 4) for width in WIDTHS},
-        mix_per_s={
-            format_widths(WIDTH_TUPLES[i]): float(best.rates_per_s[i])
-            for i in top
-            if best.rates_per_s[i] > 1e-6
-        },
+        accuracies={model.name: best.accuracies[model.number] for model in cluster.models},
+        capacity_per_s=_capacities(cluster),
+        mix_per_s=_mix(cluster, best),
     )
+
+
+def _capacities(cluster: Cluster) -> dict[str, float]:
+    """What the cluster carries by plans that stay at one choice, alone on it."""
+    capacities: dict[str, float] = {}
+    for model in cluster.models:
+        prefix = f"{model.name}: " if len(cluster.models) > 1 else ""
+        for choice in model.tree.choices[0]:
+            plan = model.tree.stay((int(choice),))
+            names = {model.spec.segments[at][one] for at, one in enumerate(plan)}
+            text = names.pop() if len(names) == 1 else model.spec.text(plan)
+            capacities[prefix + text] = capacity_per_s(cluster, plan, model.number)
+    return capacities
+
+
+def _mix(cluster: Cluster, best: FluidOptimum) -> dict[str, float]:
+    """The five plans that the optimum serves most."""
+    rates = {
+        (f"{model.name}: " if len(cluster.models) > 1 else "") + model.spec.text(plan): float(rate)
+        for model, by_plan in zip(cluster.models, best.rates_per_s, strict=True)
+        for plan, rate in zip(model.tree.plans, by_plan, strict=True)
+        if rate > 1e-6
+    }
+    return dict(sorted(rates.items(), key=lambda pair: -pair[1])[:5])
 
 
 def _print(console: Console, bound: Bound) -> None:
@@ -81,12 +102,15 @@ def _print(console: Console, bound: Bound) -> None:
         f"{100 * bound.accuracy:.2f} %, {100 * bound.served_share:.1f} % served, "
         f"{bound.active_power_w:.0f} W above idle"
     )
-    mix = Table("widths", "requests/s", title="What the optimum serves", title_justify="left")
+    if len(bound.accuracies) > 1:
+        parts = ", ".join(f"{name} {100 * value:.2f} %" for name, value in bound.accuracies.items())
+        console.print(f"by model: {parts}")
+    mix = Table("plan", "requests/s", title="What the optimum serves", title_justify="left")
     for widths, rate_per_s in bound.mix_per_s.items():
         mix.add_row(widths, f"{rate_per_s:,.0f}")
     console.print(mix)
     capacity = Table(
-        "uniform width", "capacity, requests/s", title="What the cluster can carry", title_justify="left"
+        "choice", "capacity, requests/s", title="What the cluster can carry", title_justify="left"
     )
     for width, rate_per_s in bound.capacity_per_s.items():
         capacity.add_row(width, f"{rate_per_s:,.0f}")

@@ -2,13 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from slimsched.cli.options import AsJson, with_options
 from slimsched.cli.serving.terms import ServerOptions, TermsOptions
+from slimsched.kernel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from slimsched.serving.api.client import Client
 
 
 @with_options
@@ -16,15 +20,16 @@ def command(
     files: Annotated[list[Path], typer.Argument(help="Pictures of any size.", metavar="IMAGE...")],
     server: ServerOptions,
     terms: TermsOptions,
+    model: Annotated[str, typer.Option("--model", help="Name of the model to ask.")] = "slimresnet",
     as_json: AsJson = False,
 ) -> None:
-    """Classify pictures: send the middle square of each, scaled to 32 × 32, to a running `slim serve`.
+    """Classify pictures: send the middle square of each, scaled to the model's size, to a running `slim serve`.
 
     Examples:
 
       slim client photo.jpg
 
-      slim client photo.jpg --width 0.25 --json
+      slim client photo.jpg --plan 0.25 --json
 
       slim client *.png --min-accuracy 75 --deadline-ms 200
     """
@@ -32,14 +37,15 @@ def command(
     from slimsched.serving.api.client import Client
 
     rows: list[dict[str, Any]] = []
-    with Client(server.url, token=server.token, ca_file=server.ca_path) as client:
+    with Client(server.url, token=server.token, model=model, ca_file=server.ca_path) as client:
+        side = _side(client)
         for file in files:
-            answer = client.classify(load_square(file, 32), **terms.given())
+            answer = client.classify(load_square(file, side), **terms.given())
             rows.append(
                 {
                     "file": str(file),
                     "class": int(answer.classes[0]),
-                    "label": answer.labels[0],
+                    "label": answer.labels[0] if answer.labels else str(int(answer.classes[0])),
                     "confidence": round(float(answer.confidence()[0]), 4),
                     "receipt": answer.receipt,
                 }
@@ -50,12 +56,24 @@ def command(
         print(json.dumps(rows, indent=1))
 
 
+def _side(client: "Client") -> int:
+    """The side of the square images that the model takes."""
+    tensor = client.metadata()["inputs"][0]
+    shape = tensor["shape"]
+    if len(shape) != 4 or shape[1] != 3 or shape[2] != shape[3]:
+        raise ConfigError(
+            f"input '{tensor['name']}' has shape {shape}: slim client sends square pictures [n, 3, side, side]; "
+            "ask other models with the Python client"
+        )
+    return int(shape[2])
+
+
 def _print(row: dict[str, Any]) -> None:
     receipt = row["receipt"]
     spent_ms = receipt["queue_ms"] + receipt["compute_ms"] + receipt["network_ms"]
     Console(soft_wrap=True).print(
         f"{row['file']}: [bold]{row['label']}[/bold] ({row['confidence']:.0%})  "
-        f"widths {receipt['widths']} on {receipt['servers']}, {spent_ms:.1f} ms, "
+        f"plan {receipt['choices']} on {receipt['servers']}, {spent_ms:.1f} ms, "
         f"{receipt['energy_mj']:.1f} mJ ({receipt['energy_source']})",
         highlight=False,
     )

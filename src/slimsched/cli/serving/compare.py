@@ -90,7 +90,7 @@ def command(
     runs = _run(chosen, compared, pool, quiet=as_json)
     if compared.plot is not None:
         title = f"{chosen.scenario.name}, seed {compared.seed}"
-        plot_runs([one.trace for one in runs], title, compared.plot)
+        plot_runs([one.trace for one in runs], chosen.scenario.cluster.models, title, compared.plot)
     rows = [{**msgspec.to_builtins(one.summary), "ci95": one.ci95} for one in runs]
     if compared.out is not None:
         _write(compared.out, chosen, compared, runs, rows)
@@ -119,7 +119,9 @@ def _write(
 ) -> None:
     arrays = trace_arrays([one.trace for one in runs], arrival_s(chosen.scenario, compared.seed))
     first = runs[0].trace.summary
-    arrays |= energy_bound(chosen.scenario.cluster, max(1, first.arrived) / first.seconds)
+    arrays |= energy_bound(
+        chosen.scenario.cluster, max(1, first.arrived) / first.seconds, chosen.scenario.shares
+    )
     write_run(make_folder(out), chosen.about(compared.seed, compared.seeds), rows, arrays)
 
 
@@ -131,7 +133,7 @@ def _print(
     print_summaries(console, [one.summary for one in runs], f"{scenario.name}: {scenario.description}")
     console.print(
         f"{load.arrivals} arrivals, {load.rate_per_s:g} per second for {load.seconds:g} s, "
-        f"deadline {load.deadline_s:g} s; accuracy table '{scenario.cluster.accuracy.name}', "
+        f"deadline {load.deadline_s:g} s; accuracy table '{scenario.cluster.models[0].quality.name}', "
         f"fluid bound {100 * first.bound_accuracy:.2f} %; energy {first.energy_source}"
     )
     for path in written:

@@ -9,13 +9,12 @@ import numpy as np
 import typer
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
-from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from slimsched.cli.options import AsJson, Seed, with_options
-from slimsched.cli.serving.images import demo_images
+from slimsched.cli.serving.examples import describe, examples_of
 from slimsched.cli.serving.live_progress import LiveProgress
 from slimsched.cli.serving.scenario import (
     Choice,
@@ -28,7 +27,7 @@ from slimsched.cli.serving.scenario import (
     check_goal,
 )
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.key import KEYS
+from slimsched.serving.execution.live.example_set import ExampleSet
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.registry import SERVING, split_specs
@@ -57,9 +56,9 @@ class Row(Struct, frozen=True, kw_only=True):
     in_time_share: float
     latency_p50_s: float
     latency_p99_s: float
-    energy_j_per_image: float
+    energy_j_per_example: float
     energy_source: str
-    widths: dict[str, float]
+    choices: dict[str, float]
     dispatch_error_p99_s: float
 
 
@@ -79,7 +78,7 @@ class DemoOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = "fitted"
     seconds: Annotated[float, typer.Option("--seconds", help="Length of each run.")] = 20.0
-    deadline_ms: Annotated[float, typer.Option("--deadline-ms", help="Deadline of each image.")] = 500.0
+    deadline_ms: Annotated[float, typer.Option("--deadline-ms", help="Deadline of each request.")] = 500.0
     data: DataFolder = None
     out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("runs/demo")
     seed: Seed = 0
@@ -95,7 +94,7 @@ class DemoOptions(Struct, frozen=True, kw_only=True):
 def command(scenario: LiveScenarioOptions, demo: DemoOptions, as_json: AsJson = False) -> None:
     """Start servers of unequal speed on this machine and send them more than random routing can hold.
 
-    Every router gets the same arrivals and the same images, in a run of its own. This takes about a minute
+    Every router gets the same arrivals and the same examples, in a run of its own. This takes about a minute
     and leaves nothing running.
 
     Examples:
@@ -107,7 +106,8 @@ def command(scenario: LiveScenarioOptions, demo: DemoOptions, as_json: AsJson = 
       slim demo --arrivals trace.csv --json
     """
     specs, chosen = demo.specs(), _choose(scenario, demo)
-    images, labels, kind = demo_images(demo.data)
+    examples = examples_of(chosen.scenario.cluster.models, demo.data)
+    kind = describe(examples)
     console = Console(stderr=True)
     _announce(console, chosen, demo, kind)
     make_folder(demo.out)
@@ -115,11 +115,11 @@ def command(scenario: LiveScenarioOptions, demo: DemoOptions, as_json: AsJson = 
     for spec, folder in zip(specs, _log_folders(specs), strict=True):
         setting = chosen.setting(spec, demo.seed, for_clients=True)
         progress = LiveProgress(console, _short(spec), chosen.scenario)
-        results.append(_run(chosen.scenario, setting, demo.out / folder, images, labels, progress))
-    rows = [_row(result, labels is not None) for result in results]
+        results.append(_run(chosen.scenario, setting, demo.out / folder, examples, progress))
+    rows = [_row(result) for result in results]
     _write(demo, chosen, rows, [result.trace for result in results])
     if as_json:
-        print(json.dumps({"images": kind, "runs": to_builtins(rows), "folder": str(demo.out)}, indent=1))
+        print(json.dumps({"examples": kind, "runs": to_builtins(rows), "folder": str(demo.out)}, indent=1))
     else:
         _print(Console(), rows)
         _explain(Console(soft_wrap=True), rows, demo.out)
@@ -143,11 +143,13 @@ def _as_run(chosen: Choice) -> Choice:
 def random_holds_per_s(cluster: Cluster) -> float:
     """Return the rate at which the slowest server saturates under uniform random routing.
 
-    It gets the share 1/n of every segment, at any width: λ = n / max_i Σ_s mean_k work_i(k of s).
+    It gets the share 1/n of every segment, at any choice: λ = n / max_i Σ_s mean_k work_i(k of s).
     """
     total_s = np.zeros(len(cluster))
-    for segment in range(1 + max(key.segment for key in KEYS.values())):
-        total_s += np.mean([cluster.work_s[k] for k in KEYS.values() if k.segment == segment], axis=0)
+    for model in cluster.models:
+        for segment in range(model.segments):
+            keys = [key for key in model.keys.values() if key.segment == segment]
+            total_s += np.mean([cluster.work_s[key] for key in keys], axis=0) / len(cluster.models)
     return float(len(cluster) / total_s.max())
 
 
@@ -157,7 +159,7 @@ def _announce(console: Console, chosen: Choice, demo: DemoOptions, kind: str) ->
     shape = "arrivals fitted to a real trace" if demo.arrivals == "fitted" else f"{demo.arrivals} arrivals"
     console.print(
         f"{scenario.description or scenario.name}; {kind}; {shape}, "
-        f"{scenario.load.rate_per_s:.0f} images/s on average, {demo.load:g} × what random routing can hold; "
+        f"{scenario.load.rate_per_s:.0f} requests/s on average, {demo.load:g} × what random routing can hold; "
         f"deadline {demo.deadline_ms:g} ms",
         highlight=False,
     )
@@ -167,8 +169,7 @@ def _run(
     scenario: Scenario,
     setting: RunSetting,
     folder: Path,
-    images: NDArray[np.uint8],
-    labels: NDArray[np.int64] | None,
+    examples: Sequence[ExampleSet],
     progress: LiveProgress,
 ) -> "LiveResult":
     """Run one router live; every process leaves its event log in the folder."""
@@ -180,22 +181,22 @@ def _run(
         old.unlink()
     router, seed = setting.router, setting.seed
     with progress, RunLog(folder, setting, len(scenario.cluster)) as log:
-        return run(run_live(scenario, router, images, labels, seed=seed, observers=[progress], log=log))
+        return run(run_live(scenario, router, examples, seed=seed, observers=[progress], log=log))
 
 
 def _write(demo: DemoOptions, chosen: Choice, rows: Sequence[Row], traces: Sequence[Trace]) -> None:
     """Leave the figures and the picture in the folder."""
     scenario = chosen.scenario
     arrays = trace_arrays(traces, arrival_s(scenario, demo.seed))
-    arrays |= energy_bound(scenario.cluster, scenario.load.rate_per_s)
+    arrays |= energy_bound(scenario.cluster, scenario.load.rate_per_s, scenario.shares)
     summaries = [to_builtins(trace.summary) for trace in traces]
     write_run(demo.out, _as_run(chosen).about(demo.seed), summaries, arrays)
     (demo.out / "comparison.json").write_text(json.dumps(to_builtins(rows), indent=1) + "\n")
     title = f"{scenario.name}: {demo.arrivals} arrivals at {demo.load:g} × what random can hold"
-    plot_runs(traces, title, demo.out / "plot.png")
+    plot_runs(traces, scenario.cluster.models, title, demo.out / "plot.png")
 
 
-def _row(result: "LiveResult", labelled: bool) -> Row:
+def _row(result: "LiveResult") -> Row:
     row = result.trace.summary
     accuracy = result.accuracy if result.accuracy is not None else row.accuracy_prior
     return Row(
@@ -203,16 +204,16 @@ def _row(result: "LiveResult", labelled: bool) -> Row:
         arrived=row.arrived,
         answered=row.completed,
         accuracy=accuracy,
-        accuracy_source="counted on the images' labels"
-        if labelled
-        else "of the widths served, from the measured table (generated images have no labels)",
+        accuracy_source="counted on the examples' labels"
+        if result.accuracy is not None
+        else "of the plans served, from the measured table (made-up examples have no labels)",
         correct_in_time_per_s=accuracy * row.goodput_per_s,
         in_time_share=row.slo_attainment,
         latency_p50_s=row.latency_p50_s,
         latency_p99_s=row.latency_p99_s,
-        energy_j_per_image=row.energy_j_per_request,
+        energy_j_per_example=row.energy_j_per_request,
         energy_source=row.energy_source,
-        widths=row.widths,
+        choices=row.choices,
         dispatch_error_p99_s=result.dispatch_error_p99_s,
     )
 
@@ -220,7 +221,7 @@ def _row(result: "LiveResult", labelled: bool) -> Row:
 def _print(console: Console, rows: Sequence[Row]) -> None:
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("router", no_wrap=True)
-    names = ("correct/s", "in time", "accuracy", "p50", "p99", "J/image", "widths %")
+    names = ("correct/s", "in time", "accuracy", "p50", "p99", "J/answer", "choices %")
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
@@ -231,8 +232,8 @@ def _print(console: Console, rows: Sequence[Row]) -> None:
             f"{row.accuracy:.2%}",
             f"{1e3 * row.latency_p50_s:.0f} ms",
             f"{1e3 * row.latency_p99_s:.0f} ms",
-            f"{row.energy_j_per_image:.3f}",
-            " ".join(f"{100 * share:.0f}" for share in row.widths.values()),
+            f"{row.energy_j_per_example:.3f}",
+            " ".join(f"{100 * share:.0f}" for share in row.choices.values()),
         )
     console.print(table)
     first, last = rows[0], rows[-1]
@@ -241,7 +242,7 @@ def _print(console: Console, rows: Sequence[Row]) -> None:
         ours, theirs = _short(last.router), _short(first.router)
         console.print(
             f"[bold]{ours} gave {times:.1f} × the correct answers in time of {theirs}[/bold], "
-            f"each image at {last.energy_j_per_image / first.energy_j_per_image:.0%} of the energy",
+            f"each answer at {last.energy_j_per_example / first.energy_j_per_example:.0%} of the energy",
             highlight=False,
         )
 
@@ -249,9 +250,9 @@ def _print(console: Console, rows: Sequence[Row]) -> None:
 def _explain(console: Console, rows: Sequence[Row], out: Path) -> None:
     """Say what the columns mean, and where everything is."""
     console.print(
-        f"accuracy: {rows[0].accuracy_source}; energy: above idle over answered images, so work on dropped "
-        f"ones counts too, {rows[0].energy_source}; widths: share of segments at "
-        f"{', '.join(rows[0].widths)}\n"
+        f"accuracy: {rows[0].accuracy_source}; energy: above idle over answers, so work on dropped "
+        f"ones counts too, {rows[0].energy_source}; choices: share of segments at "
+        f"{', '.join(rows[0].choices)}\n"
         f"written: {out}/ (run.json, summary.json, comparison.json, plot.png, and a folder of "
         "event logs per router)",
         highlight=False,

@@ -18,11 +18,8 @@ from slimsched.dashboard.live import Dashboard
 from slimsched.kernel.errors import ConfigError, SlimError
 from slimsched.kernel.log_folder import LogFolder
 from slimsched.kernel.observer import Observer
-from slimsched.models.slimresnet import shipped
-from slimsched.models.slimresnet.weights import read_card
 from slimsched.serving.api import structured_log
-from slimsched.serving.api.goal_control import GoalControl
-from slimsched.serving.api.goal_state import GoalState
+from slimsched.serving.api.goal_control import GoalControl, GoalState
 from slimsched.serving.api.grpc_server import GrpcServer
 from slimsched.serving.api.http_server import HttpServer, json_page
 from slimsched.serving.api.metrics import Metrics
@@ -45,7 +42,7 @@ class FrontDoor:
         scenario = chosen.scenario.for_clients()
         self._options, self._console, self._names = options, console, scenario.cluster.names
         self._tls = read_tls(options.tls_cert, options.tls_key)
-        self._traces = otlp_traces(self._names) if options.otel else None
+        self._traces = otlp_traces(scenario.cluster) if options.otel else None
         self._folder = log_folder(options.log, options.log_limit)
         setting = chosen.setting(options.router, for_clients=True)
         opened = open_engine(engine, scenario, setting, self._folder)
@@ -56,8 +53,7 @@ class FrontDoor:
         self._cluster = LiveCluster(
             gateway, opened.engine, observers, clock_zero_s=opened.clock_zero_s, first_id=opened.first_id
         )
-        card = read_card(shipped.folder() / f"{shipped.NAME}.json")
-        self._service = InferenceService(self._cluster, card, Limits())
+        self._service = InferenceService(self._cluster, Limits())
         self._service.tally.access_log = options.access_log
         self._metrics = Metrics(gateway, self._service.tally, self._cluster.power_source, options.router)
         self._dashboard = self._open_dashboard(scenario)
@@ -112,7 +108,7 @@ class FrontDoor:
         )
 
     def _open_protocols(self) -> None:
-        schema = document(self._service.limits, self._service.card.shape.image_size)
+        schema = document(self._service)
         pages = {
             "/metrics": self._metrics.page,
             "/openapi.json": lambda: json_page(schema),
@@ -141,7 +137,8 @@ class FrontDoor:
                 f"({error}); choose others with --http-port and --grpc-port"
             ) from None
         url = f"http{'s' if tls else ''}://{options.host}:{http_port}"
-        return f"{url}/v2/models/slimresnet, gRPC at {options.host}:{grpc_port}"
+        names = ",".join(face.name for face in self._service.faces)
+        return f"{url}/v2/models/{names}, gRPC at {options.host}:{grpc_port}"
 
     def _say(self, text: str) -> None:
         """Tell people on the console, or the log where the console is quiet."""

@@ -15,7 +15,7 @@ class LiveProgress:
     """An observer that shows how a run goes; plain lines where the output is not a terminal."""
 
     def __init__(self, console: Console, router: str, scenario: Scenario) -> None:
-        self._router, self._accuracy, self._console = router, scenario.cluster.accuracy, console
+        self._router, self._models, self._console = router, scenario.cluster.models, console
         self._seconds = scenario.load.seconds
         self._arrived = self._answered = self._in_time = self._dropped = 0
         self._worth = 0.0
@@ -52,7 +52,9 @@ class LiveProgress:
             if isinstance(command, Answer):
                 self._answered += len(command.requests)
                 self._in_time += sum(now_s <= one.deadline_s for one in command.requests)
-                self._worth += sum(self._accuracy.accuracy(one.widths) for one in command.requests)
+                self._worth += sum(
+                    self._models[one.model].quality.accuracy(one.path) for one in command.requests
+                )
             elif isinstance(command, Drop):
                 self._dropped += len(command.requests)
 
@@ -60,6 +62,6 @@ class LiveProgress:
         worth = f"{self._worth / self._answered:.1%}" if self._answered else "–"
         done = max(1, self._answered + self._dropped)
         return (
-            f"{self._router:>10}: {self._arrived:5d} images, {self._in_time / done:6.1%} in time, "
-            f"{self._dropped:4d} dropped, widths worth {worth}"
+            f"{self._router:>10}: {self._arrived:5d} requests, {self._in_time / done:6.1%} in time, "
+            f"{self._dropped:4d} dropped, plans worth {worth}"
         )

@@ -1,23 +1,23 @@
 """`slim load`: an open-loop load generator for any Open Inference Protocol v2 server."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from msgspec import Struct
-from numpy.typing import NDArray
 from rich.console import Console
 
 from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.progress import request_bar
-from slimsched.cli.serving.images import test_images
 from slimsched.cli.serving.terms import ServerOptions, TermsOptions
 from slimsched.kernel.errors import ConfigError
+from slimsched.models.package import read_spec
+from slimsched.models.spec import Datatype, ModelSpec, TensorSpec
 from slimsched.serving.domain.request import NEVER_S
+from slimsched.serving.execution.live.example_set import ExampleSet
 
 if TYPE_CHECKING:
-    from slimsched.serving.api.load_generator import LoadGenerator
+    from slimsched.serving.api.load_generator import Target
     from slimsched.serving.api.load_report import Latency, LoadReport
 
 PUNCTUAL_S = 0.01
@@ -36,10 +36,12 @@ class SendOptions(Struct, frozen=True, kw_only=True):
             help="poisson, bursty, fitted (to a real trace), diurnal, step, or the path of a trace file.",
         ),
     ] = "poisson"
-    per_request: Annotated[int, typer.Option("--images", help="Images per request.")] = 1
+    per_request: Annotated[int, typer.Option("--images", help="Examples per request.")] = 1
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="Folder with CIFAR-100, to count accuracy; SLIM_DATA if left out."),
+        typer.Option(
+            "--data", help="Examples to send: CIFAR-100 (SLIM_DATA if left out), a folder, or an .npz file."
+        ),
     ] = None
     connections: Annotated[int, typer.Option("--connections", help="Most connections at once.")] = 512
     seed: Seed = 0
@@ -53,12 +55,17 @@ class SendOptions(Struct, frozen=True, kw_only=True):
 
 
 class ModelOptions(Struct, frozen=True, kw_only=True):
-    """What the server calls the model, its input and its output."""
+    """Which model to ask, and for which output."""
 
-    model: Annotated[str, typer.Option("--model", help="The model's name.")] = "slimresnet"
-    tensor: Annotated[str, typer.Option("--input", help="The name of its input.")] = "images"
-    output: Annotated[str, typer.Option("--output", help="Its output with classes or scores.")] = "classes"
-    datatype: Annotated[str, typer.Option("--datatype", help="UINT8, or FP32 in [0, 1].")] = "UINT8"
+    model: Annotated[str, typer.Option("--model", help="The model's name, or its folder, on the server.")] = (
+        "slimresnet"
+    )
+    output: Annotated[
+        str, typer.Option("--output", help="The output to ask for; by default classes, or the first one.")
+    ] = ""
+    datatype: Annotated[
+        str, typer.Option("--datatype", help="Send images as UINT8, or as FP32 in [0, 1].")
+    ] = "UINT8"
 
 
 @with_options
@@ -81,12 +88,16 @@ def command(
       slim load --arrivals bursty --rate 80 --deadline-ms 250 --plot load.png
 
       slim load --url http://other:8000 --model resnet --output logits --datatype FP32 --json
+
+      slim load --model my-model --data my-examples.npz
     """
     from slimsched.serving.api.load_report import as_json as to_json
 
     sent.check()
-    images, labels, kind = test_images(sent.data)
-    report = _send(server, sent, terms, model, images, labels, plot)
+    spec = _ask_spec(server, model)
+    examples = _examples(spec, sent.data)
+    kind = examples.source
+    report = _send(server, sent, terms, _target(server, model, spec), spec, examples, plot)
     if as_json:
         print(to_json(report))
         return
@@ -99,19 +110,26 @@ def _send(
     server: ServerOptions,
     sent: SendOptions,
     terms: TermsOptions,
-    model: ModelOptions,
-    images: NDArray[np.uint8],
-    labels: NDArray[np.int64] | None,
+    target: "Target",
+    spec: ModelSpec,
+    examples: ExampleSet,
     plot: Path | None,
 ) -> "LoadReport":
-    from slimsched.serving.api.load_generator import due_times
-    from slimsched.serving.api.load_report import report
+    from slimsched.serving.api.load_generator import LoadGenerator, due_times
+    from slimsched.serving.api.load_report import plot_load, report
     from slimsched.serving.execution.live.event_loop import run
 
     due_s, numbers = due_times(
-        sent.arrivals, sent.rate, sent.seconds, sent.seed, len(images), sent.per_request
+        sent.arrivals, sent.rate, sent.seconds, sent.seed, len(examples), sent.per_request
     )
-    generator = _generator(server, sent, terms, model, images)
+    inputs = {tensor.name: array for tensor, array in zip(spec.inputs, examples.inputs, strict=True)}
+    generator = LoadGenerator(
+        server.url,
+        inputs,
+        target.prefix(terms.given()),
+        ca_file=server.ca_path,
+        connections=sent.connections,
+    )
     with request_bar("sending", len(due_s)) as bar:
 
         def progress(sent: int, answered: int) -> None:
@@ -121,43 +139,56 @@ def _send(
         answers = run(generator.run(due_s, numbers, progress))
     deadline_s = NEVER_S if terms.deadline_ms is None else terms.deadline_ms / 1e3
     if plot is not None:
-        from slimsched.serving.api.load_plot import plot_load
-
         title = f"{sent.arrivals}, {sent.rate:g} requests/s, {server.url}"
         plot_load(answers, title, plot, deadline_s=deadline_s)
-    return report(answers, labels, seconds=sent.seconds, deadline_s=deadline_s)
+    return report(answers, examples.labels, seconds=sent.seconds, deadline_s=deadline_s)
 
 
-def _generator(
-    server: ServerOptions,
-    sent: SendOptions,
-    terms: TermsOptions,
-    model: ModelOptions,
-    images: NDArray[np.uint8],
-) -> "LoadGenerator":
-    from slimsched.serving.api.load_generator import LoadGenerator, Target
+def _ask_spec(server: ServerOptions, model: ModelOptions) -> ModelSpec:
+    """Ask the server what the model takes and gives; its plans stay unknown here."""
+    from slimsched.serving.api.client import Client
 
-    target = Target(
-        token=server.token,
-        model=model.model,
-        input=model.tensor,
-        output=model.output,
-        datatype=model.datatype,
+    name = read_spec(Path(model.model)).name if Path(model.model).is_dir() else model.model
+    with Client(server.url, token=server.token, model=name, ca_file=server.ca_path) as client:
+        facts = client.metadata()
+    inputs = [
+        TensorSpec(name=one["name"], datatype=_datatype(one, model), shape=tuple(one["shape"][1:]))
+        for one in facts["inputs"]
+    ]
+    outputs = [TensorSpec(name=one["name"], datatype="FP32", shape=(1,)) for one in facts["outputs"]]
+    return ModelSpec(
+        name=facts["name"], inputs=tuple(inputs), outputs=tuple(outputs), segments=(("all",),), plans=((0,),)
     )
-    return LoadGenerator(
-        server.url,
-        target.pixels(images),
-        target.preface(terms.given()),
-        ca_file=server.ca_path,
-        connections=sent.connections,
-    )
+
+
+def _datatype(tensor: dict[str, Any], model: ModelOptions) -> Datatype:
+    """The type to send: the model's own, or floats where the user wants them for bytes."""
+    if tensor["datatype"] == "UINT8" and model.datatype == "FP32":
+        return "FP32"
+    datatype: Datatype = tensor["datatype"]
+    return datatype
+
+
+def _examples(spec: ModelSpec, data: Path | None) -> ExampleSet:
+    """Real examples where the user has them for such a model, else made-up ones."""
+    from slimsched.cli.serving.examples import test_examples
+
+    return test_examples(spec, data)
+
+
+def _target(server: ServerOptions, model: ModelOptions, spec: ModelSpec) -> "Target":
+    from slimsched.serving.api.load_generator import Target
+
+    names = [tensor.name for tensor in spec.outputs]
+    output = model.output or ("classes" if "classes" in names else names[0])
+    return Target(token=server.token, model=spec.name, outputs=(output,))
 
 
 def _print(console: Console, report: "LoadReport", kind: str) -> None:
     outcomes = ", ".join(f"{name}: {count}" for name, count in sorted(report.outcomes.items()))
     lines = [
-        f"[bold]{report.requests} requests, {report.images} images[/bold] ({kind}) in {report.seconds:g} s: "
-        f"{report.offered_per_s:.1f} images/s offered, {report.answered_per_s:.1f} answered, "
+        f"[bold]{report.requests} requests, {report.examples} examples[/bold] ({kind}) in {report.seconds:g} s: "
+        f"{report.offered_per_s:.1f} examples/s offered, {report.answered_per_s:.1f} answered, "
         f"{report.goodput_per_s:.1f} in time ({report.in_time_share:.1%})",
         f"outcomes by HTTP status: {outcomes}",
         f"latency from due time:   {_spread(report.latency)}",
@@ -167,14 +198,16 @@ def _print(console: Console, report: "LoadReport", kind: str) -> None:
     if report.accuracy is not None:
         lines.append(
             f"accuracy on labels: {report.accuracy:.2%}; correct and in time: "
-            f"{report.correct_in_time_per_s:.1f} images/s"
+            f"{report.correct_in_time_per_s:.1f} examples/s"
         )
     if report.predicted_accuracy is not None:
-        widths = ", ".join(f"{width}: {share:.0%}" for width, share in report.widths.items())
+        choices = ", ".join(f"{name}: {share:.0%}" for name, share in report.choices.items())
         energy = (
-            "" if report.energy_mj_per_image is None else f"; {report.energy_mj_per_image:.1f} mJ per image"
+            ""
+            if report.energy_mj_per_example is None
+            else f"; {report.energy_mj_per_example:.1f} mJ per image"
         )
-        lines.append(f"predicted accuracy {report.predicted_accuracy:.2%}; widths {widths}{energy}")
+        lines.append(f"predicted accuracy {report.predicted_accuracy:.2%}; choices {choices}{energy}")
     for line in lines:
         console.print(line, highlight=False)
     for why, count in report.refusals.items():

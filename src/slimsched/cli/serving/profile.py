@@ -16,7 +16,7 @@ from slimsched.cli.progress import cell_bar
 from slimsched.kernel.errors import ConfigError, SlimError
 
 if TYPE_CHECKING:
-    from slimsched.models.slimresnet.weights import TrainedModel
+    from slimsched.serving.domain.served_model import ServedModel
     from slimsched.serving.execution.live.profiler import Profiler
 
 CPU_BATCHES = "1,2,4,8,16,32"
@@ -56,8 +56,11 @@ def command(
     device: DeviceOptions,
     measured: MeasureOptions,
     name: Annotated[str, typer.Option("--name", help="The device's name in scenarios.")] = "",
+    model: Annotated[
+        str, typer.Option("--model", metavar="DIR", help="The model: a folder, or the shipped slimresnet.")
+    ] = "slimresnet",
 ) -> None:
-    """Measure latency, energy and memory of every key on this device.
+    """Measure latency, energy and memory of every step of a model on this device.
 
     An interrupted run continues where it stopped: FILE.part keeps what was measured. On a GPU, batches also
     run two and four at a time. A share below 100 per cent needs the MPS daemon (nvidia-cuda-mps-control -d).
@@ -67,40 +70,47 @@ def command(
       slim profile --out my-cpu.json --name my-cpu --threads 1
 
       slim profile --device cuda --mps 50 --out my-gpu-50.json
+
+      slim profile --model my-model --name cpu-core --out my-model/profiles/cpu-core.json
     """
-    from slimsched.models.slimresnet.weights import load
+    from slimsched.serving.execution.model_source import read_model
 
     part = out.with_suffix(".part")
     sizes = measured.sizes(device.device)
-    profiler, source, facts = OPENERS[device.device](load(), part, sizes, device, measured.repeats)
+    profiler, source, facts = OPENERS[device.device](read_model(model), part, sizes, device, measured.repeats)
     with cell_bar("warming up", profiler.cells) as bar:
         profiler.measure(
             lambda cell: bar.update(bar.task_ids[0], advance=1, description=f"{cell[0]}, batch {cell[1]}")
         )
     record = profiler.record(name or out.stem, source, {**facts, **_software()})
+    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(msgspec.json.encode(record))
     part.unlink(missing_ok=True)
     Console().print(f"written: {out}; energy {record.energy_source}; spread {100 * record.spread:.0f} %")
 
 
 def _open_cpu(
-    model: "TrainedModel", part: Path, sizes: tuple[int, ...], device: DeviceOptions, repeats: int
+    model: "ServedModel", part: Path, sizes: tuple[int, ...], device: DeviceOptions, repeats: int
 ) -> "tuple[Profiler, str, dict[str, str]]":
     """Return a profiler of the CPU, what the profile says of its source, and facts about the device."""
+    import torch
+
     from slimsched.serving.execution.live.cpu_executor import CpuExecutor
+    from slimsched.serving.execution.live.executor_choice import host_models
     from slimsched.serving.execution.live.power_meter import open_meter
     from slimsched.serving.execution.live.profiler import Plan, Profiler
 
     threads = device.threads
     plan = Plan(batches=sizes, concurrency=(1,), repeats=repeats, active_w=device.active_w)
-    executor, meter = CpuExecutor(model, threads=threads), open_meter("cpu", device.idle_w)
+    hosted = host_models([model], torch.device("cpu"))
+    executor, meter = CpuExecutor(hosted, threads=threads), open_meter("cpu", device.idle_w)
     facts = {"kind": "cpu", "processor": _processor(), "threads": str(threads)}
-    profiler = Profiler(executor, model.card.shape, meter, plan, part, device.idle_w)
+    profiler = Profiler(executor, model, meter, plan, part, device.idle_w)
     return profiler, f"measured: {facts['processor']}, {threads} thread(s)", facts
 
 
 def _open_cuda(
-    model: "TrainedModel", part: Path, sizes: tuple[int, ...], device: DeviceOptions, repeats: int
+    model: "ServedModel", part: Path, sizes: tuple[int, ...], device: DeviceOptions, repeats: int
 ) -> "tuple[Profiler, str, dict[str, str]]":
     """Return a profiler of a share of a GPU, what the profile says of its source, and facts about the GPU."""
     _prepare_cuda(device)
@@ -109,13 +119,14 @@ def _open_cuda(
 
     import torch
 
-    from slimsched.serving.execution.live.cuda_executor import CudaExecutor
+    from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device
+    from slimsched.serving.execution.live.executor_choice import host_models
     from slimsched.serving.execution.live.power_meter import Modelled, open_nvml
     from slimsched.serving.execution.live.power_window import mean_power_w
     from slimsched.serving.execution.live.profiler import Plan, Profiler
 
     mps = device.mps
-    executor = CudaExecutor(model, batch_limit=sizes[-1])
+    executor = CudaExecutor(host_models([model], cuda_device()), batch_limit=sizes[-1])
     meter = open_nvml(device.gpu) or Modelled(0.0)
     plan = Plan(batches=sizes, concurrency=(1, 2, 4), repeats=repeats, cell_s=0.02)
     idle_w = mean_power_w(meter, lambda: time.sleep(0.01), at_least_s=0.5)
@@ -128,7 +139,7 @@ def _open_cuda(
         "idle_w": f"{idle_w:.1f} of the whole GPU; idle_w of this profile is the share of it",
     }
     source = f"measured: {facts['gpu']}, {mps} % under MPS" if mps < 100 else f"measured: {facts['gpu']}"
-    return Profiler(executor, model.card.shape, meter, plan, part, idle_w, share=mps / 100), source, facts
+    return Profiler(executor, model, meter, plan, part, idle_w, share=mps / 100), source, facts
 
 
 def _prepare_cuda(device: DeviceOptions) -> None:

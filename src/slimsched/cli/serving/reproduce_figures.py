@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.kernel.errors import DataError, SlimError
-from slimsched.models.slimresnet.width import SEGMENTS, WIDTHS
+from slimsched.models.slimresnet.width import SEGMENTS
 from slimsched.serving.execution.live.device_figures import DeviceFigures, FigurePoint
 from slimsched.serving.execution.scenario_file import CONFIGS
 
@@ -64,21 +64,24 @@ def measured(out: Path | None) -> DeviceFigures:
     os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(MPS_PERCENTAGE)  # read when CUDA starts
     import time
 
-    from slimsched.models.slimresnet.weights import load
-    from slimsched.serving.execution.live.cuda_executor import CudaExecutor
+    from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device
     from slimsched.serving.execution.live.device_figures import Sweep
     from slimsched.serving.execution.live.device_watch import DeviceWatch, open_gpu
+    from slimsched.serving.execution.live.executor_choice import host_models
     from slimsched.serving.execution.live.power_window import mean_power_w
+    from slimsched.serving.execution.model_source import shipped_model
 
     gpu = open_gpu(0)
     if gpu is None:
         raise SlimError("NVML is not there; figures 1 to 3 need an NVIDIA GPU: leave --live out")
-    model = load()
-    CudaExecutor(model, buckets=(1,))  # start CUDA before idle power is read
+    model = shipped_model()
+    hosted = host_models([model], cuda_device())
+    CudaExecutor(hosted, buckets=(1,))  # start CUDA before idle power is read
     idle_w = mean_power_w(gpu[0], lambda: time.sleep(0.01), at_least_s=0.5)
-    sweep = Sweep(batches=BATCHES, block=64, lanes=2, loads=LOADS, seconds=1.0)
+    plans = tuple(model.tree.stay((int(choice),)) for choice in model.tree.choices[0])
+    sweep = Sweep(model=model, plans=plans, batches=BATCHES, block=64, lanes=2, loads=LOADS, seconds=1.0)
     by_batch, by_load = sweep.measure(
-        lambda batch: CudaExecutor(model, buckets=(batch,)),
+        lambda batch: CudaExecutor(hosted, buckets=(batch,)),
         lambda: DeviceWatch(*gpu, settle_s=0.3),
         lambda what: print(what, file=sys.stderr),
     )
@@ -122,7 +125,7 @@ def plot(name: str, figures: DeviceFigures, path: Path) -> None:
 
 
 def _plot_memory(axes: Any, figures: DeviceFigures) -> None:
-    widest = [point for point in figures.batch_sweep if point.width == 1.0]
+    widest = [point for point in figures.batch_sweep if _width(point) == "1.0"]
     for segment in range(SEGMENTS):
         megabytes = [point.segment_bytes[segment] / 1e6 for point in widest]
         axes[0].plot([point.batch for point in widest], megabytes, marker="o", label=f"segment {segment}")
@@ -149,12 +152,17 @@ def _plot_latency(axes: Any, figures: DeviceFigures) -> None:
     open_points = [point for point in figures.load_sweep if point.load]
     _by_width(axes[0], open_points, _utilization, lambda p: 1000 * p.latency_mean_s)
     axes[0].set(xlabel="utilization (%)", ylabel="mean latency (ms), waiting included", yscale="log")
-    widest = sorted((p for p in open_points if p.width == 1.0), key=_utilization)
+    widest = sorted((p for p in open_points if _width(p) == "1.0"), key=_utilization)
     for segment in range(SEGMENTS):
         times = [1000 * point.segment_s[segment] for point in widest]
         axes[1].plot(list(map(_utilization, widest)), times, marker="o", label=f"segment {segment}")
     axes[1].set(xlabel="utilization (%)", ylabel="ms per batch in a segment, width 1.0")
     axes[1].legend()
+
+
+def _width(point: FigurePoint) -> str:
+    """The width of a plan that stays at one."""
+    return point.plan.partition(",")[0]
 
 
 def _utilization(point: FigurePoint) -> float:
@@ -167,21 +175,21 @@ def _by_width(
     x: Callable[[FigurePoint], float],
     y: Callable[[FigurePoint], float],
 ) -> None:
-    for width in WIDTHS:
-        mine = sorted((point for point in points if point.width == width), key=x)
-        axes.plot([x(point) for point in mine], [y(point) for point in mine], marker="o", label=f"{width:g}")
+    for width in dict.fromkeys(map(_width, points)):
+        mine = sorted((point for point in points if _width(point) == width), key=x)
+        axes.plot([x(point) for point in mine], [y(point) for point in mine], marker="o", label=width)
     axes.legend(title="width")
 
 
 def _memory_cells(point: FigurePoint, idle_w: float) -> list[str]:
     sizes = [f"{size / 1e6:.1f}" for size in point.segment_bytes]
-    return [f"{point.width:g}", str(point.batch), f"{100 * point.utilization:.0f}", *sizes]
+    return [_width(point), str(point.batch), f"{100 * point.utilization:.0f}", *sizes]
 
 
 def _energy_cells(point: FigurePoint, idle_w: float) -> list[str]:
     above = 1000 * max(0.0, point.power_w - idle_w) / point.images_per_s
     return [
-        f"{point.width:g}",
+        _width(point),
         f"{100 * point.load:.0f}" if point.load else "closed loop",
         f"{100 * point.utilization:.0f}",
         f"{point.power_w:.0f}",
@@ -192,7 +200,7 @@ def _energy_cells(point: FigurePoint, idle_w: float) -> list[str]:
 
 def _latency_cells(point: FigurePoint, idle_w: float) -> list[str]:
     return [
-        f"{point.width:g}",
+        _width(point),
         f"{100 * point.load:.0f}" if point.load else "closed loop",
         f"{100 * point.utilization:.0f}",
         f"{1000 * point.latency_mean_s:.2f}",

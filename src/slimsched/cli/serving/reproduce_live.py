@@ -50,20 +50,19 @@ def reproduce_tables(
 
 
 def _live(scenario: Scenario, seed: int, data: Path | None) -> list[LiveRow]:
-    from slimsched.cli.serving.images import test_images
+    from slimsched.cli.serving.examples import describe, examples_of
     from slimsched.serving.execution.live.event_loop import run
     from slimsched.serving.execution.live.power_meter import open_nvml
     from slimsched.serving.routing.registry import make_router
 
-    images, labels, kind = test_images(data)
+    examples = examples_of(scenario.cluster.models, data)
     gpus = {host.gpu for host in scenario.hosts if host is not None and host.kind == "cuda"}
-    print(f"{kind}; starting the servers", file=sys.stderr)
+    print(f"{describe(examples)}; starting the servers", file=sys.stderr)
     return run(
         compare_live(
             scenario,
             [(router, scenario) for router in ROUTERS],
-            images,
-            labels,
+            examples,
             seed=seed,
             meter=open_nvml(min(gpus)) if len(gpus) == 1 else None,
             make=make_router,

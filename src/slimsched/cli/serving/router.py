@@ -110,7 +110,7 @@ def _train_ppo(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dic
     from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
 
     torch.set_num_threads(1)
-    reward = _reward(trained.weights, scenario.cluster.accuracy.expected(()))
+    reward = _reward(trained.weights, scenario.cluster.models[0].quality.expected(()))
     chosen = PpoOptions(weights=reward)
     if trained.updates:
         chosen = msgspec.structs.replace(chosen, updates=trained.updates)
@@ -149,7 +149,7 @@ def _run_ppo(trainer: "PpoTrainer", updates: int, resume: Path | None, *, quiet:
 
 
 def _plot_ppo(curve: "list[Point]", title: str, plot: Path) -> None:
-    from slimsched.serving.learning.curve_plot import plot_curve
+    from slimsched.serving.learning.ppo_checkpoint import plot_curve
 
     series = {
         "reward": [p.reward for p in curve],
@@ -193,7 +193,7 @@ def _story(kind: str, scenario: Scenario, trained: TrainOptions, options: Struct
     """Say how a result came about."""
     return {
         "kind": kind,
-        "accuracy": scenario.cluster.accuracy.name,
+        "accuracy": scenario.cluster.models[0].quality.name,
         "seed": trained.seed,
         "date": date.today().isoformat(),
         "options": msgspec.to_builtins(options),

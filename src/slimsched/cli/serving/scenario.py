@@ -1,7 +1,6 @@
 """Options that choose a scenario, its load, its goal and its faults, shared by the commands that serve."""
 
 import re
-from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,9 +24,19 @@ ScenarioName = Annotated[
     typer.Option("--scenario", help="A scenario that is shipped: laptop, paper, h200, edge-12, fleet-64."),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A scenario file of your own instead.")]
+ModelSources = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="DIR",
+        help="A model folder (slim model new makes one), instead of the scenario's models; may be repeated.",
+    ),
+]
 Accuracy = Annotated[
     str | None,
-    typer.Option("--accuracy", help="Accuracy table: measured (our network) or paper (the paper's tables)."),
+    typer.Option(
+        "--accuracy", help="Accuracy table: measured (the model's own) or paper (the paper's tables)."
+    ),
 ]
 GoalText = Annotated[
     str | None,
@@ -144,11 +153,12 @@ class ScenarioOptions(Struct, frozen=True, kw_only=True):
 
     scenario: ScenarioName = "paper"
     config: ConfigFile = None
+    model: ModelSources = None
     accuracy: Accuracy = None
 
     def read(self, goal: str | None = None) -> Choice:
         """Read the scenario; a goal given here replaces the one of the file."""
-        return _read(self.scenario, self.config, accuracy=self.accuracy, goal=goal)
+        return _read(self.scenario, self.config, self.model, accuracy=self.accuracy, goal=goal)
 
 
 class LiveScenarioOptions(Struct, frozen=True, kw_only=True):
@@ -156,10 +166,11 @@ class LiveScenarioOptions(Struct, frozen=True, kw_only=True):
 
     scenario: ScenarioName = "laptop"
     config: ConfigFile = None
+    model: ModelSources = None
 
     def read(self, goal: str | None = None) -> Choice:
         """Read the scenario; a goal given here replaces the one of the file."""
-        return _read(self.scenario, self.config, goal=goal)
+        return _read(self.scenario, self.config, self.model, goal=goal)
 
 
 def check_goal(goal: str | None, routers: list[str]) -> None:
@@ -171,16 +182,22 @@ def check_goal(goal: str | None, routers: list[str]) -> None:
 
 def arrival_s(scenario: Scenario, seed: int) -> NDArray[np.float64]:
     """When the requests of a run arrive, for a seed."""
-    stream = scenario.load.stream(seed, scenario.cluster.accuracy.images)
-    return np.array([request.arrival_s for request in stream.take_until(inf)])
+    return scenario.load.arrivals_s(np.random.default_rng(seed))
 
 
-def _read(name: str, config: Path | None, **changed: str | None) -> Choice:
+def _read(name: str, config: Path | None, models: list[str] | None, **changed: str | None) -> Choice:
     """Read a scenario by name, or from a file, with some of its keys changed."""
     raw, path = read_scenario(str(config) if config is not None else name)
     raw = {**raw, **{key: value for key, value in changed.items() if value is not None}}
+    if models:
+        raw["model"] = [{"source": model_source(source)} for source in models]
     scenario = build_scenario(raw, path.name, path.parent)
     return Choice(scenario=scenario, raw=raw, path=path, is_shipped=config is None)
+
+
+def model_source(text: str) -> str:
+    """Return a model's name, or the absolute path of its folder, so that a log of the run can be replayed."""
+    return str(Path(text).resolve()) if Path(text).is_dir() else text
 
 
 def _read_fault(kind: Literal["kill", "restore", "slow"], text: str) -> Fault:

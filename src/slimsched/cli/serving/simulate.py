@@ -80,7 +80,12 @@ def command(
     chosen = replace(chosen, scenario=chosen.scenario.with_faults(faults.read()))
     trace = _run(chosen, simulated, quiet=as_json)
     if simulated.plot is not None:
-        plot_runs([trace], f"{chosen.scenario.name}, seed {simulated.seed}", simulated.plot)
+        plot_runs(
+            [trace],
+            chosen.scenario.cluster.models,
+            f"{chosen.scenario.name}, seed {simulated.seed}",
+            simulated.plot,
+        )
     if as_json:
         print(msgspec.json.encode(trace.summary).decode())
     else:

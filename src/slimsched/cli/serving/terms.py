@@ -27,7 +27,12 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
 class TermsOptions(Struct, frozen=True, kw_only=True):
     """What a client asks for with each request."""
 
-    width: Annotated[float | None, typer.Option("--width", help="Width of every segment.")] = None
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            "--plan", help="How to run: one choice for every segment (0.5), or one each (0.25,0.5,0.75,1.0)."
+        ),
+    ] = None
     min_accuracy: Annotated[
         float | None,
         typer.Option("--min-accuracy", help="Lowest accuracy to expect, as a percentage or a share."),
@@ -37,7 +42,7 @@ class TermsOptions(Struct, frozen=True, kw_only=True):
     ] = None
     priority: Annotated[int | None, typer.Option("--priority", help="Higher goes first.")] = None
     max_energy_mj: Annotated[
-        float | None, typer.Option("--max-energy-mj", help="Most energy that an image may take.")
+        float | None, typer.Option("--max-energy-mj", help="Most energy that one example may take.")
     ] = None
 
     def given(self) -> dict[str, Any]:

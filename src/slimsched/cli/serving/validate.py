@@ -70,7 +70,7 @@ def command(scenario: LiveScenarioOptions, validated: ValidateOptions, as_json: 
         rows = {
             "scenario": chosen.name,
             "router": validated.router,
-            "images": kind,
+            "examples": kind,
             **msgspec.to_builtins(validation),
         }
         print(json.dumps(rows, indent=1))
@@ -80,23 +80,22 @@ def command(scenario: LiveScenarioOptions, validated: ValidateOptions, as_json: 
 
 
 def _run(scenario: Scenario, validated: ValidateOptions) -> "tuple[Validation, str]":
-    """Run live and simulated; return the comparison, and what the images were."""
-    from slimsched.cli.serving.images import test_images
+    """Run live and simulated; return the comparison, and what the examples were."""
+    from slimsched.cli.serving.examples import describe, examples_of
     from slimsched.serving.execution.live.validation import Validator
 
     shares = validated.shares()
-    images, labels, kind = test_images(validated.data)
+    examples = examples_of(scenario.cluster.models, validated.data)
     with Console(stderr=True).status("starting") as status:
         validator = Validator(
             scenario,
             validated.router,
-            images,
-            labels,
+            examples,
             seconds=validated.seconds,
             seed=validated.seed,
             progress=status.update,
         )
-        return validator.validate(shares, calibrate=validated.calibrate), kind
+        return validator.validate(shares, calibrate=validated.calibrate), describe(examples)
 
 
 def _print(console: Console, scenario: Scenario, validation: "Validation") -> None:

@@ -146,5 +146,4 @@ def due_times(
         raise ConfigError(
             f"{rate_per_s:g} requests per second over {seconds:g} s gives no request; raise one of them"
         )
-    numbers = np.random.default_rng(seed).integers(images, size=(len(requests), per_request))
-    return np.array([request.arrival_s for request in requests]), numbers
+    return times_s, np.random.default_rng(seed).integers(examples, size=(len(times_s), per_request))

@@ -32,13 +32,13 @@ class Latency(Struct, frozen=True, kw_only=True):
 class LoadReport(Struct, frozen=True, kw_only=True):
     """The figures of one load run.
 
-    Rates are images per second over the time in which requests were due. `latency` counts from the time a
+    Rates are examples per second over the time in which requests were due. `latency` counts from the time a
     request was due, `latency_from_send` from the time it really left. An answer is in time if the client got
     it before its deadline; without a deadline every answer is in time.
     """
 
     requests: int
-    images: int
+    examples: int
     seconds: float
     offered_per_s: float
     answered_per_s: float
@@ -52,9 +52,9 @@ class LoadReport(Struct, frozen=True, kw_only=True):
     dispatch_error: Latency
     accuracy: float | None
     predicted_accuracy: float | None
-    energy_mj_per_image: float | None
+    energy_mj_per_example: float | None
     energy_source: str
-    widths: dict[str, float]
+    choices: dict[str, float]
 
 
 def read_reply(reply: Reply) -> Answer:
@@ -73,21 +73,21 @@ def report(
     """Compute the figures of a run from its requests."""
     answered = [one for one in sent if one.status == 200]
     answers = [read(one.reply) for one in answered if one.reply is not None]
-    images = sum(len(one.images) for one in sent)
+    examples = sum(len(one.examples) for one in sent)
     took_s = np.array([one.done_s - one.due_s for one in answered])
-    count = np.array([len(one.images) for one in answered])
+    count = np.array([len(one.examples) for one in answered])
     in_time = took_s <= deadline_s
     correct = None if labels is None else _correct_counts(answered, answers, labels)
     receipts = [answer.receipt for answer in answers]
     return LoadReport(
         requests=len(sent),
-        images=images,
+        examples=examples,
         seconds=seconds,
-        offered_per_s=images / seconds,
+        offered_per_s=examples / seconds,
         answered_per_s=float(count.sum()) / seconds,
         goodput_per_s=float(count[in_time].sum()) / seconds,
         correct_in_time_per_s=None if correct is None else float(correct[in_time].sum()) / seconds,
-        in_time_share=float(count[in_time].sum()) / images if images else nan,
+        in_time_share=float(count[in_time].sum()) / examples if examples else nan,
         outcomes=dict(Counter(_NAMES.get(one.status, str(one.status)) for one in sent)),
         refusals=_refusals(sent),
         latency=summarize_s(took_s),
@@ -95,9 +95,9 @@ def report(
         dispatch_error=summarize_s(np.array([one.sent_s - one.due_s for one in sent])),
         accuracy=None if correct is None or not count.sum() else float(correct.sum() / count.sum()),
         predicted_accuracy=_mean(receipts, "predicted_accuracy", count),
-        energy_mj_per_image=_mean(receipts, "energy_mj", np.ones(len(receipts)), over=count),
+        energy_mj_per_example=_mean(receipts, "energy_mj", np.ones(len(receipts)), over=count),
         energy_source=str(receipts[0].get("energy_source", "")) if receipts else "",
-        widths=_widths(receipts),
+        choices=_choices(receipts),
     )
 
 
@@ -151,10 +151,10 @@ def plot_load(sent: Sequence[SentRequest], title: str, path: Path, *, deadline_s
 def _correct_counts(
     answered: Sequence[SentRequest], answers: Sequence[Answer], labels: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the number of correct images in each answered request."""
+    """Return the number of correct examples in each answered request."""
     return np.array(
         [
-            int((classes_of(answer) == labels[one.images]).sum())
+            int((classes_of(answer) == labels[one.examples]).sum())
             for one, answer in zip(answered, answers, strict=True)
         ],
         dtype=np.int64,
@@ -187,13 +187,13 @@ def _mean(
     return total / float((weights if over is None else over).sum())
 
 
-def _widths(receipts: Sequence[dict[str, bool | int | float | str]]) -> dict[str, float]:
+def _choices(receipts: Sequence[dict[str, bool | int | float | str]]) -> dict[str, float]:
     """Return the share of segments served at each width."""
     served = Counter(
         word
         for one in receipts
-        for widths in str(one.get("widths", "")).split(";")
-        for word in widths.split(",")
+        for plan in str(one.get("choices", "")).split(";")
+        for word in plan.split(",")
     )
     served.pop("", None)
     total = sum(served.values())

@@ -217,7 +217,7 @@ class GreedyScheduler:
     def _load_residents(self, now_s: float) -> list[Command]:
         """One instance of every resident choice in every segment, as far as VRAM allows."""
         commands: list[Command] = []
-        for place in self._resident_places():
+        for place in self.resident_places():
             memory = self._profile.instance_bytes[place]
             if self.fleet.memory_bytes + memory <= self.options.vram_cap_bytes:
                 instance = self.fleet.add(place, memory, now_s)
@@ -225,7 +225,7 @@ class GreedyScheduler:
                 commands.append(LoadInstance(instance=instance))
         return commands
 
-    def _resident_places(self) -> list[tuple[int, int, int]]:
+    def resident_places(self) -> list[tuple[int, int, int]]:
         """(model, segment, choice) of what stays loaded, in the order of the option's names.
 
         'widest' is the last choice of each segment, which contains the others; in a model that is not
