@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.text import Text
 
 if TYPE_CHECKING:
     from slimsched.models.check import Report
@@ -48,7 +51,10 @@ def facts(report: "Report") -> dict[str, Any]:
         "model": report.spec.name,
         "version": report.spec.version,
         "ok": not report.problems,
-        "problems": [{"where": one.where, "what": one.what, "remedy": one.remedy} for one in report.problems],
+        "problems": [
+            {"where": one.where, "what": one.what, "remedy": one.remedy, "places": one.places}
+            for one in report.problems
+        ],
         "hints": report.hints,
         "compared_with_whole": report.compared,
         "plans": plan_rows(report.spec, report.figures, report.handed_bytes) if report.figures else [],
@@ -64,8 +70,10 @@ def show(report: "Report", folder: Path) -> None:
     if report.figures is not None:
         console.print(plan_table(spec, report.figures, report.handed_bytes))
     for one in report.problems:
-        console.print(f"[bold red]wrong[/] {one.where}: ", end="")
-        console.print(f"{one.what}; {one.remedy}" if one.remedy else one.what, markup=False)
+        more = f" and {one.places - 1} more" if one.places > 1 else ""
+        console.print(f"[bold red]wrong[/] {escape(one.where)}{more}")
+        for line in filter(None, (one.what, one.remedy)):
+            console.print(Padding(Text(line), (0, 0, 0, 6)))
     for hint in report.hints:
         console.print(f"hint: {hint}", markup=False)
     if report.problems:
