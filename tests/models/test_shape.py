@@ -1,5 +1,6 @@
-from slimsched.models.slimresnet.shape import SLIM_RESNET
 from slimsched.models.width import WIDTHS
+
+from slimsched.models.slimresnet.shape import SLIM_RESNET
 
 
 def test_arithmetic_falls_sixteenfold_from_full_to_quarter_width() -> None:
