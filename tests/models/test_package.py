@@ -157,7 +157,7 @@ def test_code_may_be_an_installed_module(tmp_path: Path, monkeypatch: pytest.Mon
     (folder / "model.toml").write_text(text.replace("model.py:build", "my_elastic_code:build"))
     assert load_model(folder).spec.name == "tiny"
     (folder / "model.toml").write_text(text.replace("model.py:build", "no_such.module:build"))
-    with pytest.raises(ModelError, match="no module 'no_such.module'"):
+    with pytest.raises(ModelError, match=r"no module 'no_such.module'"):
         load_model(folder)
     (folder / "model.toml").write_text(text.replace("model.py:build", "model.py"))
     with pytest.raises(ModelError, match="is not understood"):
