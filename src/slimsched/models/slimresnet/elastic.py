@@ -16,7 +16,11 @@ from slimsched.models.slimresnet.weights import TrainedModel, load
 
 
 class SlimResNetModel(ElasticModel):
-    """Folds a segment's weights once per width; `precision` is that of activations and convolutions."""
+    """Folds a segment's weights once per width.
+
+    `precision` is that of activations and convolutions: bfloat16 on a GPU and on CPUs that multiply it in
+    hardware, unless given. Move `net` to its device before asking for segments.
+    """
 
     def __init__(
         self, trained: TrainedModel, *, name: str | None = None, precision: torch.dtype | None = None
@@ -24,9 +28,20 @@ class SlimResNetModel(ElasticModel):
         card = trained.card
         self.spec = slimresnet_spec(card.shape, (name or card.name).replace("/", "-"), card.classes)
         self.net, self.shape = trained.net, card.shape
-        self.precision = precision or cpu_precision()
+        self._precision = precision
         self._scale, self._shift = _scale_and_shift(card.colours)
         self._folded: WeakValueDictionary[tuple[int, float, str], SegmentInstance] = WeakValueDictionary()
+
+    @property
+    def precision(self) -> torch.dtype:
+        """Precision of activations and convolutions on the device that the network is on."""
+        if self._precision is not None:
+            return self._precision
+        return cpu_precision() if self._device.type == "cpu" else torch.bfloat16
+
+    @property
+    def _device(self) -> torch.device:
+        return next(self.net.parameters()).device
 
     def segment(self, index: int, choice: str, previous: str | None) -> Segment:
         """Fold one segment at one width for what the width before hands over."""
@@ -56,7 +71,7 @@ class SlimResNetModel(ElasticModel):
 
     def _fold(self, index: int, width: float, previous: float | None) -> SegmentInstance:
         """Fold a segment; only its first block depends on the previous width, the rest is shared."""
-        device = next(self.net.parameters()).device
+        device = self._device
         one = fold(self.net, index, width=width, previous=previous)
         ready = pack(one, self.precision) if device.type == "cpu" else one.to(device, self.precision)
         first = self._folded.setdefault((index, width, str(device)), ready)
