@@ -49,8 +49,8 @@ def test_the_tiny_model_is_sound(tmp_path: Path) -> None:
         (
             "return (torch.nn.functional.pad(y, (0, 8 - y.shape[1])),)",
             "return (y,)",
-            "plan beginning 0.5,0.5",
-            "model.py, line 20: RuntimeError",
+            "segment 0",
+            "follows_previous = false",
         ),
         (
             "return (torch.nn.functional.pad",

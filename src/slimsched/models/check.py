@@ -85,7 +85,10 @@ def check_model(model: ElasticModel, *, advance: Callable[[str], None] = lambda 
         advance("one row")
         single = _run_all(run, alone, report)
     if report.problems:
+        failures, report.problems = report.problems, []
+        _check_shapes(spec, batch, report)  # the usual reason comes first
         _look_for_shared_state(model, prepared, report)
+        report.problems += failures
         return report
     _check_outputs(run, batch, report)
     _check_shapes(spec, batch, report)
@@ -104,7 +107,8 @@ def check_model(model: ElasticModel, *, advance: Callable[[str], None] = lambda 
 
 def _run_all(run: PlanRun, prepared: Tensors, report: Report) -> Arrays:
     def failed(path: Path, error: ModelError) -> None:
-        report.add(f"plan beginning {run.spec.text(path)}", error.what, error.remedy)
+        where = step_text(run.spec, path)
+        report.add(where, error.what.removeprefix(f"{where}: "), error.remedy)
 
     return dict(run.every_path(prepared, run.spec.plans, failed=failed))
 
@@ -117,8 +121,7 @@ def _look_for_shared_state(model: ElasticModel, prepared: Tensors, report: Repor
                 pass
     except ModelError:
         return
-    report.problems.insert(
-        0,
+    report.problems.append(
         Problem(
             where=f"model '{model.spec.name}'", what=f"every plan runs alone, but not {SHARED}", remedy=COPIES
         ),

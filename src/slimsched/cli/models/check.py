@@ -13,6 +13,9 @@ from rich.text import Text
 if TYPE_CHECKING:
     from slimsched.models.check import Report
 
+MOST_PROBLEMS = 4
+"""People read a few problems, mend the first, and check again."""
+
 FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Model folder, with a model.toml.")]
 
 
@@ -69,7 +72,7 @@ def show(report: "Report", folder: Path) -> None:
     console, spec = Console(highlight=False), report.spec
     if report.figures is not None:
         console.print(plan_table(spec, report.figures, report.handed_bytes))
-    for one in report.problems:
+    for one in report.problems[:MOST_PROBLEMS]:
         more = f" and {one.places - 1} more" if one.places > 1 else ""
         console.print(f"[bold red]wrong[/] {escape(one.where)}{more}")
         for line in filter(None, (one.what, one.remedy)):
@@ -78,7 +81,8 @@ def show(report: "Report", folder: Path) -> None:
         console.print(f"hint: {hint}", markup=False)
     if report.problems:
         count = len(report.problems)
-        console.print(f"{count} problem{'s' if count > 1 else ''}; figures.json was not written")
+        shown = f", {MOST_PROBLEMS} of them here (--json lists all)" if count > MOST_PROBLEMS else ""
+        console.print(f"{count} problem{'s' if count > 1 else ''}{shown}; figures.json was not written")
         return
     whole = f"{report.compared} compared with the whole model, " if report.compared else ""
     console.print(
