@@ -36,9 +36,10 @@ def checked(name: str) -> tuple[ElasticModel, Report]:
 
 
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*/model.py")), ids=lambda path: path.parent.name)
-def test_an_example_is_at_most_forty_lines(path: Path) -> None:
+def test_an_example_is_at_most_forty_lines_and_stands_in_the_docs(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 40
     assert read_spec(path.parent).plans
+    assert path.read_text() in (MODELS.parents[1] / "docs" / "models.md").read_text()
 
 
 def test_early_exits_cost_more_the_later_they_are() -> None:

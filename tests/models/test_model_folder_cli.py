@@ -43,6 +43,14 @@ def test_a_new_model_passes_the_check_as_it_is(tmp_path: Path) -> None:
     assert max(map(len, done.stdout.splitlines()[:-1])) <= 80
 
 
+def test_the_docs_show_what_check_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    assert slim("new", "mymodel").exit_code == 0
+    printed = "\n".join(line.rstrip() for line in slim("check", "mymodel").stdout.splitlines())
+    assert f"$ slim model check mymodel\n{printed}\n" in page
+
+
 def test_new_leaves_what_is_there_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(SlimError, match="not empty"):
