@@ -71,7 +71,7 @@ def test_check_speaks_json(sound: Path) -> None:
 
 
 def test_check_says_what_is_wrong_and_exits_with_one(tmp_path: Path) -> None:
-    folder = tiny_folder(tmp_path, code=CODE.replace("* scale", "* tensors[0].new_tensor(torch.rand(()))"))
+    folder = tiny_folder(tmp_path, code=CODE.replace("* scale", "* torch.rand(())"))
     result = slim("check", folder)
     assert result.exit_code == 1
     assert "wrong" in result.stdout

@@ -17,7 +17,7 @@ from slimsched.models.elastic import Segment, Tensors
 
 
 def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    return sdpa_flop_count(query, key, value)
+    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
 
 
 CPU_ATTENTION: dict[Any, Any] = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
