@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterator
 
 from PIL import Image
-from slimsched.models.width import SEGMENTS, WIDTHS
 
 from slimsched.models.data.image_folder import square
 from slimsched.models.evaluation import Evaluator
 from slimsched.models.slimresnet.weights import load
+from slimsched.models.width import SEGMENTS, WIDTHS
 
 
 def photographs(paths: list[str]) -> Iterator[tuple[str, Image.Image]]:

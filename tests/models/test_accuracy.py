@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-from slimsched.models.accuracy import AccuracyTable
-from slimsched.models.width import WIDTH_TUPLES, parse_widths
 
 from slimsched.kernel.errors import DataError
+from slimsched.models.accuracy import AccuracyTable
+from slimsched.models.width import WIDTH_TUPLES, parse_widths
 from slimsched.serving.execution.scenario_file import load_accuracy
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from slimsched.models.width import WIDTH_TUPLES
 from toy import SHAPE, toy_images
 
 from slimsched.kernel.errors import DataError, WidthError
@@ -16,6 +15,7 @@ from slimsched.models.slimresnet.paper_table import PAPER_PERCENT, UNIFORM
 from slimsched.models.slimresnet.resnet import SlimResNet
 from slimsched.models.slimresnet.weights import load
 from slimsched.models.training.augmentation import normalize
+from slimsched.models.width import WIDTH_TUPLES
 
 NET = SlimResNet(SHAPE).requires_grad_(False)
 

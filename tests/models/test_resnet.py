@@ -2,7 +2,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slimsched.models.width import WIDTH_TUPLES, WIDTHS
 from torch.utils.flop_counter import FlopCounterMode
 from toy import SHAPE
 
@@ -10,6 +9,7 @@ from slimsched.kernel.errors import DataError, WidthError
 from slimsched.models.slimresnet.instance import fold
 from slimsched.models.slimresnet.resnet import SlimResNet
 from slimsched.models.slimresnet.shape import SLIM_RESNET, NetworkShape
+from slimsched.models.width import WIDTH_TUPLES, WIDTHS
 
 
 @pytest.fixture(scope="module")
