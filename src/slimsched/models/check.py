@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 import torch
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 from torch import Tensor
 
 from slimsched.models.dry_run import Traffic, watch
@@ -41,6 +41,8 @@ class Problem(Struct, frozen=True, kw_only=True):
     where: str
     what: str
     remedy: str = ""
+    places: int = 1
+    """How many places have it; `where` is the first."""
 
 
 class Report(Struct, kw_only=True):
@@ -56,10 +58,12 @@ class Report(Struct, kw_only=True):
     compared: int = 0
 
     def add(self, where: str, what: str, remedy: str = "") -> None:
-        """Note a problem once."""
-        problem = Problem(where=where, what=what, remedy=remedy)
-        if problem not in self.problems:
-            self.problems.append(problem)
+        """Note a problem; one that is there already has one place more."""
+        for index, known in enumerate(self.problems):
+            if (known.what, known.remedy) == (what, remedy):
+                self.problems[index] = structs.replace(known, places=known.places + (known.where != where))
+                return
+        self.problems.append(Problem(where=where, what=what, remedy=remedy))
 
 
 @torch.inference_mode()
@@ -81,13 +85,16 @@ def check_model(model: ElasticModel, *, advance: Callable[[str], None] = lambda 
         advance("one row")
         single = _run_all(run, alone, report)
     if report.problems:
+        failures, report.problems = report.problems, []
+        _check_shapes(spec, batch, report)  # the usual reason comes first
         _look_for_shared_state(model, prepared, report)
+        report.problems += failures
         return report
     _check_outputs(run, batch, report)
     _check_shapes(spec, batch, report)
-    _check_rows(spec, batch, single, report)
     advance("again")
-    _check_repeats(model, run, prepared, batch, report)
+    if _repeats(model, run, prepared, batch, report):
+        _check_rows(spec, batch, single, report)
     advance("whole")
     _check_whole(model, prepared, batch, report)
     advance("figures")
@@ -100,7 +107,8 @@ def check_model(model: ElasticModel, *, advance: Callable[[str], None] = lambda 
 
 def _run_all(run: PlanRun, prepared: Tensors, report: Report) -> Arrays:
     def failed(path: Path, error: ModelError) -> None:
-        report.add(f"plan beginning {run.spec.text(path)}", error.what, error.remedy)
+        where = step_text(run.spec, path)
+        report.add(where, error.what.removeprefix(f"{where}: "), error.remedy)
 
     return dict(run.every_path(prepared, run.spec.plans, failed=failed))
 
@@ -113,8 +121,7 @@ def _look_for_shared_state(model: ElasticModel, prepared: Tensors, report: Repor
                 pass
     except ModelError:
         return
-    report.problems.insert(
-        0,
+    report.problems.append(
         Problem(
             where=f"model '{model.spec.name}'", what=f"every plan runs alone, but not {SHARED}", remedy=COPIES
         ),
@@ -209,9 +216,7 @@ def _check_rows(spec: ModelSpec, batch: Arrays, single: Arrays, report: Report) 
                 return
 
 
-def _check_repeats(
-    model: ElasticModel, run: PlanRun, prepared: Tensors, batch: Arrays, report: Report
-) -> None:
+def _repeats(model: ElasticModel, run: PlanRun, prepared: Tensors, batch: Arrays, report: Report) -> bool:
     """Run some plans again on the same segments, then on segments made just before they run."""
     plans = _sample(model.spec.plans)
     for path, given in run.every_path(prepared, plans):
@@ -221,7 +226,7 @@ def _check_repeats(
                 "gives another result when it runs again on the same inputs",
                 "switch off dropout with eval(), draw no random numbers, and keep no state between calls",
             )
-            return
+            return False
     for path, given in PlanRun(model).every_path(prepared, plans):
         if not _all_close(given, batch[path]):
             report.add(
@@ -229,7 +234,8 @@ def _check_repeats(
                 f"gives another result {SHARED}",
                 COPIES,
             )
-            return
+            return False
+    return True
 
 
 def _check_whole(model: ElasticModel, prepared: Tensors, batch: Arrays, report: Report) -> None:
@@ -248,11 +254,12 @@ def _check_whole(model: ElasticModel, prepared: Tensors, batch: Arrays, report: 
             continue
         report.compared += 1
         if not _all_close(given, batch[plan]):
-            gap = max((_gap(a, b) for a, b in zip(given, batch[plan], strict=False)), default=0.0)
+            ours, theirs = shape_text(batch[plan]), shape_text(given)
             report.add(
                 where,
-                f"the cut model gives {shape_text(batch[plan])}, which differs from the whole model's "
-                f"{shape_text(given)} by {gap:.2g}",
+                f"the cut model gives {ours}, the whole one {theirs}"
+                if ours != theirs
+                else "the cut model gives other numbers than the whole one",
                 "look for a layer that the cut leaves out, runs twice or in another order",
             )
 
@@ -329,8 +336,9 @@ def _sample(plans: Sequence[Path]) -> list[Path]:
     """All plans, or the narrowest, the widest and some others."""
     if len(plans) <= MOST_COMPARED:
         return list(plans)
-    picks = np.random.default_rng(0).choice(len(plans), MOST_COMPARED - 2, replace=False)
-    return sorted({min(plans), max(plans), *(plans[int(pick)] for pick in picks)})
+    ordered = sorted(plans)
+    picks = 1 + np.random.default_rng(0).choice(len(plans) - 2, MOST_COMPARED - 2, replace=False)
+    return [ordered[0], *(ordered[int(pick)] for pick in sorted(picks)), ordered[-1]]
 
 
 def _all_close(one: Tensors, other: Tensors) -> bool:

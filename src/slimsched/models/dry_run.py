@@ -11,9 +11,16 @@ from msgspec import Struct
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from slimsched.models.elastic import Segment, Tensors
+
+
+def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
+
+
+CPU_ATTENTION: dict[Any, Any] = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
 
 
 class Traffic(Struct, frozen=True, kw_only=True):
@@ -28,8 +35,13 @@ class Traffic(Struct, frozen=True, kw_only=True):
 def watch(segment: Segment, tensors: Tensors) -> tuple[Tensors, Traffic]:
     """Run a segment and count."""
     watcher = _Watcher(tensors)
-    with torch.no_grad(), FlopCounterMode(display=False) as flops, watcher:
-        given = segment(tensors)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # one operator that the counter does not know
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION) as flops, watcher:
+            given = segment(tensors)
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
     return given, Traffic(
         macs=flops.get_total_flops() // 2,
         moved=watcher.moved,

@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.text import Text
 
 if TYPE_CHECKING:
     from slimsched.models.check import Report
+
+MOST_PROBLEMS = 4
+"""People read a few problems, mend the first, and check again."""
 
 FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Model folder, with a model.toml.")]
 
@@ -48,7 +54,10 @@ def facts(report: "Report") -> dict[str, Any]:
         "model": report.spec.name,
         "version": report.spec.version,
         "ok": not report.problems,
-        "problems": [{"where": one.where, "what": one.what, "remedy": one.remedy} for one in report.problems],
+        "problems": [
+            {"where": one.where, "what": one.what, "remedy": one.remedy, "places": one.places}
+            for one in report.problems
+        ],
         "hints": report.hints,
         "compared_with_whole": report.compared,
         "plans": plan_rows(report.spec, report.figures, report.handed_bytes) if report.figures else [],
@@ -63,14 +72,17 @@ def show(report: "Report", folder: Path) -> None:
     console, spec = Console(highlight=False), report.spec
     if report.figures is not None:
         console.print(plan_table(spec, report.figures, report.handed_bytes))
-    for one in report.problems:
-        console.print(f"[bold red]wrong[/] {one.where}: ", end="")
-        console.print(f"{one.what}; {one.remedy}" if one.remedy else one.what, markup=False)
+    for one in report.problems[:MOST_PROBLEMS]:
+        more = f" and {one.places - 1} more" if one.places > 1 else ""
+        console.print(f"[bold red]wrong[/] {escape(one.where)}{more}")
+        for line in filter(None, (one.what, one.remedy)):
+            console.print(Padding(Text(line), (0, 0, 0, 6)))
     for hint in report.hints:
         console.print(f"hint: {hint}", markup=False)
     if report.problems:
         count = len(report.problems)
-        console.print(f"{count} problem{'s' if count > 1 else ''}; figures.json was not written")
+        shown = f", {MOST_PROBLEMS} of them here (--json lists all)" if count > MOST_PROBLEMS else ""
+        console.print(f"{count} problem{'s' if count > 1 else ''}{shown}; figures.json was not written")
         return
     whole = f"{report.compared} compared with the whole model, " if report.compared else ""
     console.print(

@@ -74,8 +74,8 @@ def plan_table(
 
 def in_units(value: int) -> str:
     """Write a count with three or four digits: 5,376 or 25.6 M."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= 10 * size:
+    for least, unit, size in ((1e9, "G", 1e9), (1e6, "M", 1e6), (1e4, "k", 1e3)):
+        if value >= least:
             return f"{value / size:,.1f} {unit}"
     return f"{value:,}"
 

@@ -92,7 +92,7 @@ class Switched(Adapter):
         names = {id(part): name for name, part in self.module.named_modules()}
         parts: list[str | Function] = []
         for part in entry:
-            if isinstance(part, nn.Module):
+            if isinstance(part, nn.Module) and (id(part) in names or part.state_dict()):
                 require(
                     id(part) in names,
                     f"cut names a {type(part).__name__} that is not part of {type(self.module).__name__}",

@@ -77,6 +77,12 @@ def _read_folder(path: Path, spec: ModelSpec, *, labelled: bool) -> Inputs:
         )
     if labelled:
         images = read(path, side=shape[1], classes=spec.labels or None)
+        classes = spec.outputs[0].shape[-1] if spec.outputs[0].shape else 1
+        if len(images.classes) != classes:
+            raise DataError(
+                f"{path} has {len(images.classes)} class folders, but the model has {classes} classes; "
+                "name its classes as labels in model.toml, so that folders can be matched by name"
+            )
         return Inputs(arrays=(images.images,), labels=images.labels)
     files = sorted(one for one in path.rglob("*") if one.suffix.lower() in SUFFIXES)
     if not files:

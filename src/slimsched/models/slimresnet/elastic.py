@@ -20,7 +20,11 @@ STEM_CHANNELS = 8
 
 
 class SlimResNetModel(ElasticModel):
-    """Folds a segment's weights once per width; `precision` is that of activations and convolutions."""
+    """Folds a segment's weights once per width.
+
+    `precision` is that of activations and convolutions: bfloat16 on a GPU and on CPUs that multiply it in
+    hardware, unless given. Move `net` to its device before asking for segments.
+    """
 
     def __init__(
         self, trained: TrainedModel, *, name: str | None = None, precision: torch.dtype | None = None
