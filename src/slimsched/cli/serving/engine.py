@@ -1,6 +1,5 @@
 """Which engine runs the servers: its options on the command line, and the engine itself."""
 
-import logging
 from concurrent.futures import Executor
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +16,7 @@ from slimsched.serving.routing.gateway import Gateway
 
 if TYPE_CHECKING:
     from slimsched.serving.execution.live.engine import Engine
+    from slimsched.serving.execution.live.local_engine import LocalEngine
     from slimsched.serving.execution.live.run_log import RunLog
 
 ENGINES = ("local", "ray")
@@ -52,14 +52,25 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 class Opened:
     """An engine, when its clock began, and the numbers it gives requests and blocks."""
 
-    def __init__(self, engine: "Engine", clock_zero_s: float, first_id: int, log: "RunLog | None") -> None:
+    def __init__(
+        self,
+        engine: "Engine",
+        clock_zero_s: float,
+        first_id: int,
+        log: "RunLog | None",
+        fleet: "LocalEngine | None" = None,
+    ) -> None:
         self.engine, self.clock_zero_s, self.first_id, self.log = engine, clock_zero_s, first_id, log
+        self.fleet = fleet
+        """The servers, where this process starts and stops them by the load; on Ray the roster does."""
 
     def watch(self, gateway: Gateway) -> None:
         """Let an engine that scales by the load see what the gateway has to carry."""
         from slimsched.serving.execution.live.engine import LoadWatcher
         from slimsched.serving.routing.autoscaler import load_of
 
+        if self.fleet is not None:
+            self.fleet.watch_need(gateway.holds_for)
         if isinstance(self.engine, LoadWatcher):
             self.engine.watch_load(lambda: load_of(gateway))
 
@@ -99,9 +110,9 @@ def open_engine(
         return Opened(engine, engine.clock_zero_s, engine.first_id, log)
     from slimsched.serving.execution.live.local_engine import LocalEngine
 
-    if scenario.autoscale is not None:
-        logging.getLogger("slim.serve").warning("[autoscale] is for --engine ray; all servers run")
     zero_s, log = monotonic(), None
     if folder is not None:
         log = RunLog(folder.run, setting, len(scenario.cluster), limit_bytes=folder.limit_bytes)
-    return Opened(LocalEngine(specs_of(scenario, zero_s, log)), zero_s, 0, log)
+    at_first = None if scenario.autoscale is None else scenario.autoscale.min
+    local = LocalEngine(specs_of(scenario, zero_s, log), at_first=at_first)
+    return Opened(local, zero_s, 0, log, fleet=local)

@@ -200,6 +200,9 @@ async def _serve(
         await asyncio.gather(http.stop(), grpc.stop())
         _end(tasks, opened)
         return
+    scaling: asyncio.Task[None] | None = None
+    if chosen.autoscale is not None and opened.fleet is not None:
+        scaling = asyncio.create_task(cluster.scale_forever(chosen.autoscale, opened.fleet))
     gc.collect()
     gc.freeze()  # what is here now stays: no collection needs to look at it again
     gc.set_threshold(20_000, 20, 20)  # requests leave no cycles behind
@@ -208,6 +211,8 @@ async def _serve(
     _say(console, f"dashboard: {address}/")
     await stop.wait()
     _say(console, "draining")
+    if scaling is not None:
+        scaling.cancel()
     await service.drain()
     await asyncio.gather(http.stop(), grpc.stop())
     _end(tasks, opened)
