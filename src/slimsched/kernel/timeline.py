@@ -25,6 +25,10 @@ class Timeline:
         """Time of the next action, infinity when there is none."""
         return self._heap[0][0] if self._heap else inf
 
+    def to_come(self) -> list[Any]:
+        """The arguments of all actions that have not happened yet, in the order of their times."""
+        return [argument for *_, argument in sorted(self._heap, key=lambda one: one[:2])]
+
     def advance(self) -> None:
         """Let the next action happen."""
         self.now_s, _, action, argument = heappop(self._heap)

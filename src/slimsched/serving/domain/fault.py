@@ -1,4 +1,4 @@
-"""A fault: a server dies, returns or changes its speed at a given time."""
+"""A fault: a server dies, leaves, returns or changes its speed at a given time."""
 
 from typing import Literal
 
@@ -6,9 +6,12 @@ from msgspec import Struct
 
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry of a fault timeline; `slowdown` multiplies all latencies, 1 is the profile's own speed."""
+    """One entry of a fault timeline; `slowdown` multiplies all latencies, 1 is the profile's own speed.
+
+    A server that is killed loses what it has; one that leaves takes no more work and finishes what it has.
+    """
 
     server: str
     at_s: float
-    kind: Literal["kill", "restore", "slow"]
+    kind: Literal["kill", "leave", "restore", "slow"]
     slowdown: float = 1.0

@@ -7,6 +7,7 @@ load at ease for long enough. One step at a time, and none while the last one is
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slimsched.kernel.errors import ConfigError
 from slimsched.serving.routing.gateway import Gateway
@@ -28,6 +29,7 @@ class AutoscaleOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     up_after_s: float = 1.0  # how long that, or a missed goal, must last
     down_idle_s: float = 30.0  # how long the others could have carried the load before one leaves
     cooldown_s: float = 5.0  # between two steps
+    start_s: float = 2.0  # how long a simulated server takes to start before it loads anything
 
     def limited_to(self, servers: int) -> "AutoscaleOptions":
         """The same for a scenario with so many servers."""
@@ -37,16 +39,9 @@ class AutoscaleOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 f"[autoscale] min is {self.min} and max {most}, with {servers} servers in the scenario; "
                 "give 1 ≤ min ≤ max ≤ servers"
             )
-        if min(self.up_backlog_s, self.up_after_s, self.down_idle_s, self.cooldown_s) < 0:
+        if min(self.up_backlog_s, self.up_after_s, self.down_idle_s, self.cooldown_s, self.start_s) < 0:
             raise ConfigError("[autoscale] times must be at least 0")
-        return AutoscaleOptions(
-            min=self.min,
-            max=most,
-            up_backlog_s=self.up_backlog_s,
-            up_after_s=self.up_after_s,
-            down_idle_s=self.down_idle_s,
-            cooldown_s=self.cooldown_s,
-        )
+        return replace(self, max=most)
 
 
 class Load(Struct, frozen=True, kw_only=True):

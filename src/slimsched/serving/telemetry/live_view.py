@@ -7,8 +7,9 @@ from msgspec import Struct
 
 from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
-from slimsched.serving.domain.machine import GATEWAY_NAME
+from slimsched.serving.domain.machine import AUTOSCALER_NAME, GATEWAY_NAME
 from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.routing.autoscaler import Scale
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock
 from slimsched.serving.routing.events import (
     InputLost,
@@ -55,7 +56,12 @@ class LiveView:
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         """Take one entry of the log in."""
-        if machine == GATEWAY_NAME:
+        if machine == AUTOSCALER_NAME:
+            for step in commands:
+                if isinstance(step, Scale):
+                    text = f"autoscaler: {step.servers} servers, {step.reason}"
+                    self._happenings.append(Happening(at_s=now_s, text=text))
+        elif machine == GATEWAY_NAME:
             self._told(now_s, event)
             for command in commands:
                 self._asked(now_s, command)

@@ -53,9 +53,7 @@ class Meter:
         if isinstance(event, RequestsArrived):
             self._arrived += len(event.requests)
         elif isinstance(event, SegmentFinished):
-            self._active_j += event.energy_j
-            self._batches += 1
-            self._batched += event.size
+            self.ran(event)
         elif isinstance(event, TelemetryReceived):
             said = event.snapshot
             self._samples.setdefault(said.taken_s, []).append((said.utilization, said.power_w))
@@ -64,6 +62,12 @@ class Meter:
                 self._answer(command.requests, now_s)
             elif isinstance(command, Drop):
                 self._drops[command.reason] += len(command.requests)
+
+    def ran(self, event: SegmentFinished) -> None:
+        """Count a batch: one that was heard of, or one that ran by the end of a run and was not."""
+        self._active_j += event.energy_j
+        self._batches += 1
+        self._batched += event.size
 
     def _warm_up(self, event: Struct, commands: Sequence[Struct]) -> None:
         """Before counting begins only keep track of how many are on their way."""

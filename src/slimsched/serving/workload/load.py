@@ -25,12 +25,19 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     min_accuracy: float = 0.0
     width: float = 0.0  # that every request asks for; 0: the router chooses
     urgent_share: float = 0.0  # share of requests with priority 1, all others have 0
+    cancel_share: float = 0.0  # share of requests whose sender hangs up if they are not answered by then
+    cancel_after_s: float = 0.1  # how long after arrival that is
 
     def check(self) -> None:
         """Refuse what means nothing before a run begins."""
         if self.width:
             check_width(self.width)
         check_load(self.rate_per_s, self.seconds)
+        if not 0.0 <= self.cancel_share <= 1.0 or self.cancel_after_s <= 0.0:
+            raise ConfigError(
+                f"cancel_share is {self.cancel_share:g} and cancel_after_s {self.cancel_after_s:g}; "
+                "give a share from 0 to 1 and a time above 0"
+            )
         if not 0.0 <= self.warmup_s < self.seconds:
             raise ConfigError(
                 f"warmup_s is {self.warmup_s:g} in a run of {self.seconds:g} s; leave time to measure"
@@ -52,4 +59,6 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             min_accuracy=self.min_accuracy,
             width=self.width,
             priorities=urgent.astype(np.int64) if self.urgent_share > 0 else None,
+            impatient=rng.uniform(size=len(times_s)) < self.cancel_share if self.cancel_share > 0 else None,
+            cancel_after_s=self.cancel_after_s,
         )

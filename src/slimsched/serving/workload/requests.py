@@ -21,6 +21,8 @@ class RequestStream:
         min_accuracy: float = 0.0,
         width: float = 0.0,
         priorities: NDArray[np.int64] | None = None,
+        impatient: NDArray[np.bool_] | None = None,
+        cancel_after_s: float = inf,
     ) -> None:
         self._arrivals_s: list[float] = arrivals_s.tolist()
         self._images: list[int] = images.tolist()
@@ -28,6 +30,9 @@ class RequestStream:
         self._deadline_s = deadline_s
         self._min_accuracy = min_accuracy
         self._width = width
+        self._impatient: list[bool] | None = None if impatient is None else impatient.tolist()
+        self.cancel_after_s = cancel_after_s
+        """When senders that do not wait hang up, counted from arrival."""
         self._next = 0
 
     def __len__(self) -> int:
@@ -52,6 +57,11 @@ class RequestStream:
         while self._next < len(arrivals_s) and arrivals_s[self._next] <= until_s:
             self._next += 1
         return tuple([self._make(index) for index in range(first, self._next)])
+
+    def impatient(self, requests: tuple[Request, ...]) -> list[Request]:
+        """Those of these requests whose senders hang up if they are not answered in time."""
+        marks = self._impatient
+        return [] if marks is None else [request for request in requests if marks[request.id]]
 
     def _make(self, index: int) -> Request:
         arrival_s = self._arrivals_s[index]

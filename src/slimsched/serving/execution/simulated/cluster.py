@@ -15,15 +15,18 @@ from slimsched.kernel.timeline import Timeline
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.models.width import SEGMENTS
 from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.fault import Fault
 from slimsched.serving.domain.machine import GATEWAY_NAME, life_name
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
 from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.execution import scaling
 from slimsched.serving.execution.simulated.crowding import Crowding
 from slimsched.serving.execution.simulated.network import SimulatedNetwork
 from slimsched.serving.execution.simulated.server import SimulatedServer
+from slimsched.serving.routing.autoscaler import AutoscaleOptions, load_of
 from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
 from slimsched.serving.routing.events import (
     BlockDropped,
@@ -32,12 +35,16 @@ from slimsched.serving.routing.events import (
     RequestsArrived,
     SegmentFinished,
     ServerDown,
+    ServerLeaving,
     ServerUp,
     TelemetryReceived,
 )
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.workload.requests import RequestStream
+
+LOOK_S = 0.01
+"""Time between two looks whether a leaving server is done."""
 
 DRAIN_LIMIT_S = 3600.0
 """Simulated time after which draining gives up: something, such as the last server, never came back."""
@@ -66,6 +73,7 @@ class SimulatedCluster:
         observers: Sequence[Observer] = (),
         costs: Sequence[ServiceCost] = (),
         crowding: Crowding | None = None,
+        autoscale: AutoscaleOptions | None = None,
     ) -> None:
         self.timeline = Timeline()
         self._cluster = cluster
@@ -77,11 +85,22 @@ class SimulatedCluster:
         self._costs = costs or [ALONE] * len(cluster)
         self._crowding = crowding
         self._network = SimulatedNetwork(cluster)
+        self._impatient: set[int] = set()  # requests under way whose senders will hang up
         self._lives = [0] * len(cluster)
-        self.servers = [self._boot(index) for index in range(len(cluster))]
+        self._leaving: set[int] = set()
+        self._began_s, self._ran_s = [0.0] * len(cluster), [0.0] * len(cluster)
+        at_first = len(cluster) if autoscale is None else autoscale.min
+        self.servers = [self._boot(index) for index in range(at_first)]
+        self.servers += [self._make(index, alive=False) for index in range(at_first, len(cluster))]
         for fault in faults:
             self.timeline.at(fault.at_s, self._fault, fault)
         self.timeline.at(telemetry.period_s, self._sample)
+        if autoscale is not None:
+            for server in self.servers[at_first:]:
+                self._tell(ServerDown(server=server.index))
+            self._start_s = autoscale.start_s
+            self._scaling = scaling.Scaling(autoscale, self, lambda: load_of(gateway), observers)
+            self.timeline.at(scaling.LOOK_S, self._scale)
 
     def run(self, until_s: float, *, drain: bool = False) -> float:
         """Run to the end of the given time, or with `drain` until every request is answered."""
@@ -128,7 +147,15 @@ class SimulatedCluster:
         """Hand over one request, or all that come before anything else happens."""
         requests = self._stream.take_until(until_s) if self._gateway.awaits_step else self._stream.take_one()
         self.timeline.now_s = requests[-1].arrival_s
+        for request in self._stream.impatient(requests):
+            self._impatient.add(request.id)
+            self.timeline.at(request.arrival_s + self._stream.cancel_after_s, self._hang_up, request.id)
         self._tell(RequestsArrived(requests=requests))
+
+    def _hang_up(self, request: int) -> None:
+        """Nobody waits for a request any more, unless it has been answered."""
+        if request in self._impatient:
+            self._tell(RequestsCancelled(requests=(request,)))
 
     def _tell(self, event: Event) -> None:
         """Feed the gateway one event, let observers see what it decided, then carry that out."""
@@ -148,8 +175,11 @@ class SimulatedCluster:
                 self.timeline.at(at_s, self.servers[server].recall, requests)
             case WakeAt(at_s=at_s):
                 self.timeline.at(at_s, self._tell, Wake())
-            case Answer() | Drop() | Forget():
-                pass  # the client has it, meters count it; simulated activations take no memory
+            case Answer(requests=done) | Drop(requests=done):  # the client has it, meters count it
+                if self._impatient:
+                    self._impatient.difference_update([request.id for request in done])
+            case Forget():
+                pass  # simulated activations take no memory
             case _:
                 assert_never(command)
 
@@ -202,10 +232,12 @@ class SimulatedCluster:
         match fault.kind:
             case "kill":
                 if server.alive:
-                    server.alive = False
+                    self._end(server)
                     self.timeline.at(
                         now_s + self._telemetry.detection_s, self._tell, ServerDown(server=index)
                     )
+            case "leave":
+                self.drain_server(index)
             case "restore":
                 if not server.alive:
                     self.servers[index] = self._boot(index)
@@ -216,9 +248,80 @@ class SimulatedCluster:
             case _:
                 assert_never(fault.kind)
 
+    def _scale(self, _: None) -> None:
+        """Let the autoscaler look at the load every now and then."""
+        self._scaling.look(self.timeline.now_s)
+        self.timeline.at(self.timeline.now_s + scaling.LOOK_S, self._scale)
+
+    def is_up(self, server: int) -> bool:
+        """Whether the gateway sends work to a server."""
+        return bool(self._gateway.seen.alive[server])
+
+    def start_server(self, server: int) -> bool:
+        """Begin to start a server; False while its last life has not ended."""
+        if self.servers[server].alive:
+            return False
+        self.timeline.at(self.timeline.now_s + self._start_s, self._start, server)
+        return True
+
+    def _start(self, index: int) -> None:
+        """A server's process is there: it serves once it has loaded what shall always be loaded."""
+        if self.servers[index].alive:
+            return
+        server = self.servers[index] = self._boot(index)
+        at_s = self.timeline.now_s + server.residents_load_s()
+        self.timeline.at(at_s, self._serve, server)
+
+    def _serve(self, server: SimulatedServer) -> None:
+        if server.alive:
+            at_s = self._network.notify(server.index, GATEWAY, self.timeline.now_s)
+            self.timeline.at(at_s, self._tell, ServerUp(server=server.index))
+
+    def drain_server(self, server: int) -> None:
+        """Let a server finish what it has, and go when nobody needs anything of it."""
+        leaver = self.servers[server]
+        if leaver.alive and server not in self._leaving:
+            self._leaving.add(server)
+            at_s = self._network.notify(server, GATEWAY, self.timeline.now_s)
+            self.timeline.at(at_s, self._tell, ServerLeaving(server=server))
+            self.timeline.at(at_s + LOOK_S, self._look_whether_done, leaver)
+
+    def _look_whether_done(self, server: SimulatedServer) -> None:
+        """Let a leaving server go once it has no work and nobody needs an activation it holds."""
+        if not server.alive:
+            self._leaving.discard(server.index)  # killed meanwhile
+        elif server.scheduler.is_busy or self._gateway.holds_for(server.index):
+            self.timeline.at(self.timeline.now_s + LOOK_S, self._look_whether_done, server)
+        else:
+            self._leaving.discard(server.index)
+            self._end(server)
+            at_s = self._network.notify(server.index, GATEWAY, self.timeline.now_s)
+            self.timeline.at(at_s, self._tell, ServerDown(server=server.index))
+
+    def unheard(self) -> list[SegmentFinished]:
+        """Batches that are done, but whose reports are still on their way to the gateway."""
+        return [one for one in self.timeline.to_come() if isinstance(one, SegmentFinished)]
+
+    def ran_s(self, server: int) -> float:
+        """How long a server has run, all its lives together."""
+        now_s = self.timeline.now_s
+        return self._ran_s[server] + (now_s - self._began_s[server] if self.servers[server].alive else 0.0)
+
     def _boot(self, index: int) -> SimulatedServer:
-        """A fresh server; each life has its own name in the log."""
+        """Start a fresh server; each life has its own name in the log. The first servers are warm."""
         self._lives[index] += 1
+        self._began_s[index] = now_s = self.timeline.now_s
+        server = self._make(index)
+        server.device.sample(now_s)
+        server.start(warm=self._lives[index] == 1 and now_s == 0.0)
+        return server
+
+    def _end(self, server: SimulatedServer) -> None:
+        """A server is gone, with all it had."""
+        server.alive = False
+        self._ran_s[server.index] += self.timeline.now_s - self._began_s[server.index]
+
+    def _make(self, index: int, *, alive: bool = True) -> SimulatedServer:
         server = SimulatedServer(
             index=index,
             name=life_name(self._cluster.names[index], self._lives[index]),
@@ -229,6 +332,5 @@ class SimulatedCluster:
             upstream=self,
             observers=self._observers,
         )
-        server.device.sample(self.timeline.now_s)
-        server.start(warm=self._lives[index] == 1)
+        server.alive = alive
         return server

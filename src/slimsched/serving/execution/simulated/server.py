@@ -6,6 +6,7 @@ from typing import Protocol, assert_never
 from slimsched.kernel.observer import Observer
 from slimsched.kernel.timeline import Timeline
 from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.models.width import SEGMENTS
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.drop_reason import DropReason
@@ -81,6 +82,13 @@ class SimulatedServer:
         self._is_warm = warm
         self._handle(Started())
         self._is_warm = False
+
+    def residents_load_s(self) -> float:
+        """How long it takes to load what shall always be loaded, all of it at once."""
+        load_s = self.device.profile.load_s
+        residents = self.scheduler.options.resident
+        times = [load_s[segment, width] for width in residents for segment in range(SEGMENTS)]
+        return max(times, default=0.0)
 
     def receive(self, block: Block) -> None:
         """A block and its inputs are here."""

@@ -41,6 +41,7 @@ def simulate(
         observers=(meter, *observers),
         costs=scenario.costs,
         crowding=Crowding(scenario.hosts, scenario.neighbours_slowdown),
+        autoscale=scenario.autoscale,
     )
     if bound_accuracy is None:
         counted_per_s = stream.after(load.warmup_s) / (load.seconds - load.warmup_s)
@@ -48,14 +49,24 @@ def simulate(
     began_s = perf_counter()
     with collector_paused():
         ended_s = simulated.run(load.seconds, drain=drain)
+    for event in simulated.unheard():
+        meter.ran(event)
     summary = meter.summary(
         router=router,
         seconds=ended_s - load.warmup_s,
         in_system=gateway.in_system,
         bound_accuracy=bound_accuracy,
         wall_s=perf_counter() - began_s,
-        idle_w=sum(profile.idle_w for profile in cluster.profiles),
+        idle_w=_idle_w(scenario, simulated, ended_s),
         energy_source="; ".join(sorted({profile.source.split(":")[0] for profile in cluster.profiles})),
     )
     answered_s, latency_s, tuples = meter.answers()
     return Trace(summary=summary, answered_s=answered_s, latency_s=latency_s, tuples=tuples)
+
+
+def _idle_w(scenario: Scenario, simulated: SimulatedCluster, ended_s: float) -> float:
+    """Mean power of idle devices; under an autoscaler a server that does not run draws nothing."""
+    idle_w = [profile.idle_w for profile in scenario.cluster.profiles]
+    if scenario.autoscale is None:
+        return sum(idle_w)
+    return sum(watts * simulated.ran_s(server) / ended_s for server, watts in enumerate(idle_w))

@@ -1,0 +1,129 @@
+"""What only live clusters had, simulated: servers that leave, senders that hang up, an autoscaler at work."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from logs import Decoded, entries
+from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.log import Log, LogWriter
+from slimsched.kernel.replay import replay
+from slimsched.serving.domain.cancellation import RequestsCancelled
+from slimsched.serving.domain.fault import Fault
+from slimsched.serving.execution.replay import machines_of
+from slimsched.serving.execution.run_setting import RunSetting
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
+from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.routing.autoscaler import Scale
+from slimsched.serving.routing.commands import RecallRequests, SendBlock
+from slimsched.serving.routing.events import ServerDown, ServerLeaving, ServerUp
+from slimsched.serving.scheduling.commands import DropBlock
+from slimsched.serving.telemetry.summary import Summary
+
+AUTOSCALE = {
+    "min": 1,
+    "up_backlog_s": 0.05,
+    "up_after_s": 0.25,
+    "down_idle_s": 1.0,
+    "cooldown_s": 0.5,
+    "start_s": 0.3,
+}
+
+
+def run(
+    tmp_path: Path, scenario: Scenario, raw: dict[str, object], router: str = "sed"
+) -> tuple[Summary, list[Decoded]]:
+    """Simulate with a log, and see that the log can be replayed."""
+    path = tmp_path / "events.jsonl"
+    with LogWriter(path, RunSetting(scenario=raw, router=router).header()) as writer:
+        row = simulate(scenario, router, drain=True, observers=[writer]).summary
+    log = Log(path)
+    found = replay(log.entries(), machines_of(log.header))
+    assert found.difference is None
+    return row, entries(path)
+
+
+def paper(**sections: object) -> tuple[Scenario, dict[str, object]]:
+    raw, path = read_scenario("paper")
+    raw = {**raw, "accuracy": "paper", **sections}
+    return build_scenario(raw, "test", path.parent), raw
+
+
+def test_a_server_that_leaves_finishes_what_it_has_and_nothing_is_lost_or_begun_again(
+    tmp_path: Path,
+) -> None:
+    scenario, raw = paper()
+    scenario = scenario.with_load(rate_per_s=3000.0, seconds=1.5)
+    leaves = Fault(server="server-1", at_s=0.5, kind="leave")
+    row, log = run(tmp_path, scenario.with_faults((leaves,)), raw)
+    assert row.completed == row.arrived > 3000
+    assert (row.lost, row.duplicates, row.dropped, row.unfinished) == (0, 0, 0, 0)
+    told = [e for e in log if e.machine == "gateway" and isinstance(e.event, ServerLeaving | ServerDown)]
+    leaving, down = told
+    assert isinstance(leaving.event, ServerLeaving)
+    assert isinstance(down.event, ServerDown)
+    assert 0.5 < leaving.now_s < down.now_s
+    later = [c for e in log if e.now_s > leaving.now_s for c in e.commands if isinstance(c, SendBlock)]
+    assert 1 not in {command.server for command in later}
+    restarted = [c for c in later if c.block.key.segment == 0 and c.source != -1]
+    assert not restarted
+    assert not [e for e in log if e.machine == "server-1" and e.now_s > down.now_s]
+
+
+def test_a_server_that_left_can_return() -> None:
+    scenario, _ = paper()
+    faults = (
+        Fault(server="server-1", at_s=0.3, kind="leave"),
+        Fault(server="server-1", at_s=0.8, kind="restore"),
+    )
+    row = simulate(
+        scenario.with_load(rate_per_s=2000.0, seconds=1.6).with_faults(faults), "sed", drain=True
+    ).summary
+    assert row.completed == row.arrived
+    assert (row.lost, row.duplicates) == (0, 0)
+
+
+def test_senders_who_hang_up_get_no_answer_and_the_rest_do(tmp_path: Path) -> None:
+    scenario, raw = paper()
+    load = replace(scenario.load, rate_per_s=9000.0, seconds=0.6, cancel_share=0.3, cancel_after_s=0.05)
+    row, log = run(tmp_path, replace(scenario, load=load), raw, "random")
+    assert row.drops["cancelled"] == row.dropped > 100
+    assert row.completed + row.dropped == row.arrived
+    assert (row.lost, row.duplicates) == (0, 0)
+    assert any(isinstance(entry.event, RequestsCancelled) for entry in log if entry.machine == "gateway")
+    assert any(isinstance(c, RecallRequests) for entry in log for c in entry.commands)
+    assert any(isinstance(c, DropBlock) for entry in log for c in entry.commands), "servers left some out"
+
+
+def test_a_load_without_hang_ups_draws_the_same_requests_as_before() -> None:
+    scenario, _ = paper()
+    load = replace(scenario.load, seconds=0.1)
+    plain = load.stream(3, 100).take_until(1.0)
+    assert replace(load, cancel_share=0.5).stream(3, 100).take_until(1.0) == plain
+    with pytest.raises(ConfigError, match="cancel_share is 2"):
+        replace(load, cancel_share=2.0).check()
+
+
+def test_an_autoscaler_starts_servers_when_it_is_crowded_and_lets_them_leave_when_it_is_not(
+    tmp_path: Path,
+) -> None:
+    scenario, raw = paper(autoscale=AUTOSCALE)
+    shape = {"low": 3.0, "high": 0.1, "at": 0.4}  # first much, then little
+    load = replace(scenario.load, rate_per_s=2000.0, seconds=6.0, arrivals="step", shape=shape)
+    row, log = run(tmp_path, replace(scenario, load=load), raw)
+    assert row.completed == row.arrived
+    assert (row.lost, row.duplicates, row.unfinished) == (0, 0, 0)
+    steps = [c for entry in log if entry.machine == "autoscaler" for c in entry.commands]
+    assert all(isinstance(step, Scale) for step in steps)
+    sizes = [step.servers for step in steps]
+    assert max(sizes) > 1
+    assert sizes[-1] < max(sizes)
+    first = next(e for e in log if e.machine == "autoscaler" and e.commands)
+    up = next(e for e in log if e.machine == "gateway" and isinstance(e.event, ServerUp))
+    assert up.now_s >= first.now_s + 0.3, "a server takes time to start"
+    assert any(isinstance(e.event, ServerLeaving) for e in log if e.machine == "gateway")
+    always, _ = paper()
+    whole = simulate(replace(always, load=load), "sed", drain=True).summary
+    assert row.energy_idle_j < 0.9 * whole.energy_idle_j
