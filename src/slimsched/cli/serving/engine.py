@@ -1,6 +1,5 @@
 """Which engine runs the servers: its options on the command line, and the engine itself."""
 
-import logging
 from concurrent.futures import Executor
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +16,7 @@ from slimsched.serving.routing.gateway import Gateway
 
 if TYPE_CHECKING:
     from slimsched.serving.execution.live.engine import Engine
+    from slimsched.serving.execution.live.local_engine import LocalEngine
     from slimsched.serving.execution.live.run_log import RunLog
 
 ENGINES = ("local", "ray")
@@ -63,14 +63,25 @@ class EngineOptions(Struct, frozen=True, kw_only=True):
 class OpenEngine:
     """An engine, when its clock began, and the first number it gives requests and blocks."""
 
-    def __init__(self, engine: "Engine", clock_zero_s: float, first_id: int, log: "RunLog | None") -> None:
+    def __init__(
+        self,
+        engine: "Engine",
+        clock_zero_s: float,
+        first_id: int,
+        log: "RunLog | None",
+        fleet: "LocalEngine | None" = None,
+    ) -> None:
         self.engine, self.clock_zero_s, self.first_id, self.log = engine, clock_zero_s, first_id, log
+        self.fleet = fleet
+        """The servers, where this process starts and stops them by the load; on Ray the roster does."""
 
     def watch(self, gateway: Gateway) -> None:
         """Let an engine that scales by the load see what the gateway has to carry."""
         from slimsched.serving.execution.live.engine import LoadWatcher
         from slimsched.serving.routing.autoscaler import load_of
 
+        if self.fleet is not None:
+            self.fleet.watch_need(gateway.holds_for)
         if isinstance(self.engine, LoadWatcher):
             self.engine.watch_load(lambda: load_of(gateway))
 
@@ -108,10 +119,10 @@ def _open_local(
     from slimsched.serving.execution.live.local_engine import LocalEngine
     from slimsched.serving.execution.live.run import specs_of
 
-    if scenario.autoscale is not None:
-        logging.getLogger("slim.serve").warning("[autoscale] is for --engine ray; here all servers run")
     zero_s, log = monotonic(), _open_log(setting, folder, servers=len(scenario.cluster))
-    return OpenEngine(LocalEngine(specs_of(scenario, zero_s, log)), zero_s, 0, log)
+    at_first = None if scenario.autoscale is None else scenario.autoscale.min
+    local = LocalEngine(specs_of(scenario, zero_s, log), at_first=at_first)
+    return OpenEngine(local, zero_s, 0, log, fleet=local)
 
 
 def _open_log(setting: RunSetting, folder: LogFolder | None, *, servers: int) -> "RunLog | None":

@@ -46,6 +46,7 @@ class FrontDoor:
         self._folder = log_folder(options.log, options.log_limit)
         setting = chosen.setting(options.router, for_clients=True)
         opened = open_engine(engine, scenario, setting, self._folder)
+        self._autoscale, self._fleet = scenario.autoscale, opened.fleet
         router = make_router(options.router, scenario.cluster, 0, scenario.goal)
         gateway = Gateway(scenario.cluster, router, scenario.gateway, first_block=opened.first_id)
         opened.watch(gateway)
@@ -77,11 +78,14 @@ class FrontDoor:
         with self._console.status(f"starting {len(self._names)} servers"):
             started = await _unless(stop, self._service.start())
         if started:
+            scaling = self._scale()
             _tune_collector()
             self._say(f"ready: {address}, router {self._options.router}")
             self._say(f"dashboard: {address.partition('/v2')[0]}/")
             await stop.wait()
             self._say("draining")
+            for task in scaling:
+                task.cancel()
             await self._service.drain()
         await asyncio.gather(self._http.stop(), self._grpc.stop())
         for task in tasks:
@@ -97,6 +101,12 @@ class FrontDoor:
             return []
         self._say(f"event logs: {self._folder.run}")
         return [asyncio.create_task(self._log.keep(self._folder.make_room))]
+
+    def _scale(self) -> list[asyncio.Task[None]]:
+        """Let the autoscaler start and stop servers, where the scenario has one and they run here."""
+        if self._autoscale is None or self._fleet is None:
+            return []
+        return [asyncio.create_task(self._cluster.scale_forever(self._autoscale, self._fleet))]
 
     def _open_dashboard(self, scenario: Scenario) -> Dashboard:
         return Dashboard(

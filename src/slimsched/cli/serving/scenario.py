@@ -108,10 +108,15 @@ class FaultOptions(Struct, frozen=True, kw_only=True):
     restore: Annotated[list[str], typer.Option("--restore", help="Bring it back, as server-0@20s.")] = []
     slow: Annotated[list[str], typer.Option("--slow", help="Slow it down, as server-0@5sx2.")] = []
 
+    leave: Annotated[
+        list[str], typer.Option("--leave", help="Let it finish its work and stop, as server-0@8s.")
+    ] = []
+
     def read(self) -> tuple[Fault, ...]:
         """Read the faults, earliest first."""
         faults = [_read_fault("kill", text) for text in self.kill]
         faults += [_read_fault("restore", text) for text in self.restore]
+        faults += [_read_fault("leave", text) for text in self.leave]
         faults += [_read_fault("slow", text) for text in self.slow]
         return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
@@ -200,7 +205,7 @@ def model_source(text: str) -> str:
     return str(Path(text).resolve()) if Path(text).is_dir() else text
 
 
-def _read_fault(kind: Literal["kill", "restore", "slow"], text: str) -> Fault:
+def _read_fault(kind: Literal["kill", "restore", "leave", "slow"], text: str) -> Fault:
     """Read 'server-0@10s', or 'server-0@10sx2.5' for a slow-down."""
     match = _FAULT.match(text)
     if match is None or (kind == "slow") != (match["factor"] is not None):

@@ -26,6 +26,7 @@ from slimsched.cli.serving.scenario import (
 from slimsched.cli.table import print_summaries
 from slimsched.kernel.log import LogWriter, log_path
 from slimsched.kernel.observer import Observer
+from slimsched.serving.domain.machine import AUTOSCALER_NAME
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.telemetry.bound_curve import BoundCurve, energy_bound
 from slimsched.serving.telemetry.plots import plot_runs
@@ -78,7 +79,8 @@ def command(
     check_goal(simulated.goal, [simulated.spec])
     chosen = scenario.read(simulated.goal).under(load)
     chosen = replace(chosen, scenario=chosen.scenario.with_faults(faults.read()))
-    trace = _run(chosen, simulated, quiet=as_json)
+    steps = ScaleSteps()
+    trace = _run(chosen, simulated, steps, quiet=as_json)
     if simulated.plot is not None:
         plot_runs(
             [trace],
@@ -87,15 +89,28 @@ def command(
             simulated.plot,
         )
     if as_json:
-        print(msgspec.json.encode(trace.summary).decode())
+        scaling = {} if chosen.scenario.autoscale is None else {"scaling": steps.taken}
+        print(msgspec.json.encode(msgspec.to_builtins(trace.summary) | scaling).decode())
     else:
-        _print(Console(), chosen, trace, written=(simulated.log, simulated.plot, simulated.out))
+        _print(Console(), chosen, trace, steps, written=(simulated.log, simulated.plot, simulated.out))
 
 
-def _run(chosen: Choice, simulated: SimulateOptions, *, quiet: bool) -> Trace:
+class ScaleSteps:
+    """An observer that keeps what the autoscaler did."""
+
+    def __init__(self) -> None:
+        self.taken: list[dict[str, Any]] = []
+
+    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        """Note the steps of the autoscaler."""
+        if machine == AUTOSCALER_NAME:
+            self.taken += [{"at_s": now_s, **msgspec.to_builtins(step)} for step in commands]
+
+
+def _run(chosen: Choice, simulated: SimulateOptions, steps: ScaleSteps, *, quiet: bool) -> Trace:
     """Simulate, writing the logs and the folder that were asked for."""
     scenario = chosen.scenario
-    observers: list[Observer] = []
+    observers: list[Observer] = [] if scenario.autoscale is None else [steps]
     recorder = None
     header = chosen.setting(simulated.spec, simulated.seed).header()
     with ExitStack() as stack:
@@ -125,7 +140,9 @@ def _write(out: Path, chosen: Choice, seed: int, trace: Trace, recorder: Recorde
     write_run(out, chosen.about(seed), [msgspec.to_builtins(summary)], arrays, recorder.frames)
 
 
-def _print(console: Console, chosen: Choice, trace: Trace, *, written: tuple[Path | None, ...]) -> None:
+def _print(
+    console: Console, chosen: Choice, trace: Trace, steps: ScaleSteps, *, written: tuple[Path | None, ...]
+) -> None:
     row = trace.summary
     print_summaries(console, [row], f"{chosen.scenario.name}: {chosen.scenario.description}")
     console.print(
@@ -134,6 +151,8 @@ def _print(console: Console, chosen: Choice, trace: Trace, *, written: tuple[Pat
         f"mean batch {row.batch_mean:.1f}; energy {row.energy_source}; "
         f"{row.requests_per_wall_s:,.0f} simulated requests per second"
     )
+    for step in steps.taken:
+        console.print(f"autoscaler: {step['servers']} servers from {step['at_s']:.2f} s on, {step['reason']}")
     for path in written:
         if path is not None:
             console.print(f"written: {path}")

@@ -32,7 +32,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     goal: Goal | None = None
     """What routers that follow a goal aim for; None: as much accuracy as the load allows."""
     autoscale: AutoscaleOptions | None = None
-    """Limits on how many servers run, simulated or on Ray; None: all of them, always."""
+    """Limits on how many servers run, simulated or live; None: all of them, always."""
     hosts: tuple[Host | None, ...] = ()
     """How each server sits on its machine when it runs live; None where it can only be simulated."""
     costs: tuple[ServiceCost, ...] = ()

@@ -27,6 +27,8 @@ from slimsched.serving.execution.live.messages import (
     ToGateway,
 )
 from slimsched.serving.execution.live.parcel import Answered, Parcel
+from slimsched.serving.execution.scaling import LOOK_S, Fleet, Scaling
+from slimsched.serving.routing.autoscaler import AutoscaleOptions, load_of
 from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
 from slimsched.serving.routing.events import (
     BlockDropped,
@@ -177,6 +179,13 @@ class LiveCluster:
         """Drain, then stop the servers."""
         await self.drain()
         await self._engine.stop()
+
+    async def scale_forever(self, options: AutoscaleOptions, fleet: Fleet) -> None:
+        """Let an autoscaler look at the load every now and then, and start and stop servers as it asks."""
+        scaling = Scaling(options, fleet, lambda: load_of(self._gateway), self._observers)
+        while True:
+            await asyncio.sleep(LOOK_S)
+            scaling.look(self.now_s)
 
     def set_goal(self, goal: Goal) -> None:
         """Give the router another goal."""

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from slimsched.serving.execution.live.messages import Drain, Ready, ToGateway, T
 from slimsched.serving.execution.live.server_spec import ServerSpec
 
 START_LIMIT_S = 120.0
+LOOK_S = 0.01
 KERNELS = 8192
 """Convolutions kept ready to run: 52 keys, about 5 in a segment, dozens of batch sizes."""
 
@@ -25,9 +26,12 @@ RESTART_AFTER_S = (0.1, 0.5, 2.0, 5.0, 10.0)
 
 
 class LocalEngine:
-    """Starts `server_main` for each spec, restarts what dies, and cleans up behind it."""
+    """Starts `server_main` for each spec, restarts what dies, and cleans up behind it.
 
-    def __init__(self, specs: Sequence[ServerSpec]) -> None:
+    With `at_first` only so many of the servers start; others are started and stopped one by one.
+    """
+
+    def __init__(self, specs: Sequence[ServerSpec], *, at_first: int | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="slim-")
         root, prefix = Path(self._folder.name), f"slim-{os.getpid()}"
         self._prefix = prefix
@@ -44,20 +48,24 @@ class LocalEngine:
         self._connections: dict[int, FrameConnection] = {}
         self._ready = {spec.index: asyncio.Event() for spec in specs}
         self._failures = dict.fromkeys(self._ready, 0)
-        self._supervisors: list[asyncio.Task[None]] = []
+        self._supervisors: dict[int, asyncio.Task[None]] = {}
+        self._wanted = set(range(len(specs) if at_first is None else at_first))
+        self._lives = dict.fromkeys(self._ready, 0)
         self._starting: set[asyncio.Task[asyncio.subprocess.Process]] = set()
         self._stopping = False
+        self._is_needed: Callable[[int], bool] = lambda server: False
 
     async def start(self, listener: EngineListener) -> None:
-        """Start every server and return when all are ready."""
+        """Start the servers that run at first and return when all of them are ready."""
         self._listener = listener
         path = self._specs[0].gateway_socket
         self._socket = await asyncio.get_running_loop().create_unix_server(
             lambda: FrameConnection(ToGateway, self._received, self._lost), path
         )
-        self._supervisors = [asyncio.create_task(self._supervise(spec)) for spec in self._specs]
+        for server in sorted(self._wanted):
+            self._supervisors[server] = asyncio.create_task(self._supervise(self._specs[server]))
         everyone = asyncio.create_task(self._all_ready())
-        tasks = [everyone, *self._supervisors]
+        tasks = [everyone, *self._supervisors.values()]
         try:
             done, _ = await asyncio.wait(tasks, timeout=START_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -87,6 +95,35 @@ class LocalEngine:
         """SIGKILL."""
         self._processes[server].kill()
 
+    def is_up(self, server: int) -> bool:
+        """Whether a server takes work."""
+        return server in self._connections and server in self._wanted
+
+    def start_server(self, server: int) -> bool:
+        """Begin to start a server; False while its last life has not ended."""
+        last = self._supervisors.get(server)
+        if self._stopping or (last is not None and not last.done()):
+            return False
+        self._wanted.add(server)
+        self._supervisors[server] = asyncio.create_task(self._supervise(self._specs[server]))
+        return True
+
+    def drain_server(self, server: int) -> None:
+        """Let a server finish what it has, and go once nobody needs an activation it holds."""
+        self._wanted.discard(server)
+        self._listener.server_leaving(server)
+        self._leave(server)
+
+    def _leave(self, server: int) -> None:
+        if self._is_needed(server) and server in self._connections and not self._stopping:
+            asyncio.get_running_loop().call_later(LOOK_S, self._leave, server)
+        else:
+            self.send(server, Drain())
+
+    def watch_need(self, is_needed: Callable[[int], bool]) -> None:
+        """Ask this whether a server that leaves has anything left to do."""
+        self._is_needed = is_needed
+
     async def stop(self, *, drain: bool = True) -> None:
         """Drain or kill every server, and remove sockets and shared memory."""
         self._stopping = True
@@ -105,22 +142,22 @@ class LocalEngine:
                 with suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
-        for task in self._supervisors:
+        for task in self._supervisors.values():
             task.cancel()
         self._socket.close()
         shared_tensor.clear(self._prefix)
         self._folder.cleanup()
 
     async def _all_ready(self) -> None:
-        for event in self._ready.values():
-            await event.wait()
+        for server in sorted(self._wanted):
+            await self._ready[server].wait()
 
     async def _supervise(self, spec: ServerSpec) -> None:
         """Keep one server alive; give up when it dies again and again before it is ready."""
-        life = 0
-        while not self._stopping:
-            life += 1
-            starting = asyncio.create_task(self._start_process(msgspec.structs.replace(spec, life=life)))
+        while not self._stopping and spec.index in self._wanted:
+            self._lives[spec.index] += 1
+            living = msgspec.structs.replace(spec, life=self._lives[spec.index])
+            starting = asyncio.create_task(self._start_process(living))
             self._starting.add(starting)
             starting.add_done_callback(self._starting.discard)
             process = await asyncio.shield(starting)
@@ -129,6 +166,8 @@ class LocalEngine:
                 return
             was_ready = self._ready[spec.index].is_set()
             self._gone(spec.index)
+            if spec.index not in self._wanted:
+                return
             self._failures[spec.index] = 0 if was_ready else self._failures[spec.index] + 1
             tries = self._failures[spec.index]
             if tries >= len(RESTART_AFTER_S):

@@ -21,9 +21,9 @@ from slimsched.serving.domain.fault import Fault
 from slimsched.serving.domain.machine import GATEWAY_NAME, life_name
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
 from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.execution import scaling
 from slimsched.serving.execution.simulated.crowding import Crowding
 from slimsched.serving.execution.simulated.network import SimulatedNetwork
-from slimsched.serving.execution.simulated.scaling import SimulatedScaling
 from slimsched.serving.execution.simulated.server import SimulatedServer
 from slimsched.serving.routing.autoscaler import AutoscaleOptions, load_of
 from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
@@ -97,7 +97,9 @@ class SimulatedCluster:
         if autoscale is not None:
             for server in self.servers[at_first:]:
                 self._tell(ServerDown(server=server.index))
-            SimulatedScaling(autoscale, self, self.timeline, lambda: load_of(gateway), observers)
+            self._start_s = autoscale.start_s
+            self._scaling = scaling.Scaling(autoscale, self, lambda: load_of(gateway), observers)
+            self.timeline.at(scaling.LOOK_S, self._scale)
 
     def run(self, until_s: float, *, drain: bool = False) -> float:
         """Run to the end of the given time, or with `drain` until every request is answered."""
@@ -236,7 +238,7 @@ class SimulatedCluster:
                         now_s + self._telemetry.detection_s, self._tell, ServerDown(server=index)
                     )
             case "leave":
-                self.leave(index)
+                self.drain_server(index)
             case "restore":
                 if not server.alive:
                     self.servers[index] = self._boot(index)
@@ -247,15 +249,20 @@ class SimulatedCluster:
             case _:
                 assert_never(fault.kind)
 
+    def _scale(self, _: None) -> None:
+        """Let the autoscaler look at the load every now and then."""
+        self._scaling.look(self.timeline.now_s)
+        self.timeline.at(self.timeline.now_s + scaling.LOOK_S, self._scale)
+
     def is_up(self, server: int) -> bool:
         """Whether the gateway sends work to a server."""
         return bool(self._gateway.seen.alive[server])
 
-    def start(self, server: int, after_s: float) -> bool:
-        """Begin to start a server; False while it has not gone yet."""
+    def start_server(self, server: int) -> bool:
+        """Begin to start a server; False while its last life has not ended."""
         if self.servers[server].alive:
             return False
-        self.timeline.at(self.timeline.now_s + after_s, self._start, server)
+        self.timeline.at(self.timeline.now_s + self._start_s, self._start, server)
         return True
 
     def _start(self, index: int) -> None:
@@ -271,7 +278,7 @@ class SimulatedCluster:
             at_s = self._network.notify(server.index, GATEWAY, self.timeline.now_s)
             self.timeline.at(at_s, self._tell, ServerUp(server=server.index))
 
-    def leave(self, server: int) -> None:
+    def drain_server(self, server: int) -> None:
         """Let a server finish what it has, and go when nobody needs anything of it."""
         leaver = self.servers[server]
         if leaver.alive and server not in self._leaving:
