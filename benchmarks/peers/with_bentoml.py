@@ -37,7 +37,7 @@ class Classify:
     """Adaptive batching drops by itself what it expects to exceed the latency it is given."""
 
     def __init__(self) -> None:
-        self._network = FixedWidth(setting.width, setting.batch * setting.images)
+        self._model = FixedWidth(setting.width, setting.batch * setting.images)
 
     @bentoml.api(
         batchable=True,
@@ -47,4 +47,4 @@ class Classify:
     )
     def classify(self, images: np.ndarray) -> np.ndarray:
         """One batch."""
-        return np.frombuffer(self._network.classify([images.tobytes()])[0], np.int64)
+        return np.frombuffer(self._model.classify([images.tobytes()])[0], np.int64)

@@ -19,7 +19,7 @@ class Classify(litserve.LitAPI):
     def setup(self, device: str) -> None:
         """In each worker."""
         setting = read_setting()
-        self._network = FixedWidth(setting.width, setting.batch * setting.images)
+        self._model = FixedWidth(setting.width, setting.batch * setting.images)
 
     def decode_request(self, request: Annotated[bytes, Depends(raw_body)]) -> bytes:
         """The body as it is."""
@@ -31,7 +31,7 @@ class Classify(litserve.LitAPI):
 
     def predict(self, x: list[bytes] | bytes) -> list[bytes] | bytes:
         """One batch, or one request where batches have one."""
-        return self._network.classify(x) if isinstance(x, list) else self._network.classify([x])[0]
+        return self._model.classify(x) if isinstance(x, list) else self._model.classify([x])[0]
 
     def unbatch(self, output: list[bytes]) -> list[bytes]:
         """As the network gives them."""

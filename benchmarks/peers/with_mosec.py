@@ -15,7 +15,7 @@ class Classify(Worker):
     def __init__(self) -> None:
         super().__init__()
         setting = read_setting()
-        self._network = FixedWidth(setting.width, setting.batch * setting.images)
+        self._model = FixedWidth(setting.width, setting.batch * setting.images)
 
     def deserialize(self, data: bytes) -> bytes:
         """The body as it is."""
@@ -27,7 +27,7 @@ class Classify(Worker):
 
     def forward(self, data: list[bytes] | bytes) -> list[bytes] | bytes:
         """One batch, or one request where batches have one."""
-        return self._network.classify(data) if isinstance(data, list) else self._network.classify([data])[0]
+        return self._model.classify(data) if isinstance(data, list) else self._model.classify([data])[0]
 
 
 if __name__ == "__main__":

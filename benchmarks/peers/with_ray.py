@@ -25,7 +25,7 @@ class Classify:
     """Raw bytes both ways; what would come too late is not begun."""
 
     def __init__(self) -> None:
-        self._network = FixedWidth(setting.width, setting.batch * setting.images)
+        self._model = FixedWidth(setting.width, setting.batch * setting.images)
 
     @serve.batch(max_batch_size=setting.batch, batch_wait_timeout_s=0.005)
     async def _batch(self, asked: list[tuple[float, bytes]]) -> list[bytes]:
@@ -34,7 +34,7 @@ class Classify:
         answers = [b""] * len(asked)
         if good:
             bodies = [asked[n][1] for n in good]
-            found = await asyncio.to_thread(self._network.classify, bodies)
+            found = await asyncio.to_thread(self._model.classify, bodies)
             for number, answer in zip(good, found, strict=True):
                 answers[number] = answer
         return answers
