@@ -115,7 +115,8 @@ def main() -> None:
     finally:
         code = server.stop()
     print(f"{figures.requests} requests, outcomes {figures.outcomes}, "
-          f"p50 {1e3 * figures.latency.p50_s:.1f} ms, p99 {1e3 * figures.latency.p99_s:.1f} ms; exit code {code}\n")  # fmt: skip
+          f"p50 {1e3 * figures.latency.p50_s:.1f} ms, p99 {1e3 * figures.latency.p99_s:.1f} ms; "
+          f"exit code {code}\n")  # fmt: skip
     print("| process | start MiB | after ⅓ | after ⅔ | end | last third over second |")
     print("|---|---|---|---|---|---|")
     flat = True

@@ -1,4 +1,4 @@
-"""The offline loop: the same model in a bare loop on every core at once, nothing in front of it."""
+"""The offline loop: the same model in a bare loop on every core at once, without a server."""
 
 import os
 from concurrent.futures import ProcessPoolExecutor
@@ -12,7 +12,7 @@ _state: dict[str, Any] = {}
 
 
 def rates_per_s(width: float, batches: tuple[int, ...], cores: int = 2) -> dict[int, float]:
-    """Images a second of all cores together, by batch size."""
+    """Return the images per second of all cores together, for each batch size."""
     context = get_context("spawn")
     together = context.Barrier(cores, timeout=120)
     with ProcessPoolExecutor(cores, context, _start, (width, max(batches), together)) as pool:
@@ -27,7 +27,7 @@ def _start(width: float, batch: int, together: Barrier) -> None:
 
 
 def _loop(batch: int) -> float:
-    """Both wait for each other before and after, so that each process has one call."""
+    """Measure one process; the processes wait for each other before and after, so each gets one call."""
     model, bodies = _state["model"], [os.urandom(3 * 32 * 32)] * batch
     _state["together"].wait()
     began_s, done = perf_counter(), 0
