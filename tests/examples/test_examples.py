@@ -1,4 +1,4 @@
-"""The examples run as they stand, and say what they promise."""
+"""The examples run unchanged and print what they should."""
 
 import re
 import subprocess
@@ -86,10 +86,10 @@ def test_07_the_notebook_runs_from_top_to_bottom_and_says_what_it_said() -> None
 
 
 def spoken(cell: Any) -> str:
-    """What a cell printed."""
+    """Return what a cell printed."""
     return "".join(out.text for out in cell.get("outputs", []) if out.get("name") == "stdout")
 
 
 def shape(text: str) -> str:
-    """The words without the figures."""
+    """Return the words without the numbers."""
     return re.sub(r"(server-)?[\d.]+%?", "#", re.sub(" +", " ", text))
