@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from slimsched.serving.telemetry.log import read_log
 
+from logs import entries
 from served import Served
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.telemetry.live_view import LiveView
@@ -163,7 +163,7 @@ def test_a_server_that_hangs_is_told_apart_from_an_idle_one(
     running.process.send_signal(signal.SIGSTOP)
     try:
         until(browser, "document.getElementById('phase').textContent === 'silent'")
-        assert "what is shown is old" in text(browser, "news")
+        assert "the figures shown are old" in text(browser, "news")
         keep("live-silent")
     finally:
         running.process.send_signal(signal.SIGCONT)
@@ -246,12 +246,11 @@ def test_the_page_makes_the_same_frames_of_an_event_log_as_we_do(
     in_page = browser.execute_script("return frames")
     assert len(in_page) >= 240
     keep("replay-event-log")
-    _, entries = read_log(recorded / "events.jsonl.gz")
     view = LiveView(load_scenario("paper").cluster, "sed", window_s=1.0)
     unlike = {"phase", "accuracy", "bound_accuracy", "bound_share", "energy_source"}
     left = iter(in_page)
     frame = next(left)
-    for entry in entries:
+    for entry in entries(recorded / "events.jsonl.gz"):
         while frame is not None and entry.now_s > frame["at_s"]:
             ours = msgspec.to_builtins(view.frame(frame["at_s"]))
             for name in ours.keys() - unlike:

@@ -7,23 +7,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from logs import entries
 from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.log import Log, LogWriter
+from slimsched.kernel.replay import replay
 from slimsched.serving.domain.fault import Fault
+from slimsched.serving.execution.replay import machines_for, machines_of
+from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario, read_scenario
-from slimsched.serving.execution.simulated.replay import replay
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.commands import SendBlock
 from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
 from slimsched.serving.routing.registry import ROUTERS
 from slimsched.serving.scheduling.commands import RunBatch
-from slimsched.serving.telemetry.log import Header, LogWriter, read_log
 
 PAPER = load_scenario("paper", accuracy="paper")
 
 
 def logged(path: Path, scenario: Scenario, router: str, seed: int) -> Path:
-    header = Header(slim="test", scenario=read_scenario("paper")[0], beside="", router=router, seed=seed)
+    raw = {**read_scenario("paper")[0], "accuracy": "paper"}
+    header = RunSetting(scenario=raw, router=router, seed=seed).header()
     with LogWriter(path, header) as log:
         simulate(scenario, router, seed=seed, observers=[log])
     return path
@@ -51,8 +55,8 @@ def test_a_stated_width_runs_through_on_one_server_and_survives_its_death(tmp_pa
     assert row.completed == row.arrived > 2000
     assert (row.lost, row.duplicates, row.dropped, row.unfinished) == (0, 0, 0, 0)
     assert row.accuracy_prior == pytest.approx(PAPER.cluster.accuracy.accuracy((0.5,) * 4))
-    _, entries = read_log(logged(tmp_path / "run.jsonl", stated, "jsq", 1))
-    sends = [c for entry in entries for c in entry.commands if isinstance(c, SendBlock)]
+    log = entries(logged(tmp_path / "run.jsonl", stated, "jsq", 1))
+    sends = [c for entry in log for c in entry.commands if isinstance(c, SendBlock)]
     assert {c.block.key.last_segment for c in sends} == {3}, "always to the end"
     assert {c.block.key.widths for c in sends} <= {(0.5,) * n for n in range(1, 5)}
 
@@ -67,21 +71,21 @@ def test_the_same_seed_gives_the_same_log_byte_for_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize("router", ROUTERS)
 def test_a_log_replayed_into_fresh_machines_gives_the_same_commands(router: str, tmp_path: Path) -> None:
     scenario = PAPER.with_load(rate_per_s=2000.0, seconds=1.2).with_faults(FAULTS)
-    path = logged(tmp_path / "run.jsonl", scenario, router, 1)
-    header, entries = read_log(path)
-    found = replay(scenario, header.router, header.seed, entries)
+    log = Log(logged(tmp_path / "run.jsonl", scenario, router, 1))
+    found = replay(log.entries(), machines_of(log.header))
+    assert log.ending is not None
+    assert log.ending.entries == found.entries
     assert found.difference is None
     assert found.machines == 5, "gateway, three servers, and the second life of one"
     assert found.entries > 1000
 
 
 def test_replay_shows_the_first_difference(tmp_path: Path) -> None:
-    path = logged(tmp_path / "run.jsonl", PAPER.with_load(seconds=0.2), "random", 1)
-    _, entries = read_log(path)
-    found = replay(PAPER, "random", 2, entries)  # another seed: other dice
+    log = Log(logged(tmp_path / "run.jsonl", PAPER.with_load(seconds=0.2), "random", 1))
+    found = replay(log.entries(), machines_for(PAPER, "random", 2))  # another seed: other dice
     assert found.difference is not None
-    assert found.difference.entry.machine == "gateway"
-    assert found.difference.entry.commands != found.difference.replayed
+    assert found.difference.machine == "gateway"
+    assert found.difference.logged != found.difference.replayed
 
 
 def test_segments_of_one_request_may_run_on_different_servers_and_activations_cross_the_network() -> None:

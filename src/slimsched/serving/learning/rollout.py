@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from slimsched.kernel.observer import GATEWAY_NAME
 from slimsched.models.accuracy import AccuracyTable
 from slimsched.models.width import SEGMENTS
+from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.request import Request
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster

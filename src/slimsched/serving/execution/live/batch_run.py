@@ -119,7 +119,7 @@ def _one_by_one(executor: Executor, batch: Batch, inputs: Tensor) -> tuple[Tenso
         try:
             rows.append(_run(executor, batch, inputs[number : number + 1]))
         except Exception as error:
-            reasons[request] = f"execution failed: {type(error).__name__}: {error}".splitlines()[0]
+            reasons[request] = f"{type(error).__name__}: {error}".splitlines()[0]
     return torch.cat(rows) if rows else torch.empty(0), reasons
 
 

@@ -1,0 +1,262 @@
+"""Both drivers do things in the same order: the same load through each leaves the same log entries.
+
+The live driver runs here in one process: real gateway, real servers, messages handed over by the event loop,
+and an executor that needs no device. Times differ between the drivers, so they are left out.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from cluster import block, flat_profile, small_cluster
+from slimsched.kernel.timeline import Timeline
+from slimsched.models.slimresnet.shape import SLIM_RESNET
+from slimsched.models.width import SEGMENTS
+from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.host import Host
+from slimsched.serving.domain.instance import Instance
+from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.profile_record import record_of
+from slimsched.serving.domain.terms import Terms
+from slimsched.serving.execution.live.cluster import LiveCluster
+from slimsched.serving.execution.live.engine import EngineListener
+from slimsched.serving.execution.live.messages import Drain, TakeBlock, ToGateway, ToServer
+from slimsched.serving.execution.live.power_meter import Reading
+from slimsched.serving.execution.live.server import LiveServer
+from slimsched.serving.execution.live.server_spec import ServerSpec
+from slimsched.serving.execution.simulated.cluster import SimulatedCluster, TelemetryOptions
+from slimsched.serving.execution.simulated.server import SimulatedServer
+from slimsched.serving.routing.events import SegmentFinished
+from slimsched.serving.routing.gateway import Gateway, GatewayOptions
+from slimsched.serving.routing.registry import make_router
+from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.workload.requests import RequestStream
+
+COUNT = 4
+TIMES = {"at_s", "arrival_s", "deadline_s", "busy_s", "energy_j", "queue_s", "legs_s"}
+OPTIONS = SchedulerOptions(batch_limit=8, idle_unload_s=1e6, scale_trigger=1000, utilization_block=2.0)
+IMAGE = bytes(3 * 32 * 32)
+
+
+def outline(value: Any) -> Any:
+    """Everything a value says but times."""
+    if isinstance(value, Struct):
+        fields = [name for name in value.__struct_fields__ if name not in TIMES]
+        return (type(value).__name__, *[(name, outline(getattr(value, name))) for name in fields])
+    if isinstance(value, list | tuple):
+        return tuple(outline(one) for one in value)
+    return value
+
+
+class Entries:
+    """An observer that keeps each entry, and beside it what was carried out."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        self.seen.append((machine, outline(event), outline(tuple(commands))))
+
+
+class StubExecutor:
+    """Runs nothing: activations are single numbers."""
+
+    lanes, element_bytes = 1, 4
+
+    def activation(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.zeros(shape)
+
+    def load(self, instance: Instance) -> int:
+        return instance.memory_bytes
+
+    def unload(self, instance: int) -> None:
+        pass
+
+    def inputs(self, images: Tensor) -> Tensor:
+        return images.float()
+
+    def run(self, key: Key, inputs: Tensor) -> Tensor:
+        last = key.segment == SEGMENTS - 1
+        return torch.zeros(len(inputs), SLIM_RESNET.classes) if last else torch.zeros(len(inputs), 1, 1, 1)
+
+    def memory_bytes(self) -> int:
+        return 0
+
+
+class StubMeter:
+    """Draws nothing."""
+
+    source, error = "none", 0.0
+
+    def read(self, active_j: float) -> Reading:
+        return Reading(at_s=0.0, energy_j=0.0)
+
+
+class InProcess:
+    """An engine whose servers live in this process, and peers that fetch from each other."""
+
+    def __init__(self, cluster: Cluster, observers: Sequence[Entries]) -> None:
+        self.servers = [
+            LiveServer(
+                ServerSpec(
+                    index=index,
+                    name=name,
+                    host=Host(),
+                    scheduler=OPTIONS,
+                    profile=record_of(cluster.profiles[index]),
+                    gateway_socket="",
+                    own_socket="",
+                    shared_prefix="",
+                    clock_zero_s=0.0,
+                    telemetry_period_s=100.0,
+                ),
+                cluster.profiles[index],
+                StubExecutor(),
+                StubMeter(),
+                self,
+                lambda message, index=index: self._tell(index, message),
+                observers,
+            )
+            for index, name in enumerate(cluster.names)
+        ]
+
+    async def start(self, listener: EngineListener) -> None:
+        self._listener, self._loop = listener, asyncio.get_running_loop()
+        for server in self.servers:
+            await server.start()
+        for index in range(len(self.servers)):
+            listener.server_up(index)
+
+    def send(self, server: int, message: ToServer) -> None:
+        self._loop.call_soon(self.servers[server].receive, message)
+
+    def _tell(self, server: int, message: ToGateway) -> None:
+        self._loop.call_soon(self._listener.received, server, message)
+
+    def peer_address(self, server: int) -> str:
+        return str(server)
+
+    async def fetch(self, peer: str, requests: Sequence[int]) -> Tensor | None:
+        return self.servers[int(peer)].surrender(requests)
+
+    def kill(self, server: int) -> None:
+        raise NotImplementedError
+
+    async def stop(self, *, drain: bool = True) -> None:
+        for server in self.servers:
+            server.receive(Drain())
+            await server.drained.wait()
+
+
+def make_cluster() -> Cluster:
+    flat, small = flat_profile(instance_bytes=1), small_cluster((1.0, 1.0))
+    return Cluster(
+        names=small.names,
+        profiles=[flat, flat],
+        network=small.network,
+        accuracy=small.accuracy,
+        links=small.links,
+        gateway_link=small.gateway_link,
+        batch_limit=8,
+    )
+
+
+def gateway_of(cluster: Cluster) -> Gateway:
+    return Gateway(cluster, make_router("round-robin", cluster, 0), GatewayOptions(step_s=0.002))
+
+
+def live_entries(cluster: Cluster) -> list[Any]:
+    entries = Entries()
+
+    async def main() -> None:
+        running = LiveCluster(gateway_of(cluster), InProcess(cluster, [entries]), [entries], clock_zero_s=0.0)
+        await running.start()
+        for _ in range(COUNT):
+            await running.submit_each([IMAGE], Terms(), numbers=[0])[0]
+        await running.stop()
+
+    asyncio.run(main())
+    return entries.seen
+
+
+def simulated_entries(cluster: Cluster) -> list[Any]:
+    entries = Entries()
+    SimulatedCluster(
+        cluster=cluster,
+        gateway=gateway_of(cluster),
+        schedulers=[OPTIONS, OPTIONS],
+        stream=RequestStream(np.arange(1.0, COUNT + 1.0), images=np.zeros(COUNT, np.int64)),
+        telemetry=TelemetryOptions(period_s=100.0),
+        observers=[entries],
+    ).run(COUNT + 1.0, drain=True)
+    return entries.seen
+
+
+def is_start(entry: Any) -> bool:
+    """Live servers come up one by one before the first request; simulated ones are there."""
+    return entry[1][0] in ("Started", "ServerUp", "ServerDown")
+
+
+def test_the_same_load_leaves_the_same_entries_in_the_same_order_live_and_simulated() -> None:
+    cluster = make_cluster()
+    live = [entry for entry in live_entries(cluster) if not is_start(entry)]
+    simulated = [entry for entry in simulated_entries(cluster) if not is_start(entry)]
+    assert len(simulated) > 12 * COUNT
+    assert {machine for machine, *_ in simulated} == {"gateway", *cluster.names}
+    for number, (one, other) in enumerate(zip(live, simulated, strict=False)):
+        assert one == other, f"entry {number}"
+    assert len(live) == len(simulated)
+
+
+class Reports(Entries):
+    """Entries of one server, and between them what it reports."""
+
+    def segment_finished(self, event: SegmentFinished) -> None:
+        self.seen.append(("reported", outline(event)))
+
+    def block_dropped(self, server: int, block: Block, reason: DropReason) -> None:
+        raise AssertionError("nothing is dropped here")
+
+    def busy_changed(self, server: int) -> None:
+        pass
+
+
+def test_a_server_begins_its_next_batch_before_it_reports_the_last_live_and_simulated() -> None:
+    cluster, blocks = make_cluster(), [block(number, 8) for number in (1, 2, 3)]
+    simulated, live, timeline = Reports(), Reports(), Timeline()
+    server = SimulatedServer(
+        index=0,
+        name="server-0",
+        profile=cluster.profiles[0],
+        options=OPTIONS,
+        timeline=timeline,
+        upstream=simulated,
+        observers=[simulated],
+    )
+    server.start()
+    for one in blocks:
+        server.receive(one)
+    while timeline.next_s() < 60.0:
+        timeline.advance()
+
+    async def main() -> None:
+        engine = InProcess(cluster, [live])
+        running = engine.servers[0]
+        running._tell = lambda message: live.segment_finished(message.finished)  # type: ignore[union-attr]
+        await running.start()
+        for one in blocks:
+            running.receive(TakeBlock(block=one, images=IMAGE * 8))
+        running.receive(Drain())
+        await running.drained.wait()
+
+    asyncio.run(main())
+    assert live.seen == simulated.seen
+    kinds = [entry[1][0] for entry in live.seen]
+    assert kinds[-6:] == ["BatchFinished", "SegmentFinished"] * 3
