@@ -239,7 +239,7 @@ class LogState(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes written so far."""
+        """The bytes written so far."""
         ...
 
     @property
