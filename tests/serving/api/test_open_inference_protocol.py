@@ -1,4 +1,4 @@
-"""The field's own clients against the real server, unchanged."""
+"""Unchanged third-party clients against the real server."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_health_and_metadata(triton: tuple[Any, Any]) -> None:
     assert [one["name"] for one in model["outputs"]] == ["classes", "logits", "labels"]
 
 
-def test_answers_are_the_networks_own_at_the_widths_of_the_receipt(
+def test_answers_equal_the_models_at_the_widths_of_the_receipt(
     triton: tuple[Any, Any], images: Images
 ) -> None:
     result = infer(triton, images)
@@ -94,7 +94,7 @@ def test_json_and_binary_tensors_and_floats_agree(served: Served, images: Images
     assert all(answer == answers[0] for answer in answers)
 
 
-def test_a_width_that_is_asked_for_is_served(triton: tuple[Any, Any], images: Images) -> None:
+def test_a_requested_width_is_served(triton: tuple[Any, Any], images: Images) -> None:
     receipt = parameters_of(infer(triton, images[:2], parameters={"width": 0.25}))
     assert receipt["widths"] == "0.25,0.25,0.25,0.25;0.25,0.25,0.25,0.25"
 

@@ -34,8 +34,8 @@ def test_bursts_vary_more_than_poisson() -> None:
     assert dispersion("poisson") < 1.3 < 5 < dispersion("bursty")
 
 
-def test_the_fitted_process_varies_as_its_trace_did_whatever_the_rate() -> None:
-    """An index of dispersion of about 16 over windows of 333 requests: a minute of that trace."""
+def test_the_fitted_process_varies_as_its_trace_does_at_any_rate() -> None:
+    """Its index of dispersion is about 16 over windows of 333 requests, which is one minute of the trace."""
     for rate in (5.53, 100.0):
         times = arrivals("fitted", rate, 200_000 / rate, np.random.default_rng(0))
         counts = np.histogram(times, np.arange(0.0, 200_000 / rate, 333 / rate))[0]
@@ -59,7 +59,7 @@ def test_a_step_jumps_where_it_should() -> None:
     assert (times >= 25).sum() == pytest.approx(75 * 200, rel=0.1)
 
 
-def test_what_means_nothing_is_refused() -> None:
+def test_settings_without_meaning_are_refused() -> None:
     rng = np.random.default_rng(0)
     with pytest.raises(ConfigError, match="rate_per_s is -3; a load needs a rate above 0"):
         arrivals("poisson", -3.0, 1.0, rng)

@@ -64,7 +64,7 @@ class GoalState:
 
 
 class GoalControl:
-    """Shows the goal and changes it; requests under way meet the new one at their next segment.
+    """Shows and changes the goal. Requests under way meet the new goal at their next segment.
 
     `set_goal` tells the gateway of a change, so that the change is an event in the log like any other.
     """

@@ -65,7 +65,7 @@ class Metrics:
         self._past: deque[_Count] = deque([_Count(0.0, 0, 0, 0, 0.0)])
         self._bound = FluidGauge(gateway.cluster)
         self.log: LogState | None = None
-        """The event log that is written meanwhile, if any."""
+        """The event log that the server writes, if any."""
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         """Count one entry of the event log."""
@@ -91,7 +91,7 @@ class Metrics:
         return HttpResponse(status=200, body=("\n".join(lines) + "\n").encode(), content_type=CONTENT_TYPE)
 
     def _ran(self, event: SegmentFinished) -> None:
-        """A server has run a batch."""
+        """Count a batch that a server has run."""
         server, examples, model = self._names[event.server], event.examples, self._model(event)
         self._active_j[server] += event.energy_j
         self._batch_s.observe(event.busy_s)
@@ -104,7 +104,7 @@ class Metrics:
         return self._gateway.cluster.models[event.blocks[0].key.model]
 
     def _sampled(self, event: TelemetryReceived, now_s: float) -> None:
-        """A server has said how much it draws."""
+        """Add up the energy that a server draws."""
         server = self._names[event.server]
         self._drawn_j[server] += event.snapshot.power_w * (now_s - self._sampled_s.get(server, now_s))
         self._sampled_s[server] = now_s
@@ -239,11 +239,11 @@ class Metrics:
 
 
 class LogState(Protocol):
-    """What there is to say of an event log."""
+    """The size of an event log, and whether it stopped."""
 
     @property
     def size_bytes(self) -> int:
-        """Bytes written so far."""
+        """The bytes written so far."""
         ...
 
     @property

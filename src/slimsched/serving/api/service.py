@@ -152,7 +152,7 @@ def _with_body(limits: Limits, faces: list[ModelFace]) -> Limits:
 
 
 def _refusal(dropped: DroppedError) -> RefusalError:
-    """Say in the protocols' codes why a request was given up."""
+    """Turn the reason of a drop into a refusal with the right code."""
     match dropped.reason:
         case DropReason.DEADLINE_PASSED | DropReason.DEADLINE_OUT_OF_REACH:
             return TooLate(f"{dropped}; ask for more time or less accuracy")

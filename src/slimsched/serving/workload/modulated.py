@@ -17,7 +17,7 @@ class ModulatedPoisson(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A process with several states, each with its own arrival rate.
 
     For each state: `rates` is its rate relative to the mean, `lasts_s` how long it lasts on average, and
-    `jumps` the probability of each next state (rows sum to 1). Times are those of the trace it was fitted to,
+    `jumps` the probability of each next state (rows sum to 1). Times come from the trace it was fitted to,
     whose mean rate is `rate_per_s`. At another rate, time runs faster or slower in proportion, as when a real
     trace is rescaled.
     """
