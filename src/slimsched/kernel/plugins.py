@@ -1,0 +1,257 @@
+"""Parts that users choose by name: routers, job policies. A part of your own is used like a built-in one.
+
+A spec names a part and sets its options: `name`, `name:option=value:option=value`. The name is
+
+* one of the built-in table, or
+* an entry point that an installed package declares in the table's group, or
+* a class in a file: `my_policy.py:MyPolicy`, `my_policy.py:MyPolicy:option=value`.
+
+The options are the keyword parameters of the class or function behind the name. Their annotations say what a
+value must be: float, int, bool, str, Path or a Literal, each with `| None` if you like. A value without a
+name goes to the next option in order, so `manual:10:20` is `manual:machine_s=10:rack_s=20`.
+"""
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType, NoneType, UnionType
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+from slimsched.kernel.errors import ConfigError, SlimError, UnknownNameError
+
+T = TypeVar("T")
+Maker = Callable[..., T]
+"""A class or function that makes a part."""
+
+
+class Option(NamedTuple):
+    """One option of a part: its name, its type, and its default (`Parameter.empty` if it must be given)."""
+
+    name: str
+    type: Any
+    default: Any
+
+
+class PluginTable(Generic[T]):
+    """The parts of one kind: built-in ones, those of installed packages, and those in files.
+
+    `kind` is the word for error messages and `group` the name of the entry points. `context` lists what the
+    program itself passes to `make`; such parameters are never options. `result` is the class that a part
+    must be an instance of, where there is one.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: str,
+        group: str,
+        builtin: Mapping[str, Maker[T]],
+        context: Iterable[str] = (),
+        result: type | None = None,
+    ) -> None:
+        self.kind = kind
+        self.group = group
+        self.builtin = dict(builtin)
+        self._context = frozenset(context)
+        self._result = result
+
+    def names(self) -> tuple[str, ...]:
+        """List every name: the built-in ones, then those of installed packages."""
+        return (*self.builtin, *(name for name in sorted(self._installed()) if name not in self.builtin))
+
+    def make(self, spec: str, **context: Any) -> T:
+        """Make a part. Of the context, it gets what it has parameters for."""
+        maker, options = self._read(spec, frozenset(context))
+        accepted = _parameters(maker)
+        takes_all = any(one.kind is one.VAR_KEYWORD for one in accepted.values())
+        passed = {name: value for name, value in context.items() if takes_all or name in accepted}
+        part = maker(**passed, **options)
+        if self._result is not None and not isinstance(part, self._result):
+            raise ConfigError(
+                f"'{spec}' is not a {self.kind}: derive it from "
+                f"{self._result.__module__}.{self._result.__name__}"
+            )
+        return part
+
+    def check(self, spec: str) -> None:
+        """Raise the error that `make` would raise for a wrong spec, without making anything."""
+        self._read(spec, frozenset())
+
+    def options(self, spec: str) -> dict[str, Option]:
+        """List the options of the part that a spec names."""
+        maker, _ = self._resolve(spec)
+        return self._options(maker, frozenset())
+
+    def _read(self, spec: str, context: frozenset[str]) -> tuple[Maker[T], dict[str, Any]]:
+        maker, texts = self._resolve(spec)
+        return maker, self._values(spec, texts, self._options(maker, context))
+
+    def _resolve(self, spec: str) -> tuple[Maker[T], list[str]]:
+        """Find the maker that a spec names, and the texts that follow the name."""
+        name, *texts = spec.split(":")
+        if name.endswith(".py"):
+            return self._from_file(Path(name), texts), texts[1:]
+        if name in self.builtin:
+            return self.builtin[name], texts
+        installed = self._installed()
+        if name not in installed:
+            raise UnknownNameError(self.kind, name, [*self.names(), "or a class in a file, FILE.py:Class"])
+        try:
+            maker: Maker[T] = installed[name].load()
+        except Exception as error:
+            raise ConfigError(
+                f"{self.kind} '{name}' comes from {_package(installed[name])} and cannot be loaded: "
+                f"{type(error).__name__}: {error}; mend or uninstall that package"
+            ) from error
+        return maker, texts
+
+    def _installed(self) -> dict[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group=self.group)}
+
+    def _from_file(self, path: Path, texts: list[str]) -> Maker[T]:
+        module = _load(path, self.kind)
+        own = [
+            name
+            for name, value in vars(module).items()
+            if isinstance(value, type) and value.__module__ == module.__name__ and not name.startswith("_")
+        ]
+        known = f"it has: {', '.join(own)}" if own else "it has no class"
+        if not texts:
+            raise ConfigError(f"{path} names no class; write {path}:Class ({known})")
+        maker: Maker[T] | None = getattr(module, texts[0], None)
+        if not callable(maker):
+            raise ConfigError(f"{path} has no class '{texts[0]}'; {known}")
+        return maker
+
+    def _options(self, maker: Maker[T], context: frozenset[str]) -> dict[str, Option]:
+        """Everything a maker takes by keyword that can be written as text and is no context."""
+        return {
+            name: Option(name, parameter.annotation, parameter.default)
+            for name, parameter in _parameters(maker).items()
+            if name not in self._context | context
+            and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+            and _is_text(parameter.annotation)
+        }
+
+    def _values(self, spec: str, texts: list[str], options: dict[str, Option]) -> dict[str, Any]:
+        """Turn the texts after the name into typed values, and see that none is missing."""
+        what = f"{self.kind} '{spec}'"
+        unset, values = list(options), {}
+        for text in texts:
+            name, value = _named(text)
+            if not name:
+                if not unset:
+                    raise ConfigError(f"{what}: nothing takes '{text}'; {_listed(options)}")
+                name = unset[0]
+            if name not in options:
+                raise ConfigError(f"{what}: unknown option '{name}'; {_listed(options)}")
+            if name in values:
+                raise ConfigError(f"{what}: option '{name}' is given twice; give it once")
+            values[name] = _convert(what, options[name], value)
+            unset.remove(name)
+        for name in unset:
+            if options[name].default is inspect.Parameter.empty:
+                raise ConfigError(f"{what}: option '{name}' is missing; {_listed(options)}")
+        return values
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Split `name=value`; the name is empty where the text is a value alone, such as a path with an `=`."""
+    name, equals, value = text.partition("=")
+    return (name, value) if equals and name.isidentifier() else ("", text)
+
+
+def _convert(what: str, option: Option, text: str) -> Any:
+    """Read a text as a value of the option's type."""
+
+    def to_path(kind: type, value: str) -> Path:
+        return Path(value)
+
+    kind = str if option.type is inspect.Parameter.empty else option.type
+    try:
+        value = msgspec.convert(text, kind, strict=False, dec_hook=to_path)
+    except msgspec.ValidationError:
+        value = None
+        if NoneType not in get_args(kind) or text.lower() not in ("", "none"):
+            raise ConfigError(f"{what}: {option.name} is '{text}'; give {_described(kind)}") from None
+    if value != value:
+        raise ConfigError(f"{what}: {option.name} is not a number; give {_described(kind)}")
+    return value
+
+
+_TYPES: dict[Any, str] = {
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+    str: "a text",
+    Path: "a path",
+    NoneType: "none",
+    inspect.Parameter.empty: "a text",
+}
+
+
+def _is_text(annotation: Any) -> bool:
+    """Whether values of a type can be written in a spec."""
+    if get_origin(annotation) in (Union, UnionType):
+        return all(_is_text(one) for one in get_args(annotation))
+    return get_origin(annotation) is Literal or annotation in _TYPES
+
+
+def _described(annotation: Any) -> str:
+    if get_origin(annotation) in (Union, UnionType):
+        return " or ".join(_described(one) for one in get_args(annotation))
+    if get_origin(annotation) is Literal:
+        return f"one of {', '.join(str(value) for value in get_args(annotation))}"
+    return _TYPES[annotation]
+
+
+def _listed(options: Mapping[str, Option]) -> str:
+    if not options:
+        return "it has no options"
+    return "its options: " + ", ".join(f"{name} ({_described(one.type)})" for name, one in options.items())
+
+
+def _parameters(maker: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(maker, eval_str=True).parameters
+    except ValueError:  # a class without a signature, such as one compiled to C
+        return {}
+
+
+def _package(point: EntryPoint) -> str:
+    return f"the package {point.dist.name}" if point.dist else f"'{point.value}'"
+
+
+def _load(path: Path, kind: str) -> ModuleType:
+    """Run a user's file as a module of its own, once as long as it does not change."""
+    if not path.is_file():
+        raise ConfigError(f"no file {path}; a {kind} of your own is named as FILE.py:Class")
+    try:
+        return _run_file(path.resolve(), path.stat().st_mtime_ns)
+    except SlimError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+@cache
+def _run_file(path: Path, changed_ns: int) -> ModuleType:
+    name = f"slim_plugin_{path.stem}_{sha256(f'{path}{changed_ns}'.encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look a class's module up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
