@@ -18,7 +18,7 @@ from slimsched.jobs.execution.slurm.controller import SlurmController
 from slimsched.jobs.execution.slurm.dry_run import DryRunClient
 from slimsched.jobs.execution.slurm.note import Request
 from slimsched.jobs.execution.slurm.observation import Clock, observe
-from slimsched.jobs.scheduling.policies import policy_named
+from slimsched.jobs.execution.policies import POLICIES
 from slimsched.jobs.traces.known_models import TRAINING_MODELS
 
 
@@ -38,7 +38,7 @@ def main() -> None:
         submit_s = (time.perf_counter() - begin_s) / jobs
         dry = SlurmController(
             client=DryRunClient(client),
-            policy=policy_named("dally"),
+            policy=POLICIES.make("dally"),
             fabric=fabric_named("congested"),
             models=TRAINING_MODELS,
         )

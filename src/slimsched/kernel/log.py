@@ -81,6 +81,13 @@ class LogWriter:
             self._entries += 1
             self._line((now_s, machine, event, commands))
 
+    def flush(self) -> None:
+        """Bring what was observed so far to the file, so that a killed process loses nothing."""
+        self._file.write(self._buffer)
+        self._buffer.clear()
+        self._file.flush()
+        self._raw.flush()
+
     def close(self) -> None:
         """Write the last line and close the file; a second call does nothing."""
         if self._raw.closed:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.execution.simulated.comparison import JobSetting, build
-from slimsched.jobs.learning.order import SHIFTS, Features, LearnedOrder
 from slimsched.jobs.scheduling.job_state import JobState
+from slimsched.jobs.scheduling.policies.learned_order import SHIFTS, Features, LearnedOrder
 from slimsched.jobs.telemetry.runs import JobHistory, histories
 
 Values = NDArray[np.float64]
@@ -86,7 +86,7 @@ def run_episode(
 ) -> Episode:
     """Simulate prepared jobs under an exploring order."""
     order = ExploringOrder(weights, rng)
-    found = histories(build("rl", jobs, setting, 0, lambda name: order).run())
+    found = histories(build(order, jobs, setting, 0).run())
     decisions = order.decisions
     own_s, others_s = delays_s(decisions, found, setting.topology.gpus)
     return Episode(

@@ -21,7 +21,7 @@ from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.topology import Machine
 from slimsched.jobs.execution.simulated.comparison import JobSetting, build, prepare
 from slimsched.jobs.learning.episode import Episode, run_episode
-from slimsched.jobs.learning.order import SHIFTS, Features, LearnedOrder
+from slimsched.jobs.scheduling.policies.learned_order import SHIFTS, Features, LearnedOrder
 from slimsched.jobs.telemetry.runs import histories
 from slimsched.jobs.traces.generator import generate_jobs
 from slimsched.kernel.errors import ConfigError
@@ -178,11 +178,7 @@ class JobTrainer:
 
     def _jct_s(self, seed: int, weights: dict[str, Values] | None) -> float:
         jobs, setting = self._windows(seed)
-        simulation = (
-            build("dally", jobs, setting, 0)
-            if weights is None
-            else build("rl", jobs, setting, 0, lambda name: LearnedOrder(weights))
-        )
+        simulation = build("dally" if weights is None else LearnedOrder(weights), jobs, setting, 0)
         return float(np.mean([history.jct_s for history in histories(simulation.run()).values()]))
 
     def _collect(self) -> list[Episode]:

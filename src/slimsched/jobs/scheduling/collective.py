@@ -5,7 +5,6 @@
 Ours, after the ring all-reduce of the literature; tests hold it within 15 % of ASTRA-sim's figures.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from slimsched.jobs.domain.fabric import Fabric
@@ -32,19 +31,6 @@ class CommTimes(NamedTuple):
     def total_s(self, nic_sharing: float = 1.0, uplink_sharing: float = 1.0) -> float:
         """Seconds of one all-reduce when its links are shared with so many others."""
         return max(self.machine_s, self.nic_s * nic_sharing, self.uplink_s * uplink_sharing) + self.latency_s
-
-
-def ring_s(
-    size_bytes: float, dimensions: Iterable[tuple[int, float]], *, kappa: float, latency_s: float
-) -> float:
-    """All-reduce over nested rings (members, bytes/s), one rail for every member of the inner ones."""
-    worst, latency, shard = 0.0, 0.0, size_bytes
-    for members, bytes_per_s in dimensions:
-        if members > 1:
-            worst = max(worst, 2 * (members - 1) / members * shard / bytes_per_s)
-            latency += 2 * (members - 1) * latency_s
-            shard /= members
-    return kappa * worst + latency
 
 
 def comm_times(size_bytes: float, shape: Shape, fabric: Fabric, *, machines_per_rack: int) -> CommTimes:

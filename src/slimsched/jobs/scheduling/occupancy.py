@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 
 from slimsched.jobs.domain.placement import Placement, Tier
 from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.scheduling.claim import Claim
-from slimsched.jobs.scheduling.claims import Claims
+from slimsched.jobs.scheduling.claims import Claim, Claims
 from slimsched.jobs.scheduling.commands import Command, PreemptJob, StartJob
 from slimsched.jobs.scheduling.evictable import Evictable
 from slimsched.jobs.scheduling.free_gpus import FreeGpus

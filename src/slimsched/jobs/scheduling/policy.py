@@ -18,7 +18,6 @@ Timers = tuple[float, float]
 class Policy:
     """First come, first served; whoever fits runs; nobody waits for a better place."""
 
-    name = "policy"
     blocking: ClassVar[bool] = False
     """Whether nobody may pass a job that does not fit."""
     preempts: ClassVar[bool] = False

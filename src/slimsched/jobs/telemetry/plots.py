@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.telemetry.occupancy import rack_occupancy
+from slimsched.jobs.telemetry.arrays import rack_occupancy
 from slimsched.jobs.telemetry.runs import JobHistory
 from slimsched.jobs.telemetry.summary import JobSummary
 from slimsched.kernel.errors import SlimError
