@@ -4,7 +4,8 @@
     PYTHONPATH=build/compiled slim jobs compare ...
 
 The source stays as it is, and the compiled copy gives the same logs. This needs a C compiler, `mypy` and
-`setuptools` (the `dev` extra installs the last two). Compile again when the source changes.
+`setuptools` (the `dev` extra installs the last two). Compile again when the source changes. Training an order
+(`slim jobs train`) needs the source as it is.
 """
 
 import shutil
@@ -37,11 +38,7 @@ MODULES = [f"slimsched/jobs/scheduling/{name}.py" for name in JOBS] + [
     "slimsched/jobs/execution/simulated/shared_links.py",
     "slimsched/kernel/timeline.py",
 ]
-OPEN_CLASSES = {
-    "policy.py": "Policy",
-    "tuner.py": "Tuner",
-    "policies/learned_order.py": "LearnedOrder",
-}
+OPEN_CLASSES = {"policy.py": "Policy", "tuner.py": "Tuner"}
 """Classes that have subclasses in modules we do not compile."""
 OPEN = "import mypy_extensions\n\n\n@mypy_extensions.mypyc_attr(allow_interpreted_subclasses=True)"
 SETUP = """\

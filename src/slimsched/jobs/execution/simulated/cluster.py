@@ -56,9 +56,8 @@ class SimulatedJobs:
         self._wake_s = inf
         self._left = len(self._jobs)
         self._progress: Callable[[int], None] | None = None
-        # at equal times arrivals come first, then failures, then what follows from them
-        for job in sorted(jobs, key=attrgetter("arrival_s")):
-            self._timeline.at(job.arrival_s, self._deliver, JobSubmitted(job=job))
+        self._arrivals = sorted(jobs, key=attrgetter("arrival_s"))
+        self._arrived = 0
         for failure in failures:
             self._timeline.at(failure.at_s, self._lose_machine, failure.machine)
             self._timeline.at(failure.at_s + failure.repair_s, self._regain_machine, failure.machine)
@@ -71,12 +70,21 @@ class SimulatedJobs:
     def run(self, *, until_s: float = inf, progress: Callable[[int], None] | None = None) -> list[JobEntry]:
         """Run until all jobs are done, or until a time; returns the log."""
         self._progress = progress
-        timeline = self._timeline
+        timeline, arrivals = self._timeline, self._arrivals
         while self._left:
             next_s = timeline.next_s()
-            if next_s > until_s or next_s == inf:
+            # arrivals stay off the timeline, which keeps it short; at equal times they go first
+            if self._arrived < len(arrivals) and arrivals[self._arrived].arrival_s <= next_s:
+                job = arrivals[self._arrived]
+                if job.arrival_s > until_s:
+                    break
+                self._arrived += 1
+                timeline.now_s = job.arrival_s
+                self._deliver(JobSubmitted(job=job))
+            elif next_s <= until_s and next_s < inf:
+                timeline.advance()
+            else:
                 break
-            timeline.advance()
         return self.log
 
     def _deliver(self, event: Event) -> None:
