@@ -24,7 +24,7 @@ class Claim:
         self.missing_total = sum(self.missing.values())
 
     def take(self, machine: str, free: int) -> int:
-        """Hold up to so many GPUs of a machine; returns how many were taken."""
+        """Hold what the claim misses of a machine with `free` GPUs; returns how many it took."""
         gpus = min(self.missing.get(machine, 0), free)
         if gpus:
             self.missing[machine] -= gpus

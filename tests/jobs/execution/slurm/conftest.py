@@ -78,6 +78,12 @@ class Site:
         conf = f"--conf={self.cluster.conf}"
         return subprocess.run([SLIM, "jobs", command[0], conf, *command[1:]], capture_output=True, text=True)
 
+    def stop_slurmctld(self) -> None:
+        """End slurmctld as an operator would: it saves its state."""
+        pid = int((self.cluster.folder / "slurmctld.pid").read_text())
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: pid not in self.cluster.processes(), "slurmctld is gone", timeout_s=10)
+
     def jobs(self) -> dict[str, SlurmJob]:
         """Our gangs as Slurm has them."""
         return {job.id: job for job in self.client.jobs() if job.id in self.gangs}

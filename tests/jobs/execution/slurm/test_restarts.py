@@ -34,7 +34,7 @@ def test_a_killed_controller_and_a_restarted_slurmctld_lose_and_double_nothing(s
         lambda: site.output().count("the controller starts") == 2 and site.count(Status.GONE) >= 10,
         "the second controller carries on",
     )
-    site.cluster.stop_controller()
+    site.stop_slurmctld()
     site.wait(lambda: "does not answer" in site.output(), "the controller notices that slurmctld is away")
     site.cluster.start_controller()
     site.wait(lambda: second.poll() is not None, "no gang is left", timeout_s=120)

@@ -24,7 +24,7 @@ from slimsched.jobs.scheduling.events import (
 from slimsched.jobs.scheduling.scheduler import JobScheduler
 from slimsched.jobs.scheduling.sensitivity import Sensitivity
 from slimsched.jobs.telemetry.entries import JobEntry
-from slimsched.kernel.timeline import Timeline
+from slimsched.kernel.timeline import Action, Timeline
 from slimsched.kernel.wake import Wake, WakeAt
 
 PACE_TOLERANCE = 0.005
@@ -47,6 +47,7 @@ class SimulatedJobs:
         self.sensitivity = sensitivity
         self.log: list[JobEntry] = []
         self._timeline = Timeline()
+        self._on_finish: Action = self._finish  # bound once: it is scheduled most often
         self._links = SharedLinks(sensitivity)
         self._checkpoint = checkpoint or Checkpoint()
         self._jobs = {job.id: job for job in jobs}
@@ -130,7 +131,7 @@ class SimulatedJobs:
         self._running[job_id] = gang
         neighbours = self._links.join(gang)
         if neighbours is None:
-            self._timeline.at(gang.finish_s(), self._finish, (gang, 0))
+            self._timeline.at(gang.finish_s(), self._on_finish, (gang, 0))
         else:
             self._settle(neighbours, now_s, new=gang)
 
@@ -171,9 +172,10 @@ class SimulatedJobs:
         for gang in gangs:
             gang.advance(now_s)
         self._links.settle(gangs)
+        timeline, on_finish = self._timeline, self._on_finish
         for gang, old_s in zip(gangs, before, strict=True):
             if gang is new or abs(gang.iteration_s - old_s) > PACE_TOLERANCE * old_s:
                 gang.version += 1
-                self._timeline.at(gang.finish_s(), self._finish, (gang, gang.version))
+                timeline.at(gang.finish_s(), on_finish, (gang, gang.version))
             else:
                 gang.iteration_s = old_s

@@ -87,7 +87,7 @@ class Dally(Policy):
         gain = self.tuner.slowdown(job, job.tier) / self.tuner.slowdown(job, to) - 1.0
         return gain * self.tuner.residual_s(job.service_s(now_s)) > MOVE_MARGIN * MOVE_COST_S
 
-    def should_part(self, job: JobState, others: int, now_s: float) -> bool:
+    def should_separate(self, job: JobState, others: int, now_s: float) -> bool:
         """Move when the waiting for each other outweighs the checkpoint."""
         if now_s - job.since_s < self.min_run_s:
             return False
