@@ -4,7 +4,8 @@
     PYTHONPATH=build/compiled slim jobs compare ...
 
 The source stays as it is, and the compiled copy gives the same logs. This needs a C compiler, `mypy` and
-`setuptools` (the `dev` extra installs the last two). Compile again when the source changes.
+`setuptools` (the `dev` extra installs the last two). Compile again when the source changes. Training an order
+(`slim jobs train`) needs the source as it is.
 """
 
 import shutil
@@ -14,7 +15,6 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "slimsched"
 JOBS = (
-    "claim",
     "claims",
     "collective",
     "delay",
@@ -23,6 +23,7 @@ JOBS = (
     "job_state",
     "occupancy",
     "policies/dally",
+    "policies/learned_order",
     "policy",
     "preemption",
     "reservation",
@@ -35,6 +36,7 @@ JOBS = (
 MODULES = [f"slimsched/jobs/scheduling/{name}.py" for name in JOBS] + [
     "slimsched/jobs/execution/simulated/cluster.py",
     "slimsched/jobs/execution/simulated/shared_links.py",
+    "slimsched/kernel/timeline.py",
 ]
 OPEN_CLASSES = {"policy.py": "Policy", "tuner.py": "Tuner"}
 """Classes that have subclasses in modules we do not compile."""
@@ -55,7 +57,7 @@ def main(folder: Path) -> None:
     shutil.copytree(SOURCE.parents[1] / "configs", folder / "slimsched" / "configs")
     for module, name in OPEN_CLASSES.items():
         path = folder / "slimsched" / "jobs" / "scheduling" / module
-        path.write_text(path.read_text().replace(f"\nclass {name}:", f"\n{OPEN}\nclass {name}:"))
+        path.write_text(path.read_text().replace(f"\nclass {name}", f"\n{OPEN}\nclass {name}", 1))
     (folder / "setup.py").write_text(SETUP.format(modules=MODULES))
     subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=folder, check=True)
     shutil.rmtree(folder / "build")

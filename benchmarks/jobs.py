@@ -1,4 +1,4 @@
-"""How fast the job simulator is, with 20,000 jobs like the ones in the Helios trace on 512 GPUs.
+"""How fast the job simulator is, with 20,000 jobs like those of the Helios trace on 512 GPUs.
 
     python benchmarks/jobs.py
     python benchmarks/compile_jobs.py build/compiled && PYTHONPATH=build/compiled python benchmarks/jobs.py

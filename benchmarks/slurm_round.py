@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 
 from slimsched.jobs.domain.fabric import fabric_named
+from slimsched.jobs.execution.setting import SchedulerSetting
 from slimsched.jobs.execution.slurm import preflight
 from slimsched.jobs.execution.slurm.cluster import ThrowAwaySlurm
 from slimsched.jobs.execution.slurm.controller import SlurmController
-from slimsched.jobs.execution.slurm.dry_run import DryRunClient
 from slimsched.jobs.execution.slurm.note import Request
 from slimsched.jobs.execution.slurm.observation import Clock, observe
-from slimsched.jobs.scheduling.policies import policy_named
+from slimsched.jobs.execution.slurm.preview import DryRunClient
 from slimsched.jobs.traces.known_models import TRAINING_MODELS
 
 
@@ -39,9 +39,13 @@ def main() -> None:
         submit_s = (time.perf_counter() - begin_s) / jobs
         dry = SlurmController(
             client=DryRunClient(client),
-            policy=policy_named("dally"),
-            fabric=fabric_named("congested"),
-            models=TRAINING_MODELS,
+            setting=SchedulerSetting(
+                engine="slurm",
+                policy="dally",
+                cluster="slurm",
+                fabric=fabric_named("congested"),
+                models=TRAINING_MODELS,
+            ),
         )
         looks, rounds = [], []
         for _ in range(10):

@@ -80,7 +80,6 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim jobs explain": Run("--jobs 60"),
     "slim jobs models": Run(),
     "slim jobs train": Run("--updates 1 --jobs 200 --cluster racks-64"),
-    "slim jobs export-kubernetes": Run(),
     **dict.fromkeys([f"slim jobs {name}" for name in ("run", "submit", "why", "victims")], SLURM),
     **dict.fromkeys(["slim jobs slurm-up", "slim jobs slurm-down", "scripts/local-slurm"], SLURM),
     "slim model pareto": Run(),

@@ -1,24 +1,33 @@
 """Jobs, clusters and simulations the job tests share."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import strategies as st
 
 from slimsched.jobs.domain.fabric import FABRICS
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.topology import Topology
+from slimsched.jobs.execution.policies import POLICIES
 from slimsched.jobs.execution.simulated.cluster import SimulatedJobs
 from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
 from slimsched.jobs.scheduling.policy import Policy
 from slimsched.jobs.scheduling.scheduler import JobScheduler
 from slimsched.jobs.scheduling.sensitivity import Sensitivity
+from slimsched.jobs.telemetry.entries import JobEntry
 from slimsched.jobs.traces.known_models import MEASURED, TRAINING_MODELS
 
 DATA = os.environ.get("SLIM_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="set SLIM_DATA to the data folder to run this test")
+OWN = f"{Path(__file__).parent / 'own_policy.py'}:LargestFirst:patience_s=500"
+"""A policy from a file."""
+EXAMPLES = {"manual": "manual:machine_s=1000:rack_s=5000"}
+"""Specs of policies that cannot do without options."""
+SPECS = [*(EXAMPLES.get(name, name) for name in POLICIES.names()), OWN]
+"""One spec for every policy there is."""
 SMALL = Topology.grid(racks=2, machines_per_rack=2, gpus_per_machine=4)
 
 
@@ -57,6 +66,19 @@ def simulation(
     return SimulatedJobs(
         scheduler=machine, sensitivity=sensitivity, jobs=jobs, failures=failures, checkpoint=checkpoint
     )
+
+
+def news(entries: Iterable[JobEntry]) -> Iterator[tuple[float, msgspec.Struct]]:
+    """Each event, and after it each of its commands, with the time."""
+    for now_s, event, commands in entries:
+        yield now_s, event
+        for command in commands:
+            yield now_s, command
+
+
+def encode(entries: Iterable[JobEntry]) -> bytes:
+    """Entries as bytes, to compare runs by."""
+    return msgspec.json.encode(list(entries))
 
 
 @st.composite

@@ -51,7 +51,9 @@ def test_simulate_writes_a_log_and_a_picture(tmp_path) -> None:
     log, plot = tmp_path / "run.jsonl", tmp_path / "run.png"
     found = json.loads(run("simulate", *SMALL, "--log", str(log), "--plot", str(plot), "--json"))
     assert found["jobs"] == 40
-    assert len([json.loads(line) for line in log.read_text().splitlines()]) >= 120
+    header, *entries, ending = [json.loads(line) for line in log.read_text().splitlines()]
+    assert header["kind"] == "jobs"
+    assert len(entries) == ending["entries"] == found["events"] >= 80
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 

@@ -8,17 +8,16 @@ from hypothesis import given, settings
 from typer.testing import CliRunner
 
 from jobs.scheduling.test_policies import check
-from jobs.workloads import SMALL, job, job_lists, simulation
+from jobs.workloads import SMALL, encode, job, job_lists, simulation
 from slimsched.cli.jobs.app import app
 from slimsched.jobs.domain.job import Job
+from slimsched.jobs.execution.order_file import write_order
+from slimsched.jobs.execution.policies import POLICIES
 from slimsched.jobs.execution.simulated.comparison import JobSetting
 from slimsched.jobs.learning.checkpoint import resume_training, save_training
 from slimsched.jobs.learning.episode import Decision, delays_s
-from slimsched.jobs.learning.order import SHIFTS, Features, LearnedOrder
 from slimsched.jobs.learning.ppo import JobTrainer, JobTraining
-from slimsched.jobs.learning.registry import make_policy, write_order
-from slimsched.jobs.scheduling.policies import POLICIES, policy_named
-from slimsched.jobs.telemetry.log import encode
+from slimsched.jobs.scheduling.policies.learned_order import SHIFTS, Features, LearnedOrder
 from slimsched.jobs.telemetry.runs import histories
 from slimsched.kernel.errors import SlimError
 from slimsched.kernel.ppo import UpdateOptions
@@ -57,16 +56,7 @@ def weights(rng: np.random.Generator | None = None) -> dict[str, np.ndarray]:
 @given(jobs=job_lists())
 def test_zero_weights_are_dally(jobs) -> None:
     learned = simulation(LearnedOrder(weights()), jobs).run()
-    assert encode(learned) == encode(simulation(policy_named("dally"), jobs).run())
-
-
-@pytest.mark.parametrize("name", ["rl", *POLICIES])
-@settings(max_examples=5, deadline=None)
-@given(jobs=job_lists())
-def test_every_name_makes_a_policy_that_keeps_the_contract(name, jobs) -> None:
-    log = simulation(make_policy(name), jobs).run()
-    check(log, jobs)
-    assert encode(log) == encode(simulation(make_policy(name), jobs).run())
+    assert encode(learned) == encode(simulation(POLICIES.make("dally"), jobs).run())
 
 
 @settings(max_examples=12, deadline=None)
@@ -77,16 +67,16 @@ def test_whatever_the_weights_the_contract_holds(jobs) -> None:
 
 
 def test_probabilities_do_not_depend_on_when_they_are_asked_for() -> None:
-    policy = make_policy("rl")
+    policy = POLICIES.make("rl")
     assert isinstance(policy, LearnedOrder)
     first = policy.probabilities(NOTHING)
     assert first.sum() == pytest.approx(1.0)
-    assert (first == make_policy("rl").probabilities(NOTHING)).all()
+    assert (first == POLICIES.make("rl").probabilities(NOTHING)).all()
 
 
 def test_a_decision_costs_its_own_delay_and_that_of_the_others() -> None:
     jobs = [job(name, 16, service_s=100.0, model="") for name in ("first", "second", "third")]
-    found = histories(simulation(policy_named("fifo"), jobs).run())
+    found = histories(simulation(POLICIES.make("fifo"), jobs).run())
     decisions = [
         Decision(
             job_id=name,
@@ -129,7 +119,7 @@ def test_an_order_is_trained_and_compared_from_the_command_line(tmp_path) -> Non
     small = ["--cluster", "racks-64", "--jobs", "60"]
     told = CliRunner().invoke(app, ["train", *small, "--updates", "1", "--out", str(out), "--json"])
     assert json.loads(told.stdout)["written"] == str(out)
-    policies = f"rl,dally,rl:{out}"
+    policies = f"rl,dally,rl:{out},rl:file={out}"
     rows = CliRunner().invoke(app, ["compare", *small, "--policies", policies, "--workers", "1", "--json"])
     assert [row["policy"] for row in json.loads(rows.stdout)] == policies.split(",")
 
@@ -148,11 +138,5 @@ def test_an_order_that_cannot_be_read_is_refused_in_one_line(tmp_path) -> None:
     write_order(bent, {"input.weight": np.zeros((2, 2))}, {})
     for name in (f"rl:{tmp_path}/none.json", f"rl:{bent}", "best"):
         with pytest.raises(SlimError) as caught:
-            make_policy(name)
+            POLICIES.make(name)
         assert "\n" not in str(caught.value)
-
-
-def test_every_entry_of_a_log_keeps_its_own_time() -> None:
-    log = simulation(policy_named("dally"), [job("a", 16), job("b", 16)]).run()
-    times = [json.loads(line)["now_s"] for line in encode(log).splitlines()]
-    assert times == [now_s for now_s, _ in log]

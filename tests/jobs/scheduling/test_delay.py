@@ -3,14 +3,14 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.workloads import SMALL, job, job_lists, scheduler, simulation
+from jobs.workloads import SMALL, encode, job, job_lists, news, scheduler, simulation
 from slimsched.jobs.domain.placement import Tier
-from slimsched.jobs.scheduling.commands import StartJob, WakeAt
-from slimsched.jobs.scheduling.events import JobFinished, JobSubmitted, Wake
-from slimsched.jobs.scheduling.policies import policy_named
-from slimsched.jobs.scheduling.policies.dally import Dally, manual_timers
+from slimsched.jobs.execution.policies import POLICIES, manual
+from slimsched.jobs.scheduling.commands import StartJob
+from slimsched.jobs.scheduling.events import JobFinished, JobSubmitted
+from slimsched.jobs.scheduling.policies.dally import Dally
 from slimsched.jobs.scheduling.tuner import BenefitTuner, FixedTimers, Situation, Tuner
-from slimsched.jobs.telemetry.log import encode
+from slimsched.kernel.wake import Wake, WakeAt
 
 
 def fill(machine, names_and_gpus) -> None:
@@ -26,7 +26,7 @@ def starts(commands) -> list[StartJob]:
 
 
 def test_a_job_holds_out_for_its_machine_then_its_rack_then_the_network() -> None:
-    machine = scheduler(manual_timers(100.0, 300.0))
+    machine = scheduler(manual(100.0, 300.0))
     fill(machine, [("a", 3), ("b", 3), ("c", 3), ("d", 3)])
     commands = machine.handle(JobSubmitted(job=job("gang", 3)), now_s=10.0)
     assert not starts(commands)
@@ -41,7 +41,7 @@ def test_a_job_holds_out_for_its_machine_then_its_rack_then_the_network() -> Non
 
 
 def test_the_clock_runs_from_the_first_declined_offer_not_from_arrival() -> None:
-    machine = scheduler(manual_timers(100.0, 300.0))
+    machine = scheduler(manual(100.0, 300.0))
     fill(machine, [("a", 4), ("b", 4), ("c", 4), ("d", 4)])
     assert not starts(machine.handle(JobSubmitted(job=job("gang", 3)), now_s=0.0))
     assert machine.explain("gang", now_s=5000.0).declined_offers == 0
@@ -50,7 +50,7 @@ def test_the_clock_runs_from_the_first_declined_offer_not_from_arrival() -> None
 
 
 def test_a_closer_offer_is_taken_at_once() -> None:
-    machine = scheduler(manual_timers(100.0, 300.0))
+    machine = scheduler(manual(100.0, 300.0))
     fill(machine, [("a", 3), ("b", 3), ("c", 3), ("d", 3)])
     machine.handle(JobSubmitted(job=job("gang", 4)), now_s=10.0)
     (start,) = starts(machine.handle(JobFinished(job_id="c"), now_s=20.0))
@@ -58,7 +58,7 @@ def test_a_closer_offer_is_taken_at_once() -> None:
 
 
 def test_a_gang_larger_than_a_machine_has_no_machine_timer() -> None:
-    machine = scheduler(manual_timers(100.0, 300.0))
+    machine = scheduler(manual(100.0, 300.0))
     fill(machine, [("a", 3), ("b", 3), ("c", 3), ("d", 3)])
     machine.handle(JobFinished(job_id="a"), now_s=1.0)
     machine.handle(JobSubmitted(job=job("gang", 6)), now_s=10.0)
@@ -70,23 +70,23 @@ def test_a_gang_larger_than_a_machine_has_no_machine_timer() -> None:
 @settings(max_examples=25, deadline=None)
 @given(jobs=job_lists())
 def test_timers_of_zero_equal_no_wait(jobs) -> None:
-    zero = simulation(manual_timers(0.0, 0.0), jobs).run()
-    assert encode(zero) == encode(simulation(policy_named("no-wait"), jobs).run())
+    zero = simulation(manual(0.0, 0.0), jobs).run()
+    assert encode(zero) == encode(simulation(POLICIES.make("no-wait"), jobs).run())
 
 
 @settings(max_examples=25, deadline=None)
 @given(jobs=job_lists())
 def test_endless_timers_equal_fully_consolidated(jobs) -> None:
     endless = simulation(Dally(FixedTimers(1e18, 1e18)), jobs).run()
-    full = simulation(policy_named("fully-consolidated"), jobs).run()
-    assert starts([e for _, e in endless]) == starts([e for _, e in full])
+    full = simulation(POLICIES.make("fully-consolidated"), jobs).run()
+    assert starts([e for _, e in news(endless)]) == starts([e for _, e in news(full)])
 
 
 @settings(max_examples=25, deadline=None)
 @given(jobs=job_lists(largest=1), rack_s=st.floats(0.0, 1e5), more_s=st.floats(0.0, 1e5))
 def test_jobs_of_one_gpu_do_not_depend_on_timers(jobs, rack_s, more_s) -> None:
-    timed = simulation(manual_timers(rack_s, rack_s + more_s), jobs).run()
-    assert encode(timed) == encode(simulation(policy_named("no-wait"), jobs).run())
+    timed = simulation(manual(rack_s, rack_s + more_s), jobs).run()
+    assert encode(timed) == encode(simulation(POLICIES.make("no-wait"), jobs).run())
 
 
 def test_the_benefit_tuner_lets_sensitive_jobs_wait_longer() -> None:

@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.workloads import SMALL, job_lists, simulation
+from jobs.workloads import SMALL, SPECS, encode, job_lists, news, simulation
 from slimsched.jobs.domain.placement import gpus_in
+from slimsched.jobs.execution.policies import POLICIES
 from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
 from slimsched.jobs.scheduling.commands import PreemptJob, StartJob
 from slimsched.jobs.scheduling.events import JobFinished, JobPreempted
-from slimsched.jobs.scheduling.policies import POLICIES, policy_named
-from slimsched.jobs.telemetry.log import encode
 from slimsched.kernel.errors import SlimError
 
 CAPACITY = {machine.name: machine.gpus for machine in SMALL.machines}
@@ -24,8 +23,8 @@ def check(log, jobs) -> None:
     used: Counter[str] = Counter()
     where: dict[str, tuple] = {}
     finished: Counter[str] = Counter()
-    assert [at_s for at_s, _ in log] == sorted(at_s for at_s, _ in log)
-    for _, entry in log:
+    assert [entry[0] for entry in log] == sorted(entry[0] for entry in log)
+    for _, entry in news(log):
         if isinstance(entry, StartJob):
             assert entry.job_id not in where
             assert gpus_in(entry.placement) == by_id[entry.job_id].gpus
@@ -40,14 +39,14 @@ def check(log, jobs) -> None:
     assert finished == dict.fromkeys(by_id, 1)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", SPECS)
 @settings(max_examples=12, deadline=None)
 @given(jobs=job_lists())
 def test_gangs_are_whole_gpus_single_and_every_job_finishes_once(name, jobs) -> None:
-    check(simulation(policy_named(name), jobs).run(), jobs)
+    check(simulation(POLICIES.make(name), jobs).run(), jobs)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", SPECS)
 @settings(max_examples=6, deadline=None)
 @given(
     jobs=job_lists(),
@@ -59,7 +58,7 @@ def test_lost_machines_lose_no_job(name, jobs, at_s, repair_s) -> None:
         Failure(machine=machine.name, at_s=when, repair_s=repair_s)
         for machine, when in zip(SMALL.machines, at_s, strict=True)
     ]
-    driven = simulation(policy_named(name), jobs, failures=failures)
+    driven = simulation(POLICIES.make(name), jobs, failures=failures)
     check(driven.run(), jobs)
     books = driven.scheduler
     assert not books.jobs
@@ -76,41 +75,38 @@ def test_lost_machines_lose_no_job(name, jobs, at_s, repair_s) -> None:
 @given(jobs=job_lists())
 def test_a_job_is_preempted_only_for_one_that_then_starts(name, jobs) -> None:
     save_s = 30.0
-    log = simulation(policy_named(name), jobs, checkpoint=Checkpoint(save_s=save_s)).run()
-    starts = {(at_s, entry.job_id) for at_s, entry in log if isinstance(entry, StartJob)}
-    for at_s, entry in log:
+    log = simulation(POLICIES.make(name), jobs, checkpoint=Checkpoint(save_s=save_s)).run()
+    starts = {(at_s, entry.job_id) for at_s, entry in news(log) if isinstance(entry, StartJob)}
+    for at_s, entry in news(log):
         if isinstance(entry, PreemptJob):
             waiting = entry.reason.removeprefix("makes room for job ")
             who = entry.job_id if waiting == entry.reason else waiting
             assert any(job_id == who and at_s <= when <= at_s + save_s for when, job_id in starts)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", SPECS)
 @settings(max_examples=5, deadline=None)
 @given(jobs=job_lists())
 def test_the_same_jobs_give_the_same_log(name, jobs) -> None:
-    first = encode(simulation(policy_named(name), jobs).run())
-    assert first == encode(simulation(policy_named(name), jobs).run())
+    first = encode(simulation(POLICIES.make(name), jobs).run())
+    assert first == encode(simulation(POLICIES.make(name), jobs).run())
 
 
 @settings(max_examples=15, deadline=None)
 @given(jobs=job_lists())
 def test_a_log_replayed_into_a_fresh_scheduler_gives_the_same_commands(jobs) -> None:
-    driven = simulation(policy_named("dally"), jobs)
+    driven = simulation(POLICIES.make("dally"), jobs)
     log = driven.run()
-    fresh = simulation(policy_named("dally"), jobs).scheduler
-    expected: list[object] = []
-    for at_s, entry in log:
-        if type(entry).__module__.endswith("events"):
-            assert expected == []
-            expected = list(fresh.handle(entry, now_s=at_s))
-        else:
-            assert entry == expected.pop(0)
+    fresh = simulation(POLICIES.make("dally"), jobs).scheduler
+    for at_s, event, commands in log:
+        assert fresh.handle(event, now_s=at_s) == commands
 
 
-@pytest.mark.parametrize("name", ["best", "manual:1", "manual:5:1", "manual:a:b"])
+@pytest.mark.parametrize(
+    "name", ["best", "manual:1", "manual:5:1", "manual:a:b", "manual:rack_s=1", "manual:1:2:3", "fifo:1"]
+)
 def test_an_unknown_policy_is_refused_in_one_line(name) -> None:
     with pytest.raises(SlimError) as caught:
-        policy_named(name)
+        POLICIES.make(name)
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -5,6 +5,7 @@ import pytest
 from jobs.workloads import SMALL, job, scheduler, simulation
 from slimsched.jobs.domain.placement import Tier
 from slimsched.jobs.domain.topology import Topology
+from slimsched.jobs.execution.policies import POLICIES
 from slimsched.jobs.scheduling.commands import PreemptJob, StartJob
 from slimsched.jobs.scheduling.demand import DemandError
 from slimsched.jobs.scheduling.events import (
@@ -15,12 +16,11 @@ from slimsched.jobs.scheduling.events import (
     NodeDown,
     NodeUp,
     StartFailed,
-    Wake,
 )
-from slimsched.jobs.scheduling.policies import policy_named
 from slimsched.jobs.scheduling.policy import Policy
 from slimsched.jobs.telemetry.runs import histories
 from slimsched.kernel.errors import SlimError
+from slimsched.kernel.wake import Wake
 
 
 def kinds(commands, kind) -> list:
@@ -29,7 +29,7 @@ def kinds(commands, kind) -> list:
 
 
 def test_strict_fifo_lets_nobody_pass() -> None:
-    machine = scheduler(policy_named("fifo"))
+    machine = scheduler(POLICIES.make("fifo"))
     machine.handle(JobSubmitted(job=job("a", 10)), now_s=0.0)
     machine.handle(JobSubmitted(job=job("b", 10)), now_s=1.0)
     assert not kinds(machine.handle(JobSubmitted(job=job("c", 1)), now_s=2.0), StartJob)
@@ -39,7 +39,7 @@ def test_strict_fifo_lets_nobody_pass() -> None:
 
 
 def test_a_tenant_stays_within_its_quota_and_others_pass() -> None:
-    machine = scheduler(policy_named("fit-first"), quotas={"x": 4})
+    machine = scheduler(POLICIES.make("fit-first"), quotas={"x": 4})
     assert kinds(machine.handle(JobSubmitted(job=job("a", 4, tenant="x")), now_s=0.0), StartJob)
     assert not kinds(machine.handle(JobSubmitted(job=job("b", 1, tenant="x")), now_s=1.0), StartJob)
     assert "quota" in machine.explain("b", now_s=1.0).reason
@@ -49,13 +49,13 @@ def test_a_tenant_stays_within_its_quota_and_others_pass() -> None:
 
 @pytest.mark.parametrize(("gpus", "tenant"), [(17, ""), (0, ""), (5, "x")])
 def test_an_impossible_demand_is_refused_with_a_remedy(gpus, tenant) -> None:
-    machine = scheduler(policy_named("dally"), quotas={"x": 4})
+    machine = scheduler(POLICIES.make("dally"), quotas={"x": 4})
     with pytest.raises(DemandError, match=r"drop the job|raise the quota"):
         machine.handle(JobSubmitted(job=job("big", gpus, tenant=tenant)), now_s=0.0)
 
 
 def test_a_sensitive_gang_evicts_the_smallest_set_in_one_machine() -> None:
-    machine = scheduler(policy_named("dally"))
+    machine = scheduler(POLICIES.make("dally"))
     for name in ("a", "b", "c", "d"):
         machine.handle(JobSubmitted(job=job(name, 4)), now_s=0.0)
     commands = machine.handle(JobSubmitted(job=job("new", 4)), now_s=7200.0)
@@ -66,7 +66,7 @@ def test_a_sensitive_gang_evicts_the_smallest_set_in_one_machine() -> None:
 
 
 def test_nobody_is_evicted_when_the_gang_would_not_fit_then() -> None:
-    machine = scheduler(policy_named("dally"))
+    machine = scheduler(POLICIES.make("dally"))
     machine.handle(JobSubmitted(job=job("small", 1)), now_s=0.0)
     for name in ("b", "c", "d"):
         machine.handle(JobSubmitted(job=job(name, 4)), now_s=7000.0)
@@ -76,7 +76,7 @@ def test_nobody_is_evicted_when_the_gang_would_not_fit_then() -> None:
 
 
 def test_a_victim_that_finishes_first_makes_room_all_the_same() -> None:
-    machine = scheduler(policy_named("dally"))
+    machine = scheduler(POLICIES.make("dally"))
     for name in ("a", "b", "c", "d"):
         machine.handle(JobSubmitted(job=job(name, 4)), now_s=0.0)
     (preempt,) = kinds(machine.handle(JobSubmitted(job=job("new", 4)), now_s=7200.0), PreemptJob)
@@ -102,7 +102,7 @@ def test_a_starving_gang_gets_a_reservation_and_short_jobs_backfill_it() -> None
 
 
 def test_a_lost_machine_is_emptied_and_used_again_when_it_is_back() -> None:
-    machine = scheduler(policy_named("fit-first"))
+    machine = scheduler(POLICIES.make("fit-first"))
     machine.handle(JobSubmitted(job=job("a", 4)), now_s=0.0)
     (preempt,) = kinds(machine.handle(NodeDown(machine="r0m0"), now_s=10.0), PreemptJob)
     (start,) = kinds(machine.handle(JobPreempted(job_id=preempt.job_id, served_s=0.0), now_s=11.0), StartJob)
@@ -113,7 +113,7 @@ def test_a_lost_machine_is_emptied_and_used_again_when_it_is_back() -> None:
 
 
 def test_a_gang_does_not_move_to_a_machine_that_was_lost_meanwhile() -> None:
-    machine = scheduler(policy_named("gandiva"))
+    machine = scheduler(POLICIES.make("gandiva"))
     for name in ("a", "b", "c", "d"):
         machine.handle(JobSubmitted(job=job(name, 3, service_s=1e5)), now_s=0.0)
     machine.handle(JobSubmitted(job=job("gang", 2, service_s=1e5)), now_s=1.0)
@@ -127,11 +127,11 @@ def test_a_gang_does_not_move_to_a_machine_that_was_lost_meanwhile() -> None:
 
 def test_gangs_that_must_cross_racks_keep_off_each_others_uplinks() -> None:
     wide = Topology.grid(racks=4, machines_per_rack=1, gpus_per_machine=4)
-    calm = scheduler(policy_named("dally"), wide)
+    calm = scheduler(POLICIES.make("dally"), wide)
     calm.handle(JobSubmitted(job=job("a", 6)), now_s=0.0)
     (start,) = kinds(calm.handle(JobSubmitted(job=job("b", 6)), now_s=1.0), StartJob)
     assert {name for name, _ in start.placement} == {"r2m0", "r3m0"}
-    careless = scheduler(policy_named("fit-first"), wide)
+    careless = scheduler(POLICIES.make("fit-first"), wide)
     careless.handle(JobSubmitted(job=job("small", 1)), now_s=0.0)
     careless.handle(JobSubmitted(job=job("a", 6)), now_s=0.0)
     assert max(careless.free.crossing) == 1
@@ -139,7 +139,7 @@ def test_gangs_that_must_cross_racks_keep_off_each_others_uplinks() -> None:
 
 def test_gangs_that_share_uplinks_part_when_there_is_room() -> None:
     wide = Topology.grid(racks=5, machines_per_rack=1, gpus_per_machine=4)
-    machine = scheduler(policy_named("dally"), wide)
+    machine = scheduler(POLICIES.make("dally"), wide)
     for name in ("d", "e"):
         machine.handle(JobSubmitted(job=job(name, 4)), now_s=0.0)
     for name in ("a", "b"):
@@ -154,20 +154,20 @@ def test_gangs_that_share_uplinks_part_when_there_is_room() -> None:
 
 
 def test_a_start_that_failed_is_tried_again() -> None:
-    machine = scheduler(policy_named("fit-first"))
+    machine = scheduler(POLICIES.make("fit-first"))
     machine.handle(JobSubmitted(job=job("a", 4)), now_s=0.0)
     commands = machine.handle(StartFailed(job_id="a", reason="no answer"), now_s=1.0)
     assert kinds(commands, StartJob)[0].job_id == "a"
 
 
 def test_a_scheduler_rebuilt_from_what_runs_and_waits_goes_on_the_same_way() -> None:
-    first = scheduler(policy_named("fully-consolidated"))
+    first = scheduler(POLICIES.make("fully-consolidated"))
     jobs = [job("a", 4), job("b", 4), job("c", 4), job("d", 3), job("e", 4, at_s=5.0)]
     placed = {}
     for one in jobs:
         for start in kinds(first.handle(JobSubmitted(job=one), now_s=one.arrival_s), StartJob):
             placed[start.job_id] = start.placement
-    second = scheduler(policy_named("fully-consolidated"))
+    second = scheduler(POLICIES.make("fully-consolidated"))
     for one in jobs:
         if one.id in placed:
             second.handle(JobFoundRunning(job=one, placement=placed[one.id]), now_s=10.0)
@@ -179,7 +179,7 @@ def test_a_scheduler_rebuilt_from_what_runs_and_waits_goes_on_the_same_way() -> 
 
 
 def test_a_cancelled_waiting_job_is_forgotten() -> None:
-    machine = scheduler(policy_named("fit-first"))
+    machine = scheduler(POLICIES.make("fit-first"))
     machine.handle(JobSubmitted(job=job("a", 16)), now_s=0.0)
     machine.handle(JobSubmitted(job=job("b", 16)), now_s=1.0)
     machine.handle(JobFinished(job_id="b"), now_s=2.0)
@@ -189,7 +189,7 @@ def test_a_cancelled_waiting_job_is_forgotten() -> None:
 
 
 def test_a_waiting_job_says_why() -> None:
-    machine = scheduler(policy_named("manual:100:300"))
+    machine = scheduler(POLICIES.make("manual:100:300"))
     for name in ("a", "b", "c", "d"):
         machine.handle(JobSubmitted(job=job(name, 3)), now_s=0.0)
     machine.handle(JobSubmitted(job=job("gang", 4)), now_s=10.0)
@@ -203,7 +203,7 @@ def test_a_waiting_job_says_why() -> None:
 
 
 def test_early_and_repeated_wakes_do_no_harm() -> None:
-    machine = scheduler(policy_named("manual:100:300"))
+    machine = scheduler(POLICIES.make("manual:100:300"))
     for name in ("a", "b", "c", "d"):
         machine.handle(JobSubmitted(job=job(name, 3)), now_s=0.0)
     machine.handle(JobSubmitted(job=job("gang", 4)), now_s=10.0)

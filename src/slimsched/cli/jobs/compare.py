@@ -2,57 +2,59 @@
 
 import json
 import os
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import Progress
 
-from slimsched.cli.jobs import setting as options
-from slimsched.cli.jobs.simulate import COLUMNS
+from slimsched.cli.jobs.results import Results
+from slimsched.cli.jobs.table import print_rows
+from slimsched.cli.jobs.workload import Workload, progress_bar
+from slimsched.cli.options import AsJson, with_options
 from slimsched.kernel.errors import ConfigError
 
 if TYPE_CHECKING:
+    from slimsched.jobs.domain.job import Job
     from slimsched.jobs.execution.simulated.comparison import JobRow, JobSetting
-    from slimsched.jobs.telemetry.runs import JobHistory
-    from slimsched.jobs.telemetry.summary import JobSummary
 
 DEFAULT = "fifo,fit-first,srtf,tiresias,gandiva,themis,lwf,a-srpt,dally"
+WINDOWS = 4
+"""Generated jobs per job of a window, so that every seed finds a window of its own."""
 
 
-def compare(
-    trace: options.Trace = "generated",
-    policies: Annotated[str, typer.Option("--policies", help="Comma-separated names.")] = DEFAULT,
-    cluster: options.Cluster = "racks-512",
-    gpus: options.Gpus = None,
+class ComparedWorkload(Workload, frozen=True, kw_only=True):
+    """A workload under one or several networks and kinds of arrivals."""
+
     network: Annotated[
         str, typer.Option("--network", help="fast, oversubscribed, congested; comma-separated.")
-    ] = ("congested"),
-    arrivals: Annotated[
-        str, typer.Option("--arrivals", help="trace, batch, poisson; comma-separated.")
-    ] = "trace",
-    load: options.Load = 1.0,
-    jobs: options.Jobs = 3000,
-    seed: options.Seed = 0,
+    ] = "congested"
+    arrivals: Annotated[str, typer.Option("--arrivals", help="trace, batch, poisson; comma-separated.")] = (
+        "trace"
+    )
+    jobs: Annotated[
+        int, typer.Option("--jobs", help="Jobs to take from the trace, in a row; 0 takes all.", min=0)
+    ] = 3000
+
+
+@with_options
+def compare(
+    workload: ComparedWorkload,
+    results: Results,
+    policies: Annotated[str, typer.Option("--policies", help="Comma-separated; see below.")] = DEFAULT,
     seeds: Annotated[
         int, typer.Option("--seeds", help="Windows and model assignments; means and 95 % intervals.", min=1)
     ] = 1,
-    workers: Annotated[int, typer.Option("--workers", help="Processes; 0: one a core.", min=0)] = 0,
-    failures: options.Failures = 0.0,
-    quota: options.Quota = None,
-    models: options.Models = None,
-    data: options.Data = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the first seed to a PNG.")] = None,
-    out: options.Out = None,
-    as_json: options.AsJson = False,
+    workers: Annotated[int, typer.Option("--workers", help="Processes; 0: one per core.", min=0)] = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Compare policies on the same jobs.
 
-    Policies: fifo, fit-first, srtf, srsf, tiresias, gandiva, themis, lwf, a-srpt, scored, rl (or
-    rl:FILE, see slim jobs train), dally, and dally's ablations no-wait, fully-consolidated, mean-tuner and
-    manual:TM:TR (timers in seconds).
+    Policies: fifo, fit-first, srtf, srsf, tiresias, gandiva, themis, lwf, a-srpt, scored, dally, its
+    ablations no-wait, fully-consolidated, mean-tuner and manual:machine_s=SECONDS:rack_s=SECONDS, and rl or
+    rl:file=FILE (see slim jobs train). A policy of your own is FILE.py:Class, or the name of an entry point
+    of an installed package.
 
     Examples:
 
@@ -60,82 +62,81 @@ def compare(
 
       slim jobs compare --policies tiresias,dally --arrivals batch,poisson --network fast,congested
 
-      slim jobs compare --policies manual:43200:86400,dally --jobs 3000 --plot compare.png
+      slim jobs compare --policies manual:machine_s=43200:rack_s=86400,dally --plot compare.png
+
+      slim jobs compare --policies dally,my_policy.py:MyPolicy --jobs 500
 
       slim jobs compare --jobs 500 --out runs/policies && slim report runs/policies
     """
-    from slimsched.cli.jobs.table import print_rows
-    from slimsched.jobs.execution.simulated import comparison
-    from slimsched.jobs.learning.registry import make_policy
-
     names = [name.strip() for name in policies.split(",") if name.strip()]
     if not names:
         raise ConfigError("no policy given; name some with --policies, such as tiresias,dally")
-    topology = options.read_topology(cluster, gpus)
-    settings = [
-        options.make_setting(
-            topology,
-            network=net,
-            arrivals=kind,
-            load=load,
-            jobs=jobs,
-            failures=failures,
-            quota=quota,
-            models=models,
-        )
-        for net in network.split(",")
-        for kind in arrivals.split(",")
-    ]
-    read = options.read_trace(trace, data, seed, 4 * jobs, topology)  # room for a window a seed
-    with Progress(*COLUMNS, console=Console(stderr=True), disable=as_json, transient=True) as bar:
-        task = bar.add_task(f"simulating {trace}", total=len(names) * seeds * len(settings))
-        rows = comparison.compare(
-            read,
-            names,
-            settings,
-            seed=seed,
-            seeds=seeds,
-            workers=workers or os.cpu_count() or 1,
-            progress=lambda name: bar.update(task, advance=1, description=f"{name} done"),
-            make=make_policy,
-        )
-    if plot is not None or out is not None:
-        prepared = comparison.prepare(read, settings[0], seed)
-        runs = {
-            name: comparison.simulate(name, prepared, settings[0], seed, make=make_policy)[:2]
-            for name in names
-        }
-        if plot is not None:
-            _plot(plot, runs, settings[0], seed, f"{trace} on {topology.name}")
-        if out is not None:
-            found = {name: run[1] for name, run in runs.items()}
-            flat = [_flat(row) for row in rows[: len(names)]]
-            options.leave_run(out, trace, settings[0], seed, flat, found, seeds)
+    topology = workload.topology()
+    settings = workload.settings(topology)
+    trace = workload.read_jobs(topology, windows=WINDOWS)
+    rows = _run(trace, names, settings, workload.seed, seeds, workers, quiet=as_json)
+    if results.written():
+        _leave(results, workload, settings[0], trace, names, rows, seeds)
     if as_json:
         print(json.dumps([_flat(row) for row in rows], indent=1))
         return
     console = Console()
     for i, setting in enumerate(settings):
-        title = f"{trace} on {topology.name}, {setting.network}, {setting.arrivals}, {seeds} seeds"
+        title = f"{workload.trace} on {topology.name}, {setting.network}, {setting.arrivals}, {seeds} seeds"
         print_rows(console, rows[i * len(names) : (i + 1) * len(names)], title)
-    for path in filter(None, (plot, out)):
+    for path in results.written():
         console.print(f"written: {path}")
 
 
+def _run(
+    trace: "Sequence[Job]",
+    names: Sequence[str],
+    settings: "Sequence[JobSetting]",
+    seed: int,
+    seeds: int,
+    workers: int,
+    *,
+    quiet: bool,
+) -> "list[JobRow]":
+    from slimsched.jobs.execution.simulated import comparison
+
+    total, done = len(names) * seeds * len(settings), 0
+    with progress_bar("simulating", total=total, quiet=quiet) as show:
+
+        def finished(name: str) -> None:
+            nonlocal done
+            done += 1
+            show(done, f"{name} done")
+
+        return comparison.compare(
+            trace,
+            names,
+            settings,
+            seed=seed,
+            seeds=seeds,
+            workers=workers or os.cpu_count() or 1,
+            progress=finished,
+        )
+
+
+def _leave(
+    results: Results,
+    workload: Workload,
+    setting: "JobSetting",
+    trace: "Sequence[Job]",
+    names: Sequence[str],
+    rows: "Sequence[JobRow]",
+    seeds: int,
+) -> None:
+    """Run the first seed of the first setting once more, for its pictures and its folder."""
+    from slimsched.jobs.execution.simulated import comparison
+
+    prepared = comparison.prepare(trace, setting, workload.seed)
+    runs = {name: comparison.simulate(name, prepared, setting, workload.seed)[:2] for name in names}
+    results.write(workload, setting, runs, [_flat(row) for row in rows[: len(names)]], seeds=seeds)
+
+
 def _flat(row: "JobRow") -> dict[str, object]:
-    """A row as one flat object."""
+    """Return a row as one flat object."""
     fields = msgspec.to_builtins(row)
     return {**fields.pop("summary"), **fields}
-
-
-def _plot(
-    path: Path,
-    runs: "dict[str, tuple[JobSummary, dict[str, JobHistory]]]",
-    setting: "JobSetting",
-    seed: int,
-    title: str,
-) -> None:
-    """Draw the runs of one seed."""
-    from slimsched.jobs.telemetry.plots import plot_jobs
-
-    plot_jobs(runs, setting.topology, f"{title}, {setting.network}, {setting.arrivals}, seed {seed}", path)

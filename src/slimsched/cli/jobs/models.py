@@ -1,7 +1,8 @@
 """`slim jobs models`: the training models the simulator knows."""
 
 import json
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -9,25 +10,26 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.cli.jobs import setting as options
+from slimsched.cli.jobs.workload import Data, Network, read_cluster_named
+from slimsched.cli.options import AsJson
 from slimsched.kernel.errors import DataError
+
+if TYPE_CHECKING:
+    from slimsched.jobs.domain.training_model import TrainingModel
 
 
 def models(
     derive: Annotated[
         bool, typer.Option("--derive", help="Derive them anew from Gavel's, Sia's and Tiresias' data.")
     ] = False,
-    data: options.Data = None,
-    network: options.Network = "congested",
-    as_json: options.AsJson = False,
+    data: Data = None,
+    network: Network = "congested",
+    as_json: AsJson = False,
 ) -> None:
     """Show compute time, exposed gradient bytes and slowdown by tier of each model.
 
     Example: slim jobs models --derive --data ~/data
     """
-    from slimsched.jobs.domain.fabric import fabric_named
-    from slimsched.jobs.domain.job import Job
-    from slimsched.jobs.scheduling.sensitivity import Sensitivity
     from slimsched.jobs.traces.known_models import TRAINING_MODELS
     from slimsched.jobs.traces.profiles import derive_models
 
@@ -39,7 +41,17 @@ def models(
     if as_json:
         print(json.dumps([msgspec.to_builtins(model) for model in known.values()], indent=1))
         return
-    topology = options.read_topology("racks-512", None)
+    console = Console()
+    console.print(_table(known, network))
+    console.print(f"slowdowns against one machine, the {network} network to itself")
+
+
+def _table(known: "Mapping[str, TrainingModel]", network: str) -> Table:
+    from slimsched.jobs.domain.fabric import fabric_named
+    from slimsched.jobs.domain.job import Job
+    from slimsched.jobs.scheduling.sensitivity import Sensitivity
+
+    topology = read_cluster_named("racks-512")
     sensitivity = Sensitivity(topology=topology, fabric=fabric_named(network), models=known)
     table = Table(header_style="bold", box=SIMPLE_HEAD, show_edge=False)
     for name in ("model", "seconds", "MB exposed", "8 GPUs in a rack", "8 GPUs across racks", "source"):
@@ -54,6 +66,4 @@ def models(
             f"{slow[2]:.2f}×",
             model.source,
         )
-    console = Console()
-    console.print(table)
-    console.print(f"slowdowns against one machine, the {network} network to itself")
+    return table

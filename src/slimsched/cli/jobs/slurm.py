@@ -1,30 +1,40 @@
-"""`slim jobs run | submit | victims | slurm-up | slurm-down`: training jobs on a real Slurm."""
+"""`slim jobs run | submit | victims | why | slurm-up | slurm-down`: training jobs on a real Slurm."""
 
 import os
 import signal
 import tempfile
 import threading
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
 from rich.console import Console
 
-from slimsched.cli.jobs import kubernetes as jobs_kubernetes
-from slimsched.kernel.errors import ConfigError, UnknownNameError
+from slimsched.cli.jobs.slurm_options import Conf, Partition, SlurmOptions
+from slimsched.cli.options import AsJson, with_options
+from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
+from slimsched.kernel.log import EVENTS
 
-Conf = Annotated[Path | None, typer.Option(help="The cluster's slurm.conf; else SLURM_CONF or /etc/slurm.")]
-Partition = Annotated[str | None, typer.Option(help="Only this partition's jobs and machines.")]
-PolicyName = Annotated[str, typer.Option(help="The scheduler's policy.")]
-Network = Annotated[str, typer.Option(help="The network between machines and racks.")]
-Quota = Annotated[list[str] | None, typer.Option(help="TENANT=GPUS, as often as needed.")]
-Speed = Annotated[float, typer.Option(help="Scheduler seconds a second; above 1 for demos.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Pure JSON on standard output.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done now; touch nothing.")]
-UntilIdle = Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left.")]
+if TYPE_CHECKING:
+    from slimsched.cli.jobs.slurm_site import SlurmSite
+
 Folder = Annotated[Path, typer.Option(help="Where the throw-away Slurm lives.")]
 
 _FOLDER = Path(tempfile.gettempdir()) / f"slim-slurm-{os.getuid()}"
+
+
+class RunOptions(Struct, frozen=True, kw_only=True):
+    """How long the controller runs, how often it looks, and where it leaves its log."""
+
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left.")] = False
+    poll_s: Annotated[float, typer.Option("--poll-s", min=0.05, help="Seconds between two looks.")] = 1.0
+    patience_s: Annotated[float, typer.Option("--patience-s", help="Seconds a start may take.")] = 30.0
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Leave the event log in this folder; else in runs/slurm-DATE-TIME."),
+    ] = None
 
 
 def register(app: typer.Typer) -> None:
@@ -35,27 +45,22 @@ def register(app: typer.Typer) -> None:
     app.command()(why)
     app.command("slurm-up")(slurm_up)
     app.command("slurm-down")(slurm_down)
-    jobs_kubernetes.register(app)
 
 
+@with_options
 def run(
+    slurm: SlurmOptions,
+    options: RunOptions,
     engine: Annotated[str, typer.Option(help="Who runs the jobs: slurm.")] = "slurm",
-    policy: PolicyName = "dally",
-    network: Network = "oversubscribed",
-    partition: Partition = None,
-    quota: Quota = None,
-    dry_run: DryRun = False,
-    until_idle: UntilIdle = False,
-    poll_s: Annotated[float, typer.Option("--poll-s", min=0.05, help="Seconds between two looks.")] = 1.0,
-    patience_s: Annotated[float, typer.Option("--patience-s", help="Seconds a start may take.")] = 30.0,
-    speed: Speed = 1.0,
-    log: Annotated[Path | None, typer.Option(help="Append events and commands to this file.")] = None,
-    conf: Conf = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done now; touch nothing.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Place, widen, preempt and requeue the gangs of a Slurm cluster, until stopped.
 
-    It may be killed and started again at any time: what it must remember stands in Slurm.
+    You may kill and restart it at any time: what it must remember is stored in Slurm. It leaves an event
+    log; slim replay checks every decision in it.
 
     Examples:
 
@@ -64,39 +69,59 @@ def run(
       slim jobs run --engine slurm --dry-run
     """
     from slimsched.cli.jobs import slurm_view as view
-    from slimsched.cli.jobs.slurm_setup import set_up
-    from slimsched.jobs.execution.slurm import loop, preview
-    from slimsched.jobs.execution.slurm.lock import sole_controller
+    from slimsched.cli.jobs.slurm_site import find_site
+    from slimsched.jobs.execution.slurm import preview
 
     if engine != "slurm":
         raise UnknownNameError("engine", engine, ("slurm",))
     console = Console(stderr=True)
-    setup = set_up(
-        policy=policy,
-        network=network,
-        quota=quota,
-        conf=conf,
-        partition=partition,
-        speed=speed,
-        patience_s=patience_s,
+    site = find_site(
+        slurm,
+        patience_s=options.patience_s,
         warn=lambda text: console.print(f"[yellow]{text}[/yellow]", highlight=False),
     )
     if dry_run:
-        view.show_plan(preview.plan(setup.client, setup.make, setup.look()), as_json=as_json)
-        return
+        view.show_plan(preview.plan(site.client, site.controller, site.look()), as_json=as_json)
+    else:
+        _drive(site, options, as_json=as_json)
+
+
+def _drive(site: "SlurmSite", options: RunOptions, *, as_json: bool) -> None:
+    from slimsched.cli.jobs.slurm_view import LiveView
+    from slimsched.jobs.execution.slurm import loop
+    from slimsched.kernel.log import LogWriter
+
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with sole_controller(setup.preflight.cluster, partition):
-        loop.run(
-            setup.make(setup.client, view.recorder(console, setup.clock, log=log, as_json=as_json)),
-            look=setup.look,
-            clock=setup.clock,
-            poll_s=poll_s,
-            stop=stop,
-            until_idle=until_idle,
-            warn=setup.warn,
-        )
+    with loop.sole_controller(site.preflight.cluster, site.partition):
+        path = _log_path(options.out or Path("runs") / time.strftime("slurm-%Y%m%d-%H%M%S"))
+        with LogWriter(path, site.setting.header()) as log:
+            loop.run(
+                site.controller(site.client, LiveView(log, site.clock, as_json=as_json)),
+                look=site.look,
+                clock=site.clock,
+                poll_s=options.poll_s,
+                stop=stop,
+                until_idle=options.until_idle,
+                warn=site.warn,
+                after_round=log.flush,
+            )
+    if not as_json:
+        Console(stderr=True).print(f"written: {path}", highlight=False)
+
+
+def _log_path(folder: Path) -> Path:
+    """Choose a file for the log; a controller that was restarted leaves a file of its own."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot write a log to {folder}: {error.strerror}; choose another --out") from None
+    path, number = folder / EVENTS, 2
+    while path.exists():
+        path = folder / EVENTS.replace("events", f"events-{number:03}")
+        number += 1
+    return path
 
 
 def submit(
@@ -140,16 +165,12 @@ def submit(
     print(f'{{"job_id":"{job_id}"}}' if as_json else job_id)
 
 
+@with_options
 def victims(
+    slurm: SlurmOptions,
     job: Annotated[str | None, typer.Argument(help="A job that waits; or give --gpus.")] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of a gang only thought of.")] = None,
-    model: Annotated[str, typer.Option(help="What the gang only thought of trains.")] = "",
-    policy: PolicyName = "dally",
-    network: Network = "oversubscribed",
-    partition: Partition = None,
-    quota: Quota = None,
-    speed: Speed = 1.0,
-    conf: Conf = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of a gang that you think of.")] = None,
+    model: Annotated[str, typer.Option(help="The model that this gang trains.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Show whom the policy would stop to start a gang now, and where it would run; touch nothing.
@@ -161,23 +182,14 @@ def victims(
       slim jobs victims --gpus 32 --model bert
     """
     from slimsched.cli.jobs import slurm_view as view
-    from slimsched.cli.jobs.slurm_setup import set_up
+    from slimsched.cli.jobs.slurm_site import find_site
     from slimsched.jobs.domain.job import Job
     from slimsched.jobs.execution.slurm import preview
 
     if (job is None) == (gpus is None):
-        raise ConfigError("name one waiting job, or give --gpus for a gang only thought of")
-    setup = set_up(
-        policy=policy,
-        network=network,
-        quota=quota,
-        conf=conf,
-        partition=partition,
-        speed=speed,
-        patience_s=30.0,
-        warn=lambda text: None,
-    )
-    seen = setup.look()
+        raise ConfigError("name one waiting job, or give --gpus for a gang that you think of")
+    site = find_site(slurm)
+    seen = site.look()
     waiting = {job_id: observed.job for job_id, observed in seen.jobs.items() if observed.waits}
     if gpus is not None:
         gang = Job(id="new", arrival_s=seen.now_s, gpus=gpus, model=model)
@@ -185,17 +197,13 @@ def victims(
         gang = waiting[job]
     else:
         raise UnknownNameError("waiting job", str(job), tuple(waiting) or ("none waits",))
-    view.show_outlook(preview.outlook(setup.client, setup.make, seen, gang), seen, as_json=as_json)
+    view.show_outlook(preview.outlook(site.client, site.controller, seen, gang), seen, as_json=as_json)
 
 
+@with_options
 def why(
+    slurm: SlurmOptions,
     job: Annotated[str, typer.Argument(help="A job that waits or runs.")],
-    policy: PolicyName = "dally",
-    network: Network = "oversubscribed",
-    partition: Partition = None,
-    quota: Quota = None,
-    speed: Speed = 1.0,
-    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Say why a job on Slurm waits: declined offers, timer left, allowed tier, nearest domain, victims.
@@ -204,29 +212,25 @@ def why(
 
       slim jobs why 1234 --policy dally --network congested
     """
-    from slimsched.cli.jobs import slurm_view as view
-    from slimsched.cli.jobs.slurm_setup import set_up
+    import msgspec
+
+    from slimsched.cli.jobs.explain import print_explanation
+    from slimsched.cli.jobs.slurm_site import find_site
     from slimsched.jobs.execution.slurm import preview
 
-    setup = set_up(
-        policy=policy,
-        network=network,
-        quota=quota,
-        conf=conf,
-        partition=partition,
-        speed=speed,
-        patience_s=30.0,
-        warn=lambda text: None,
-    )
-    reason = preview.explanation(setup.client, setup.make, setup.look(), job)
-    view.show_explanation(reason, speed=speed, as_json=as_json)
+    site = find_site(slurm)
+    explanation = preview.explanation(site.client, site.controller, site.look(), job)
+    if as_json:
+        print(msgspec.json.encode(explanation).decode())
+    else:
+        print_explanation(explanation, speed=slurm.speed)
 
 
 def slurm_up(
     folder: Folder = _FOLDER,
     racks: Annotated[int, typer.Option(min=1)] = 2,
-    machines: Annotated[int, typer.Option(min=1, help="Machines a rack.")] = 4,
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs a machine.")] = 8,
+    machines: Annotated[int, typer.Option(min=1, help="Machines per rack.")] = 4,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs per machine.")] = 8,
 ) -> None:
     """Start a throw-away Slurm on this machine: real daemons, fake GPUs, racks as switches.
 

@@ -1,56 +1,56 @@
 """Shows what happens, or would happen, on Slurm: lines and tables for people, JSON for machines."""
 
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import assert_never
+from collections.abc import Sequence
+from typing import Any, assert_never
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from slimsched.jobs.domain.placement import Placement
-from slimsched.jobs.execution.slurm.controller import Entry, Rebuilt
 from slimsched.jobs.execution.slurm.observation import Clock, Observation
 from slimsched.jobs.execution.slurm.preview import Outlook, Plan
-from slimsched.jobs.scheduling.commands import PreemptJob, StartJob, WakeAt
+from slimsched.jobs.scheduling.commands import LiveCommand, PreemptJob, RefuseJob, StartJob
 from slimsched.jobs.scheduling.events import (
     JobFinished,
     JobFoundRunning,
     JobPreempted,
     JobSubmitted,
+    LiveEvent,
     NodeDown,
     NodeUp,
+    Rebuilt,
     StartFailed,
-    Wake,
 )
-from slimsched.jobs.scheduling.explanation import Explanation
+from slimsched.kernel.observer import Observer
+from slimsched.kernel.wake import Wake, WakeAt
 
 
-def recorder(
-    console: Console, clock: Clock, *, log: Path | None, as_json: bool
-) -> Callable[[float, Entry], None]:
-    """Tells of every event and command as it happens."""
+class LiveView:
+    """An observer that tells of every event and command as it happens, and passes it on to the log."""
 
-    def record(now_s: float, entry: Entry) -> None:
-        if log is not None or as_json:
-            line = msgspec.json.encode({"now_s": now_s, **msgspec.to_builtins(entry)}).decode()
-            if log is not None:
-                with log.open("a") as file:
-                    file.write(line + "\n")
-            if as_json:
-                print(line, flush=True)
-        text = sentence(entry)
-        if text and not as_json:
-            at = time.strftime("%H:%M:%S", time.localtime(clock.unix_s(now_s)))
-            console.print(f"[dim]{at}[/dim] {text}", highlight=False)
+    def __init__(self, log: Observer, clock: Clock, *, as_json: bool) -> None:
+        self._log = log
+        self._clock = clock
+        self._as_json = as_json
+        self._console = Console(stderr=True)
 
-    return record
+    def observe(self, now_s: float, machine: str, event: Any, commands: Sequence[Any]) -> None:
+        """Pass one entry on, and show it."""
+        self._log.observe(now_s, machine, event, commands)
+        for news in (event, *commands):
+            if self._as_json:
+                line = msgspec.json.encode({"now_s": now_s, **msgspec.to_builtins(news)})
+                print(line.decode(), flush=True)
+            elif text := sentence(news):
+                at = time.strftime("%H:%M:%S", time.localtime(self._clock.unix_s(now_s)))
+                self._console.print(f"[dim]{at}[/dim] {text}", highlight=False)
 
 
-def sentence(entry: Entry) -> str:
-    """An event or command in words; empty for what concerns nobody."""
-    match entry:
+def sentence(news: LiveEvent | LiveCommand) -> str:
+    """Put an event or command into words; wake-ups need none."""
+    match news:
         case StartJob(job_id=job_id, placement=placement):
             return f"start   {job_id} on {where(placement)}"
         case PreemptJob(job_id=job_id, reason=reason):
@@ -71,14 +71,16 @@ def sentence(entry: Entry) -> str:
             return f"down    {machine}"
         case NodeUp(machine=machine):
             return f"up      {machine}"
+        case RefuseJob(job_id=job_id, reason=reason):
+            return f"refused {job_id}: {reason}"
         case Wake() | WakeAt():
             return ""
         case _:
-            assert_never(entry)
+            assert_never(news)
 
 
 def show_plan(plan: Plan, *, as_json: bool) -> None:
-    """What a dry run found."""
+    """Show what a dry run would do."""
     if as_json:
         print(msgspec.json.encode(plan).decode())
         return
@@ -92,7 +94,7 @@ def show_plan(plan: Plan, *, as_json: bool) -> None:
 
 
 def show_outlook(outlook: Outlook, seen: Observation, *, as_json: bool) -> None:
-    """Whom a gang would displace, where it would run, or why it waits."""
+    """Show whom a gang would displace, where it would run, or why it waits."""
     if as_json:
         print(msgspec.json.encode(outlook).decode())
         return
@@ -111,24 +113,6 @@ def show_outlook(outlook: Outlook, seen: Observation, *, as_json: bool) -> None:
         console.print(f"It would wait: {outlook.explanation.reason}.", highlight=False)
 
 
-def show_explanation(reason: Explanation, *, speed: float, as_json: bool) -> None:
-    """Why a job waits, or where it runs."""
-    if as_json:
-        print(msgspec.json.encode(reason).decode())
-        return
-    console = Console()
-    console.print(f"Job {reason.job_id} ({reason.gpus} GPUs): {reason.reason}.", highlight=False)
-    if reason.allowed_tier is None:
-        return
-    if reason.declined_offers:
-        console.print(f"It declined {reason.declined_offers} offers.", highlight=False)
-    if reason.timer_left_s is not None and reason.next_tier is not None:
-        left_s = max(0.0, reason.timer_left_s / speed)
-        console.print(f"It takes one {reason.next_tier.name.lower()} in {left_s:.0f} s.", highlight=False)
-    if reason.victims_considered:
-        console.print(f"Victims considered: {', '.join(reason.victims_considered)}.", highlight=False)
-
-
 def where(placement: Placement) -> str:
-    """A placement in words."""
+    """Put a placement into words."""
     return ", ".join(f"{name}×{gpus}" for name, gpus in placement)

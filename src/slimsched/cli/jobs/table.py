@@ -15,7 +15,7 @@ NARROW = 110
 
 
 def print_rows(console: Console, rows: "Sequence[JobRow]", title: str) -> None:
-    """One policy a row; ± is the half width of the 95 % interval over seeds."""
+    """Print one policy per row; ± is the half width of the 95 % interval over seeds."""
     console.print(f"[bold]{title}[/bold]")
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("policy", no_wrap=True)

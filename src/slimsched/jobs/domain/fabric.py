@@ -8,7 +8,7 @@ GB = 1e9
 
 
 class Fabric(Struct, frozen=True, kw_only=True):
-    """Bandwidths in bytes a second and one-way direction, as a ring all-reduce sees them.
+    """Bandwidths in bytes per second and one-way direction, as a ring all-reduce sees them.
 
     `nic_bytes_per_s` is one network card; `rails` says whether every GPU has its own card.
     `uplink_bytes_per_s` is what one machine's worth of uplink offers: a rack of M machines has M of them.
@@ -26,16 +26,16 @@ class Fabric(Struct, frozen=True, kw_only=True):
     kappa: float = 1.05
 
     def rack_uplink_bytes_per_s(self, machines: int) -> float:
-        """What is left of the uplink of a rack with so many machines."""
+        """Return what other traffic leaves of the uplink of a rack with `machines` machines."""
         return machines * self.uplink_bytes_per_s * (1.0 - self.background)
 
 
 FABRICS = {
     fabric.name: fabric
     for fabric in (
-        # 400 Gb/s a GPU and full bisection: crossing racks costs next to nothing
+        # 400 Gb/s per GPU and full bisection: crossing racks costs next to nothing
         Fabric(name="fast", nic_bytes_per_s=50 * GB, rails=True, uplink_bytes_per_s=400 * GB),
-        # 100 Gb/s a machine, racks oversubscribed 4:1
+        # 100 Gb/s per machine, racks oversubscribed 4:1
         Fabric(name="oversubscribed", nic_bytes_per_s=12.5 * GB, uplink_bytes_per_s=3.125 * GB),
         # the same, with seven eighths of every uplink taken by other traffic
         Fabric(name="congested", nic_bytes_per_s=12.5 * GB, uplink_bytes_per_s=3.125 * GB, background=0.875),

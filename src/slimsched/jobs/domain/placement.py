@@ -3,7 +3,7 @@
 from enum import IntEnum
 
 Placement = tuple[tuple[str, int], ...]
-"""(machine name, GPUs there), one entry a machine."""
+"""(machine name, GPUs there), one entry per machine."""
 
 
 class Tier(IntEnum):

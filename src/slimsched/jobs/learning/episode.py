@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.execution.simulated.comparison import JobSetting, build
-from slimsched.jobs.learning.order import SHIFTS, Features, LearnedOrder
 from slimsched.jobs.scheduling.job_state import JobState
+from slimsched.jobs.scheduling.policies.learned_order import SHIFTS, Features, LearnedOrder
 from slimsched.jobs.telemetry.runs import JobHistory, histories
 
 Values = NDArray[np.float64]
 
 KEEP_S = 14400.0
-"""While exploring, a waiting job keeps its shift for so long: long enough for it to show."""
+"""While exploring, a waiting job keeps its shift for this long: long enough to have an effect."""
 
 
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
@@ -86,25 +86,25 @@ def run_episode(
 ) -> Episode:
     """Simulate prepared jobs under an exploring order."""
     order = ExploringOrder(weights, rng)
-    found = histories(build("rl", jobs, setting, 0, lambda name: order).run())
+    by_job = histories(build(order, jobs, setting, 0).run())
     decisions = order.decisions
-    own_s, others_s = delays_s(decisions, found, setting.topology.gpus)
+    own_s, others_s = delays_s(decisions, by_job, setting.topology.gpus)
     return Episode(
         decisions=decisions,
         own_s=own_s,
         others_s=others_s,
-        hindsight=np.array([_hindsight(decision, found[decision.job_id].job) for decision in decisions]),
+        hindsight=np.array([_hindsight(decision, by_job[decision.job_id].job) for decision in decisions]),
     )
 
 
 def delays_s(
-    decisions: Sequence[Decision], found: Mapping[str, JobHistory], gpus: int
+    decisions: Sequence[Decision], by_job: Mapping[str, JobHistory], gpus: int
 ) -> tuple[Values, Values]:
     """Own and others' delay after each decision."""
-    times_s, waited_s = _waiting(found)
+    times_s, waited_s = _waiting(by_job)
     own_s, others_s = np.empty(len(decisions)), np.empty(len(decisions))
     for i, decision in enumerate(decisions):
-        history = found[decision.job_id]
+        history = by_job[decision.job_id]
         assert history.finished_s is not None
         needed_s = history.job.service_s - decision.served_s
         own_s[i] = max(0.0, history.finished_s - decision.at_s - needed_s)
@@ -115,10 +115,10 @@ def delays_s(
     return own_s, others_s
 
 
-def _waiting(found: Mapping[str, JobHistory]) -> tuple[Values, Values]:
+def _waiting(by_job: Mapping[str, JobHistory]) -> tuple[Values, Values]:
     """∫ jobs waiting dt, as corners of a line."""
     changes: list[tuple[float, int]] = []
-    for history in found.values():
+    for history in by_job.values():
         since_s = history.submitted_s
         for run in history.runs:
             changes += [(since_s, 1), (run.start_s, -1)]

@@ -21,7 +21,7 @@ from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.topology import Machine
 from slimsched.jobs.execution.simulated.comparison import JobSetting, build, prepare
 from slimsched.jobs.learning.episode import Episode, run_episode
-from slimsched.jobs.learning.order import SHIFTS, Features, LearnedOrder
+from slimsched.jobs.scheduling.policies.learned_order import SHIFTS, Features, LearnedOrder
 from slimsched.jobs.telemetry.runs import histories
 from slimsched.jobs.traces.generator import generate_jobs
 from slimsched.kernel.errors import ConfigError
@@ -34,7 +34,7 @@ UNIT_S = 14400.0
 MOST = 10.0
 FADING = 0.9
 OUTLIER = 4.0
-"""No decision counts for more than so many deviations: a few jobs wait for days."""
+"""A decision counts for at most this many standard deviations: a few jobs wait for days."""
 FAR = 10_000_000
 """Seeds of training windows begin here, far from those runs are compared on."""
 
@@ -165,8 +165,8 @@ class JobTrainer:
         if not self._dally_jct_s:
             self._dally_jct_s = [self._jct_s(seed, None) for seed in seeds]
         weights = self.weights()
-        found = [self._jct_s(seed, weights) for seed in seeds]
-        return float(np.exp(np.mean(np.log(np.array(found) / self._dally_jct_s))))
+        jct_s = np.array([self._jct_s(seed, weights) for seed in seeds])
+        return float(np.exp(np.mean(np.log(jct_s / self._dally_jct_s))))
 
     def weights(self) -> dict[str, Values]:
         """What a LearnedOrder needs."""
@@ -178,11 +178,7 @@ class JobTrainer:
 
     def _jct_s(self, seed: int, weights: dict[str, Values] | None) -> float:
         jobs, setting = self._windows(seed)
-        simulation = (
-            build("dally", jobs, setting, 0)
-            if weights is None
-            else build("rl", jobs, setting, 0, lambda name: LearnedOrder(weights))
-        )
+        simulation = build("dally" if weights is None else LearnedOrder(weights), jobs, setting, 0)
         return float(np.mean([history.jct_s for history in histories(simulation.run()).values()]))
 
     def _collect(self) -> list[Episode]:
@@ -227,7 +223,7 @@ class JobTrainer:
         for _ in range(options.epochs):
             for some in torch.split(torch.randperm(len(decisions), generator=shuffle), options.minibatch):
                 logits, values = network(features[some], hindsight[some])
-                found = losses(
+                last = losses(
                     logits,
                     values,
                     actions[some],
@@ -237,5 +233,5 @@ class JobTrainer:
                     returns[some],
                     options,
                 )
-                descend(self.optimiser, network, found, options)
-        return found
+                descend(self.optimiser, network, last, options)
+        return last

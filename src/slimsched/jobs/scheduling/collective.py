@@ -5,7 +5,6 @@
 Ours, after the ring all-reduce of the literature; tests hold it within 15 % of ASTRA-sim's figures.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from slimsched.jobs.domain.fabric import Fabric
@@ -30,21 +29,8 @@ class CommTimes(NamedTuple):
     latency_s: float
 
     def total_s(self, nic_sharing: float = 1.0, uplink_sharing: float = 1.0) -> float:
-        """Seconds of one all-reduce when its links are shared with so many others."""
+        """Seconds of one all-reduce when its links are shared: 1 is alone, 2 takes twice as long."""
         return max(self.machine_s, self.nic_s * nic_sharing, self.uplink_s * uplink_sharing) + self.latency_s
-
-
-def ring_s(
-    size_bytes: float, dimensions: Iterable[tuple[int, float]], *, kappa: float, latency_s: float
-) -> float:
-    """All-reduce over nested rings (members, bytes/s), one rail for every member of the inner ones."""
-    worst, latency, shard = 0.0, 0.0, size_bytes
-    for members, bytes_per_s in dimensions:
-        if members > 1:
-            worst = max(worst, 2 * (members - 1) / members * shard / bytes_per_s)
-            latency += 2 * (members - 1) * latency_s
-            shard /= members
-    return kappa * worst + latency
 
 
 def comm_times(size_bytes: float, shape: Shape, fabric: Fabric, *, machines_per_rack: int) -> CommTimes:
@@ -52,7 +38,7 @@ def comm_times(size_bytes: float, shape: Shape, fabric: Fabric, *, machines_per_
     n1, n2, n3 = shape
     k = fabric.kappa
     around = [2 * (n - 1) / n for n in shape]
-    # with a card a GPU each rail carries the shard its GPU holds; else one card carries all of it
+    # with a card per GPU each rail carries the shard its GPU holds; else one card carries all of it
     outward = size_bytes / n1 if fabric.rails else size_bytes
     in_rack_s = around[1] * outward / fabric.nic_bytes_per_s
     out_of_rack_s = around[2] * outward / n2 / fabric.nic_bytes_per_s

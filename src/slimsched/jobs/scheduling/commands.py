@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from slimsched.jobs.domain.placement import Placement
+from slimsched.kernel.wake import WakeAt
 
 
 class StartJob(Struct, frozen=True, kw_only=True, tag=True, gc=False):
@@ -19,10 +20,16 @@ class PreemptJob(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     reason: str = ""
 
 
-class WakeAt(Struct, frozen=True, kw_only=True, tag=True, gc=False):
-    """Feed Wake at this time; only the earliest outstanding WakeAt needs to be kept."""
-
-    at_s: float
-
-
 Command = StartJob | PreemptJob | WakeAt
+"""Of several WakeAt, a driver needs to keep the earliest only."""
+
+
+class RefuseJob(Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    """This job can never run here: leave it alone, and say why."""
+
+    job_id: str
+    reason: str
+
+
+LiveCommand = Command | RefuseJob
+"""What a scheduler on a real cluster asks for; see `live.py`."""

@@ -1,4 +1,4 @@
-"""Delay timers: when a waiting job's next tier becomes allowed. One entry a job, level and epoch."""
+"""Delay timers: when a waiting job's next tier becomes allowed. One entry per job, level and epoch."""
 
 from heapq import heappop, heappush
 

@@ -4,6 +4,8 @@ from msgspec import Struct
 
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.placement import Placement
+from slimsched.jobs.domain.topology import Machine
+from slimsched.kernel.wake import Wake
 
 
 class JobSubmitted(Struct, frozen=True, kw_only=True, tag=True, gc=False):
@@ -69,8 +71,15 @@ class NodeUp(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     machine: str
 
 
-class Wake(Struct, frozen=True, kw_only=True, tag=True, gc=False):
-    """The time of a WakeAt has come (early or repeated ones do no harm)."""
-
-
 Event = JobSubmitted | JobFoundRunning | JobFinished | JobPreempted | StartFailed | NodeDown | NodeUp | Wake
+
+
+class Rebuilt(Struct, frozen=True, kw_only=True, tag=True):
+    """A live controller starts afresh from what its engine says: these machines, and no job known yet."""
+
+    machines: tuple[Machine, ...]
+    reason: str
+
+
+LiveEvent = Event | Rebuilt
+"""What a scheduler on a real cluster is told; see `live.py`."""

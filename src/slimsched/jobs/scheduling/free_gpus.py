@@ -39,11 +39,6 @@ class FreeGpus:
         """Most GPUs free on one machine."""
         return self._counts.bit_length() - 1
 
-    @property
-    def largest_in_rack(self) -> int:
-        """Most GPUs free in one rack."""
-        return max(self.by_rack)
-
     def take(self, placement: Placement) -> None:
         """Take these GPUs."""
         for name, gpus in placement:
@@ -97,7 +92,7 @@ class FreeGpus:
         return self._fill(order, gpus)
 
     def find_quiet(self, gpus: int, racks: int) -> Placement | None:
-        """A placement on at most so many racks whose uplinks nobody uses, or None."""
+        """Find a placement on a limited number of racks whose uplinks nobody uses, or None."""
         order = [rack for rack in range(len(self.by_rack)) if not self.crossing[rack]]
         order.sort(key=lambda rack: (-self.by_rack[rack], rack))
         needed = self.racks_needed(order, gpus)

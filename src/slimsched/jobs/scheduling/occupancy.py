@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 
 from slimsched.jobs.domain.placement import Placement, Tier
 from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.scheduling.claim import Claim
-from slimsched.jobs.scheduling.claims import Claims
+from slimsched.jobs.scheduling.claims import Claim, Claims
 from slimsched.jobs.scheduling.commands import Command, PreemptJob, StartJob
 from slimsched.jobs.scheduling.evictable import Evictable
 from slimsched.jobs.scheduling.free_gpus import FreeGpus
@@ -43,7 +42,7 @@ class Occupancy:
         self._commands: list[Command] = []
 
     def over_quota(self, tenant: str, gpus: int) -> bool:
-        """Whether so many GPUs more are too many for a tenant."""
+        """Whether `gpus` more would exceed a tenant's quota."""
         quota = self.quotas.get(tenant)
         return quota is not None and self.tenant_gpus[tenant] + gpus > quota
 
@@ -142,7 +141,7 @@ class Occupancy:
             self._launch(claim.job, claim.placement, now_s)
 
     def correct(self, job: JobState, placement: Placement, now_s: float) -> None:
-        """The engine shared a gang out over its machines otherwise than it was told to."""
+        """Note that the engine split a gang over its machines in another way than asked for."""
         self.evictable.remove(job)
         self.free.give(job.placement)
         self.free.take(placement)

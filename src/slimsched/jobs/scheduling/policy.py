@@ -18,7 +18,6 @@ Timers = tuple[float, float]
 class Policy:
     """First come, first served; whoever fits runs; nobody waits for a better place."""
 
-    name = "policy"
     blocking: ClassVar[bool] = False
     """Whether nobody may pass a job that does not fit."""
     preempts: ClassVar[bool] = False
@@ -41,17 +40,21 @@ class Policy:
     """Whether the policy is told how long jobs take, which a live cluster cannot tell."""
 
     def begin(self, topology: Topology) -> None:
-        """Learn which cluster this is, before the first job."""
+        """Learn which cluster this is, before the first job.
+
+        Called again when a live scheduler starts afresh: forget its jobs, for those that still exist are
+        told anew, and keep what was learned.
+        """
 
     def admit(self, job: JobState, now_s: float) -> None:
         """Note a job that is new here."""
 
     def key(self, job: JobState, now_s: float) -> Key:
-        """Where a waiting job stands in the order."""
+        """Return where a waiting job stands in the order; the smallest key goes first."""
         return (job.job.arrival_s,)
 
     def timers(self, job: JobState, now_s: float, backlog: float) -> Timers:
-        """How long this job holds out for its machine and for its rack, with so many jobs waiting a GPU."""
+        """Say how long this job holds out for a machine and for a rack; `backlog` is waiting jobs per GPU."""
         return (0.0, 0.0)
 
     def eviction_class(self, waiting: JobState) -> int:
@@ -74,12 +77,12 @@ class Policy:
         """Whether a running job is worth stopping to go on at another tier."""
         return job.slow[job.tier] >= 1.1 * job.slow[to]
 
-    def should_part(self, job: JobState, others: int, now_s: float) -> bool:
-        """Whether a gang that shares its uplinks with so many others is worth moving to quiet racks."""
+    def should_separate(self, job: JobState, others: int, now_s: float) -> bool:
+        """Whether to move a gang that shares its uplinks with `others` gangs to quiet racks."""
         return False
 
     def launched(self, job: JobState, tier: Tier, declined_for_s: float, now_s: float) -> None:
-        """Learn that a job started at a tier after declining offers for so long."""
+        """Learn that a job started at a tier, `declined_for_s` after the first offer it declined."""
 
     def widened(self, job: JobState, tier: Tier, declined_for_s: float) -> None:
         """Learn that a job stopped holding out for this tier."""
@@ -91,4 +94,4 @@ class Policy:
         """Learn that a waiting job has gone without ever being done."""
 
     def finished(self, job: JobState, service_s: float) -> None:
-        """Learn that a job is done after so much ideal service."""
+        """Learn that a job is done, and the ideal service it needed."""

@@ -32,16 +32,20 @@ def migrate(scheduler: "JobScheduler", now_s: float) -> None:
             scheduler.stop(job, "moves to a closer placement")
             scheduler.claim(job, placement, now_s)
     if scheduler.policy.calm and len(scheduler.crossing) > 1:
-        _part(scheduler, now_s)
+        _separate(scheduler, now_s)
 
 
-def _part(scheduler: "JobScheduler", now_s: float) -> None:
+def _separate(scheduler: "JobScheduler", now_s: float) -> None:
     """Move one gang that shares its uplinks to racks where no other crosses; its own GPUs count as free."""
     free = scheduler.free
     for job_id, racks in scheduler.crossing.items():
         job = scheduler.running[job_id]
         others = max(free.crossing[rack] for rack in racks) - 1
-        if job.phase != Phase.RUNNING or not others or not scheduler.policy.should_part(job, others, now_s):
+        if (
+            job.phase != Phase.RUNNING
+            or not others
+            or not scheduler.policy.should_separate(job, others, now_s)
+        ):
             continue
         placement = _without(scheduler, job, racks)
         if placement is not None:
@@ -51,7 +55,7 @@ def _part(scheduler: "JobScheduler", now_s: float) -> None:
 
 
 def _without(scheduler: "JobScheduler", job: JobState, racks: list[int]) -> Placement | None:
-    """Where a gang would go if it were not where it is."""
+    """Find quiet racks for a gang as if its own GPUs were free."""
     free = scheduler.free
     up = tuple(part for part in job.placement if part[0] not in scheduler.down)
     free.give(up)

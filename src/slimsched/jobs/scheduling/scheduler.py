@@ -11,7 +11,7 @@ from typing import Any
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.placement import Placement, Tier
 from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.scheduling.commands import Command, WakeAt
+from slimsched.jobs.scheduling.commands import Command
 from slimsched.jobs.scheduling.delay import DelayTimers
 from slimsched.jobs.scheduling.demand import check_demand
 from slimsched.jobs.scheduling.events import (
@@ -23,16 +23,15 @@ from slimsched.jobs.scheduling.events import (
     NodeDown,
     NodeUp,
     StartFailed,
-    Wake,
 )
-from slimsched.jobs.scheduling.explanation import Explanation
+from slimsched.jobs.scheduling.explanation import Explanation, explain
 from slimsched.jobs.scheduling.job_state import JobState, Phase
 from slimsched.jobs.scheduling.occupancy import Occupancy, Split
 from slimsched.jobs.scheduling.policy import FOREVER, Policy
 from slimsched.jobs.scheduling.preemption import make_room, migrate
-from slimsched.jobs.scheduling.reasons import explain
 from slimsched.jobs.scheduling.reservation import backfill, reserve
 from slimsched.jobs.scheduling.sensitivity import Sensitivity, Traits
+from slimsched.kernel.wake import Wake, WakeAt
 
 MACHINE, RACK, NETWORK = Tier
 WAITING, CLAIMING, RUNNING, STOPPING = Phase

@@ -37,7 +37,7 @@ class ServiceHistory:
                 self._weight = 1.0
 
     def residual_s(self, served_s: float) -> float:
-        """Mean service still to come for a job that has had so much."""
+        """Return the mean service still to come for a job that has had `served_s`."""
         i = bisect_left(self._bounds_s, served_s)
         mean_s = self._residual_s[i]
         if mean_s is None:

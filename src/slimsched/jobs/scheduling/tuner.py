@@ -32,16 +32,16 @@ class Tuner:
         return (0.0, 0.0)
 
     def held_out(self, job: JobState, tier: Tier, seconds: float, *, accepted: bool) -> None:
-        """A job held out for a tier for so long, and got it or gave up."""
+        """Learn how long a job held out for a tier, and whether it got it or gave up."""
 
     def ran(self, job: JobState, tier: Tier, run_s: float, served_s: float) -> None:
-        """A run at a tier brought so much ideal service."""
+        """Learn how much ideal service a run at a tier brought."""
 
     def finished(self, service_s: float) -> None:
-        """A job is done after so much ideal service."""
+        """Learn how much ideal service a job needed in all."""
 
     def residual_s(self, served_s: float) -> float:
-        """Ideal service a job that has had so much can expect to need still."""
+        """Return the ideal service that a job with `served_s` behind it can expect to need still."""
         return 3600.0
 
     def slowdown(self, job: JobState, tier: Tier) -> float:

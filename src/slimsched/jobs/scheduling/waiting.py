@@ -76,7 +76,7 @@ class Waiting:
             group.fresh.clear()
 
     def heads(self, count: int) -> list[JobState]:
-        """The first jobs of the groups, in order, at most so many."""
+        """Return the first job of each group, in order, at most `count`."""
         heads = [group.head() for group in self.groups]
         heads.sort(key=lambda job: (job.key, job.seq))
         return heads[:count]

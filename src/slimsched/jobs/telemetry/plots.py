@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.telemetry.occupancy import rack_occupancy
+from slimsched.jobs.telemetry.arrays import rack_occupancy
 from slimsched.jobs.telemetry.runs import JobHistory
 from slimsched.jobs.telemetry.summary import JobSummary
 from slimsched.kernel.errors import SlimError
@@ -45,8 +45,8 @@ def plot_jobs(
 
 
 def _completion(axis: Any, runs: Mapping[str, tuple[JobSummary, Mapping[str, JobHistory]]]) -> None:
-    for policy, (_, found) in runs.items():
-        jct_s = np.sort([history.jct_s for history in found.values() if history.finished_s is not None])
+    for policy, (_, by_job) in runs.items():
+        jct_s = np.sort([history.jct_s for history in by_job.values() if history.finished_s is not None])
         axis.plot(np.maximum(jct_s, 1.0), np.arange(1, len(jct_s) + 1) / len(jct_s), label=policy)
     axis.set(xscale="log", xlabel="job completion time (s)", ylabel="share of jobs", title="completion time")
     axis.legend(fontsize="small")
@@ -72,9 +72,9 @@ def _communication(axis: Any, runs: Mapping[str, tuple[JobSummary, Mapping[str, 
     axis.legend(fontsize="small")
 
 
-def _racks(axis: Any, found: Mapping[str, JobHistory], topology: Topology, policy: str) -> None:
+def _racks(axis: Any, by_job: Mapping[str, JobHistory], topology: Topology, policy: str) -> None:
     """GPUs held in each rack over time, as a picture."""
-    edges_s, held = rack_occupancy(found, topology)
+    edges_s, held = rack_occupancy(by_job, topology)
     image = axis.imshow(
         held, aspect="auto", extent=(0.0, edges_s[-1] / 3600, len(topology.racks), 0), vmin=0.0, vmax=1.0
     )

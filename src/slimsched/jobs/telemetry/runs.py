@@ -1,4 +1,6 @@
-"""Folds a job log into runs: the stretches of time a gang held its GPUs."""
+"""Folds the entries of a job run into runs: the stretches of time for which a gang held its GPUs."""
+
+from collections.abc import Iterable
 
 from msgspec import Struct
 
@@ -10,9 +12,11 @@ from slimsched.jobs.scheduling.events import (
     JobFoundRunning,
     JobPreempted,
     JobSubmitted,
+    LiveEvent,
+    Rebuilt,
     StartFailed,
 )
-from slimsched.jobs.telemetry.log import JobLog
+from slimsched.jobs.telemetry.entries import JobEntry
 
 
 class JobRun(Struct, frozen=True, kw_only=True):
@@ -48,43 +52,73 @@ class JobHistory(Struct, kw_only=True):
         return self.jct_s - sum(run.end_s - run.start_s for run in self.runs)
 
 
-def histories(log: JobLog) -> dict[str, JobHistory]:
-    """What happened to every job, by id, in order of submission."""
-    jobs: dict[str, JobHistory] = {}
-    started: dict[str, tuple[Placement, float]] = {}
+def histories(entries: Iterable[JobEntry]) -> dict[str, JobHistory]:
+    """Tell what happened to every job, by id, in order of submission."""
+    fold = _Histories()
+    for now_s, event, commands in entries:
+        fold.told(event, now_s)
+        for command in commands:
+            if isinstance(command, StartJob):
+                fold.started[command.job_id] = (command.placement, now_s)
+            elif isinstance(command, PreemptJob):
+                fold.jobs[command.job_id].preemptions += 1
+    for job_id, at_s in fold.lost.items():
+        fold.finish(job_id, at_s)
+    return fold.jobs
 
-    def stop(job_id: str, at_s: float, served_s: float, *, interrupted: bool) -> None:
-        history = jobs[job_id]
-        if job_id in started:
-            placement, start_s = started.pop(job_id)
+
+class _Histories:
+    """The histories so far. `lost` are jobs that ran when a controller started afresh, and since when:
+    a job that is then found neither running nor waiting had ended by that time."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, JobHistory] = {}
+        self.started: dict[str, tuple[Placement, float]] = {}
+        self.lost: dict[str, float] = {}
+
+    def told(self, event: LiveEvent, now_s: float) -> None:
+        """Take one event in."""
+        if isinstance(event, JobSubmitted | JobFoundRunning):
+            self._known(event, now_s)
+        elif isinstance(event, JobFinished):
+            if event.job_id in self.jobs:
+                self.finish(event.job_id, now_s)
+        elif isinstance(event, JobPreempted):
+            self._stop(event.job_id, now_s, event.served_s, interrupted=True)
+        elif isinstance(event, StartFailed):
+            self.started.pop(event.job_id, None)
+        elif isinstance(event, Rebuilt):
+            self.lost |= dict.fromkeys(self.started, now_s)
+
+    def finish(self, job_id: str, now_s: float) -> None:
+        """A job is done."""
+        self._stop(job_id, now_s, self.jobs[job_id].job.service_s, interrupted=False)
+        self.jobs[job_id].finished_s = now_s
+
+    def _known(self, event: JobSubmitted | JobFoundRunning, now_s: float) -> None:
+        """A job is new here, or was met again after a fresh start."""
+        job_id = event.job.id
+        was_lost = self.lost.pop(job_id, None) is not None
+        if job_id not in self.jobs:
+            self.jobs[job_id] = JobHistory(job=event.job, submitted_s=now_s, runs=[])
+        if isinstance(event, JobFoundRunning):
+            since_s = self.started[job_id][1] if job_id in self.started else now_s
+            self.started[job_id] = (event.placement, since_s)
+        elif was_lost:
+            self._stop(job_id, now_s, event.served_s, interrupted=True)
+
+    def _stop(self, job_id: str, now_s: float, served_s: float, *, interrupted: bool) -> None:
+        history = self.jobs[job_id]
+        if job_id in self.started:
+            placement, start_s = self.started.pop(job_id)
             history.runs.append(
                 JobRun(
                     placement=placement,
                     start_s=start_s,
-                    end_s=at_s,
+                    end_s=now_s,
                     served_s=served_s - history.served_s,
                     resumed=bool(history.runs),
                     interrupted=interrupted,
                 )
             )
         history.served_s = served_s
-
-    for at_s, entry in log:
-        kind = type(entry)
-        if kind is StartJob:
-            started[entry.job_id] = (entry.placement, at_s)  # type: ignore[union-attr]
-        elif kind is JobSubmitted or kind is JobFoundRunning:
-            assert isinstance(entry, JobSubmitted | JobFoundRunning)
-            jobs[entry.job.id] = JobHistory(job=entry.job, submitted_s=at_s, runs=[])
-            if isinstance(entry, JobFoundRunning):
-                started[entry.job.id] = (entry.placement, at_s)
-        elif isinstance(entry, JobFinished):
-            stop(entry.job_id, at_s, jobs[entry.job_id].job.service_s, interrupted=False)
-            jobs[entry.job_id].finished_s = at_s
-        elif isinstance(entry, JobPreempted):
-            stop(entry.job_id, at_s, entry.served_s, interrupted=True)
-        elif isinstance(entry, PreemptJob):
-            jobs[entry.job_id].preemptions += 1
-        elif isinstance(entry, StartFailed):
-            started.pop(entry.job_id, None)
-    return jobs

@@ -58,7 +58,7 @@ def fit(jobs: Sequence[Job]) -> tuple[dict[int, float], dict[int, list[float]], 
 
 
 def generate_jobs(count: int, rng: Generator, *, largest: int = 10**9) -> list[Job]:
-    """So many jobs with arrivals, none larger than `largest` GPUs."""
+    """Draw `count` jobs with arrivals, none larger than `largest` GPUs."""
     if count < 1:
         raise ConfigError(f"{count} jobs cannot be generated; ask for at least 1")
     demands = np.array([gpus for gpus in DEMANDS if gpus <= largest])

@@ -1,6 +1,6 @@
-"""The training models we know: seconds and exposed bytes an iteration, derived from measurements.
+"""The training models we know: seconds and exposed bytes per iteration, derived from measurements.
 
-Made by `slim jobs models --derive`, which prints this table anew from the data folder (see job_profiles.py
+Made by `slim jobs models --derive`, which prints this table anew from the data folder (see profiles.py
 for how). MEASURED are those with measured step times; jobs of a trace that names no model draw from them.
 """
 

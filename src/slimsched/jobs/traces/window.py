@@ -14,7 +14,7 @@ ARRIVALS = ("trace", "batch", "poisson")
 
 
 def window(jobs: Sequence[Job], count: int, rng: Generator) -> list[Job]:
-    """So many consecutive jobs from a random place of the trace, the first arriving at 0."""
+    """Take `count` consecutive jobs from a random place of the trace, the first arriving at 0."""
     if count >= len(jobs):
         return list(jobs)
     start = int(rng.integers(0, len(jobs) - count + 1))
@@ -27,7 +27,7 @@ def window(jobs: Sequence[Job], count: int, rng: Generator) -> list[Job]:
 def assign_models(jobs: Sequence[Job], rng: Generator, models: Sequence[str] = MEASURED) -> list[Job]:
     """Let every job that names no model draw one of these models, all equally likely.
 
-    One draw a job, in order of arrival, whether it needs it or not: so the rule depends on the seed alone.
+    Every job draws once, in order of arrival, whether it needs a model or not: the seed alone decides.
     """
     for name in models:
         if name not in TRAINING_MODELS:

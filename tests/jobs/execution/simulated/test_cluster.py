@@ -5,9 +5,9 @@ import pytest
 from jobs.workloads import SMALL, job, simulation
 from slimsched.jobs.domain.fabric import FABRICS
 from slimsched.jobs.domain.placement import Tier
+from slimsched.jobs.execution.policies import POLICIES
 from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
 from slimsched.jobs.execution.simulated.shared_links import RunningGang, SharedLinks
-from slimsched.jobs.scheduling.policies import policy_named
 from slimsched.jobs.scheduling.sensitivity import Sensitivity
 from slimsched.jobs.telemetry.runs import histories
 from slimsched.jobs.telemetry.summary import summarize
@@ -16,7 +16,7 @@ from slimsched.jobs.traces.known_models import TRAINING_MODELS
 
 def finish_s(policy, jobs, topology=SMALL, **more) -> dict[str, float]:
     """When each job finished."""
-    found = histories(simulation(policy_named(policy), jobs, topology, **more).run())
+    found = histories(simulation(POLICIES.make(policy), jobs, topology, **more).run())
     return {name: history.finished_s for name, history in found.items()}
 
 
@@ -69,7 +69,7 @@ def test_crossing_racks_costs_nothing_on_a_fast_fabric_and_much_on_a_congested_o
 def test_a_preempted_job_pays_for_its_checkpoint_and_loses_no_work() -> None:
     jobs = [job(f"long{i}", 4, service_s=20000.0) for i in range(4)] + [job("short", 4, at_s=5000.0)]
     checkpoint = Checkpoint(save_s=30.0, restore_s=40.0)
-    driven = simulation(policy_named("dally"), jobs, checkpoint=checkpoint)
+    driven = simulation(POLICIES.make("dally"), jobs, checkpoint=checkpoint)
     found = histories(driven.run())
     (victim,) = [history for history in found.values() if history.preemptions]
     assert found["short"].runs[0].start_s == 5030.0
@@ -82,7 +82,7 @@ def test_a_lost_machine_costs_the_work_since_the_last_checkpoint() -> None:
     failures = [Failure(machine="r0m0", at_s=2500.0, repair_s=100.0)]
     found = histories(
         simulation(
-            policy_named("fit-first"),
+            POLICIES.make("fit-first"),
             [job("a", 4, service_s=5000.0)],
             failures=failures,
             checkpoint=checkpoint,
@@ -95,7 +95,7 @@ def test_a_lost_machine_costs_the_work_since_the_last_checkpoint() -> None:
 
 def test_a_summary_counts_what_the_log_says() -> None:
     jobs = [job("a", 4, service_s=100.0), job("b", 16, at_s=50.0, service_s=100.0)]
-    driven = simulation(policy_named("fit-first"), jobs)
+    driven = simulation(POLICIES.make("fit-first"), jobs)
     summary = summarize(
         histories(driven.run()),
         policy="fit-first",

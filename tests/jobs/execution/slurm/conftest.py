@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from slimsched.jobs.execution.slurm.cluster import ThrowAwaySlurm, missing_daemons, wait_until
 from slimsched.jobs.execution.slurm.job import SlurmJob, Status
 from slimsched.jobs.execution.slurm.note import Memory, Request, memory_in
+from slimsched.jobs.telemetry.entries import JobEntry, decode_entries
+from slimsched.kernel.log import EVENTS, Log, find_logs
 
 GANG = Path(__file__).parents[4] / "examples" / "slurm_checkpointing_gang.py"
 SLIM = str(Path(sys.executable).parent / "slim")
@@ -41,7 +42,7 @@ class Site:
         self.cluster = cluster
         self.client = cluster.client
         self.folder = folder
-        self.log = folder / "log"
+        self.run = folder / "run"
         self.gangs: list[str] = []
         self._controllers: list[subprocess.Popen[bytes]] = []
 
@@ -58,7 +59,7 @@ class Site:
         command = [SLIM, "jobs", "run", "--engine=slurm", "--policy=dally", "--network=congested"]
         command += [f"--conf={self.cluster.conf}", f"--speed={speed}", "--poll-s=0.25", "--until-idle"]
         with (self.folder / "controller.out").open("ab") as out:
-            controller = subprocess.Popen([*command, f"--log={self.log}"], stdout=out, stderr=out)
+            controller = subprocess.Popen([*command, f"--out={self.run}"], stdout=out, stderr=out)
         self._controllers.append(controller)
         return controller
 
@@ -76,6 +77,12 @@ class Site:
         """Run a `slim jobs` command against this Slurm."""
         conf = f"--conf={self.cluster.conf}"
         return subprocess.run([SLIM, "jobs", command[0], conf, *command[1:]], capture_output=True, text=True)
+
+    def stop_slurmctld(self) -> None:
+        """End slurmctld as an operator would: it saves its state."""
+        pid = int((self.cluster.folder / "slurmctld.pid").read_text())
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: pid not in self.cluster.processes(), "slurmctld is gone", timeout_s=10)
 
     def jobs(self) -> dict[str, SlurmJob]:
         """Our gangs as Slurm has them."""
@@ -115,9 +122,13 @@ class Site:
         """How long a gang has been running by now."""
         return time.time() - (self.jobs()[gang].start_s or time.time())
 
-    def entries(self) -> list[dict[str, object]]:
-        """The controllers' log."""
-        return [msgspec.json.decode(line) for line in self.log.read_text().splitlines()]
+    def logs(self) -> list[Path]:
+        """The logs of the controllers, one each, in order."""
+        return sorted(find_logs(self.run), key=lambda path: (path.name != EVENTS, path.name))
+
+    def entries(self) -> list[JobEntry]:
+        """What the controllers' schedulers were told and what they asked for."""
+        return [entry for path in self.logs() for entry in decode_entries(Log(path).entries())]
 
     def clear(self) -> None:
         for controller in self._controllers:

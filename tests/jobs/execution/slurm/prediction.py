@@ -1,10 +1,11 @@
 """What the simulator says would have happened, from a controller's log of what did."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
+from jobs.workloads import news
 from slimsched.jobs.domain.fabric import fabric_named
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.placement import Placement
@@ -12,18 +13,17 @@ from slimsched.jobs.domain.topology import Machine, Topology
 from slimsched.jobs.execution.simulated.cluster import SimulatedJobs
 from slimsched.jobs.execution.slurm.split import split
 from slimsched.jobs.scheduling.commands import Command, StartJob
-from slimsched.jobs.scheduling.events import Event, JobFinished, JobSubmitted
+from slimsched.jobs.scheduling.events import Event, JobFinished, JobFoundRunning, JobSubmitted, Rebuilt
 from slimsched.jobs.scheduling.free_gpus import FreeGpus
 from slimsched.jobs.scheduling.policies.dally import Dally
 from slimsched.jobs.scheduling.scheduler import JobScheduler, Split
 from slimsched.jobs.scheduling.sensitivity import Sensitivity
+from slimsched.jobs.telemetry.entries import JobEntry
 from slimsched.jobs.traces.known_models import TRAINING_MODELS
 
 RACKS = Topology(
     [Machine(name=f"n{i}", rack=f"rack{1 + (i > 4)}", gpus=8) for i in range(1, 9)], name="throw-away Slurm"
 )
-EVENTS = {kind.__name__ for kind in get_args(Event)}
-COMMANDS = {kind.__name__ for kind in get_args(Command)}
 APART_S = 0.02
 """Events of one round are told one after the other; in the simulator this keeps them in order."""
 
@@ -42,30 +42,28 @@ class Course(msgspec.Struct, frozen=True, kw_only=True):
         return self.start_s - self.arrival_s
 
 
-def measured(log: Iterable[Mapping[str, Any]]) -> dict[str, Course]:
+def measured(entries: Iterable[JobEntry]) -> dict[str, Course]:
     """The course of every gang, from the controller's log."""
     courses: dict[str, dict[str, Any]] = {}
     last_s = at_s = 0.0
-    for entry in log:
-        kind = entry["type"]
-        if kind in EVENTS or kind == "Rebuilt":
-            at_s = max(entry["now_s"], at_s + APART_S if entry["now_s"] <= last_s else 0.0)
-            last_s = entry["now_s"]
-        if kind == "JobSubmitted":
-            job = msgspec.convert(entry["job"], Job)
-            courses.setdefault(job.id, {"job": job, "arrival_s": at_s})
-        elif kind == "StartJob":
-            courses[entry["job_id"]] |= {"start_s": at_s, "placement": _placement(entry["placement"])}
-        elif kind == "JobFoundRunning":
-            course = courses[entry["job"]["id"]]
-            course["placement"] = _placement(entry["placement"])
+    for now_s, event, commands in entries:
+        at_s = max(now_s, at_s + APART_S if now_s <= last_s else 0.0)
+        last_s = now_s
+        if isinstance(event, JobSubmitted):
+            courses.setdefault(event.job.id, {"job": event.job, "arrival_s": at_s})
+        elif isinstance(event, JobFoundRunning):
+            course = courses[event.job.id]
+            course["placement"] = event.placement
             course.pop("end_s", None)
-        elif kind == "JobFinished":
-            courses[entry["job_id"]]["end_s"] = at_s
-        elif kind == "Rebuilt":  # who is not found running now has just ended
+        elif isinstance(event, JobFinished):
+            courses[event.job_id]["end_s"] = at_s
+        elif isinstance(event, Rebuilt):  # who is not found running now has just ended
             for course in courses.values():
                 if "start_s" in course:
                     course.setdefault("end_s", at_s)
+        for command in commands:
+            if isinstance(command, StartJob):
+                courses[command.job_id] |= {"start_s": at_s, "placement": command.placement}
     return {job_id: Course(**fields) for job_id, fields in courses.items()}
 
 
@@ -89,8 +87,10 @@ def predicted(courses: Mapping[str, Course]) -> dict[str, Course]:
     # how long a gang ran is known already: let no simulated network slow it down once more
     no_network = Sensitivity(topology=RACKS, fabric=fabric_named("congested"))
     log = SimulatedJobs(scheduler=scheduler, sensitivity=no_network, jobs=jobs).run()
-    starts = {entry.job_id: (at_s, entry.placement) for at_s, entry in log if isinstance(entry, StartJob)}
-    ends = {entry.job_id: at_s for at_s, entry in log if isinstance(entry, JobFinished)}
+    starts = {
+        entry.job_id: (at_s, entry.placement) for at_s, entry in news(log) if isinstance(entry, StartJob)
+    }
+    ends = {entry.job_id: at_s for at_s, entry in news(log) if isinstance(entry, JobFinished)}
     return {
         job.id: Course(
             job=job,
@@ -101,27 +101,6 @@ def predicted(courses: Mapping[str, Course]) -> dict[str, Course]:
         )
         for job in jobs
     }
-
-
-def replayed(log: Iterable[Mapping[str, Any]]) -> list[Command]:
-    """The commands a fresh scheduler gives when it is fed the events of a controller's log."""
-    policy = Dally()
-    scheduler: JobScheduler | None = None
-    commands: list[Command] = []
-    for entry in log:
-        fields = {key: value for key, value in entry.items() if key != "now_s"}
-        if fields["type"] == "Rebuilt":
-            scheduler = _scheduler(policy, split)
-        elif fields["type"] in EVENTS:
-            assert scheduler is not None
-            commands += scheduler.handle(msgspec.convert(fields, Event), now_s=entry["now_s"])
-    return commands
-
-
-def commands_in(log: Iterable[Mapping[str, Any]]) -> list[Command]:
-    """The commands in a controller's log."""
-    logged = [{key: value for key, value in entry.items() if key != "now_s"} for entry in log]
-    return [msgspec.convert(fields, Command) for fields in logged if fields["type"] in COMMANDS]
 
 
 def _scheduler(policy: Dally, how: Split, kind: type[JobScheduler] = JobScheduler) -> JobScheduler:
@@ -143,7 +122,3 @@ class AsSlurmTellsIt(JobScheduler):
 
 def _fits(placement: Placement, free: FreeGpus) -> bool:
     return all(free.by_machine[free.index[name]] >= gpus for name, gpus in placement)
-
-
-def _placement(parts: Sequence[Sequence[Any]]) -> Placement:
-    return tuple((name, gpus) for name, gpus in parts)

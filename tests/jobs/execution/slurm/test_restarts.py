@@ -6,7 +6,11 @@ from collections import Counter
 import msgspec
 import pytest
 
+from slimsched.jobs.execution.replay import machines_of
 from slimsched.jobs.execution.slurm.job import Status
+from slimsched.jobs.scheduling.events import JobSubmitted
+from slimsched.kernel.log import Log
+from slimsched.kernel.replay import replay
 
 
 @pytest.mark.slow
@@ -30,7 +34,7 @@ def test_a_killed_controller_and_a_restarted_slurmctld_lose_and_double_nothing(s
         lambda: site.output().count("the controller starts") == 2 and site.count(Status.GONE) >= 10,
         "the second controller carries on",
     )
-    site.cluster.stop_controller()
+    site.stop_slurmctld()
     site.wait(lambda: "does not answer" in site.output(), "the controller notices that slurmctld is away")
     site.cluster.start_controller()
     site.wait(lambda: second.poll() is not None, "no gang is left", timeout_s=120)
@@ -71,6 +75,10 @@ def test_a_restarted_controller_remembers_since_when_a_gang_declines(site) -> No
     site.control(speed=60)
     site.wait(lambda: gang in site.finished(), "the gang has run at a wider tier")
     told = [
-        entry for entry in site.entries() if entry["type"] == "JobSubmitted" and entry["job"]["id"] == gang
+        event for _, event, _ in site.entries() if isinstance(event, JobSubmitted) and event.job.id == gang
     ]
-    assert told[-1]["declined_since_s"] == declined_since_s
+    assert told[-1].declined_since_s == declined_since_s
+    for path in site.logs():  # that of the controller that was killed, too
+        log = Log(path)
+        assert replay(log.entries(), machines_of(log.header.setting)).difference is None
+    assert len(site.logs()) == 2

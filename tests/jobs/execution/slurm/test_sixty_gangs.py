@@ -7,8 +7,12 @@ from statistics import mean
 import msgspec
 import pytest
 
-from jobs.execution.slurm.prediction import RACKS, Course, commands_in, measured, predicted, replayed
+from jobs.execution.slurm.prediction import RACKS, Course, measured, predicted
+from slimsched.jobs.execution.replay import machines_of
 from slimsched.jobs.execution.slurm.job import Status
+from slimsched.jobs.scheduling.events import Rebuilt
+from slimsched.kernel.log import Log
+from slimsched.kernel.replay import replay
 
 SPEED = 60.0  # a second of this test is a minute to the scheduler
 SIZES = (1, 1, 2, 2, 4, 4, 8, 8, 16, 16)
@@ -43,7 +47,10 @@ def test_sixty_gangs_finish_once_and_start_when_and_where_the_simulator_says(sit
     assert Counter(job.state for job in jobs.values()) == {"COMPLETED": 60}
     assert Counter(site.finished()) == dict.fromkeys(site.gangs, 1)
 
-    assert replayed(site.entries()) == commands_in(site.entries())
+    log = Log(*site.logs())
+    replayed = replay(log.entries(), machines_of(log.header.setting))
+    assert replayed.difference is None
+    assert (replayed.entries, log.ending.ended) == (len(site.entries()), "closed")
 
     live = measured(site.entries())
     told = predicted(live)
@@ -57,7 +64,7 @@ def test_sixty_gangs_finish_once_and_start_when_and_where_the_simulator_says(sit
     )
     off_s = [abs(told[g].start_s - live[g].start_s) / SPEED for g in live]
     waits_s = [mean(course.wait_s for course in c.values()) / SPEED for c in (live, told, guess)]
-    rebuilt = [entry["reason"] for entry in site.entries() if entry["type"] == "Rebuilt"][1:]
+    rebuilt = [event.reason for _, event, _ in site.entries() if isinstance(event, Rebuilt)][1:]
     with capsys.disabled():
         print(
             f"\nsixty gangs: start latency mean {mean(latency_s.values()):.2f} s, max "

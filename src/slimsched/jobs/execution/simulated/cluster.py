@@ -1,18 +1,18 @@
 """Carries a job scheduler's commands out in simulated time: the driver of `slim jobs simulate`.
 
 Progress is counted in ideal seconds. A gang's finish moves whenever its links get more or less crowded;
-the old finish stays in the queue and is skipped when it comes up.
+the old finish stays on the timeline and is skipped when its time comes.
 """
 
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
+from math import inf
 from operator import attrgetter
 from typing import assert_never
 
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
 from slimsched.jobs.execution.simulated.shared_links import RunningGang, SharedLinks
-from slimsched.jobs.scheduling.commands import PreemptJob, StartJob, WakeAt
+from slimsched.jobs.scheduling.commands import PreemptJob, StartJob
 from slimsched.jobs.scheduling.events import (
     Event,
     JobFinished,
@@ -20,18 +20,19 @@ from slimsched.jobs.scheduling.events import (
     JobSubmitted,
     NodeDown,
     NodeUp,
-    Wake,
 )
 from slimsched.jobs.scheduling.scheduler import JobScheduler
 from slimsched.jobs.scheduling.sensitivity import Sensitivity
-from slimsched.jobs.telemetry.log import JobLog
+from slimsched.jobs.telemetry.entries import JobEntry
+from slimsched.kernel.timeline import Action, Timeline
+from slimsched.kernel.wake import Wake, WakeAt
 
 PACE_TOLERANCE = 0.005
 """A gang's finish is moved when its pace changes by more than this share."""
 
 
 class SimulatedJobs:
-    """A cluster in simulated time under one scheduler."""
+    """A cluster in simulated time under one scheduler; `log` is what happened so far."""
 
     def __init__(
         self,
@@ -43,68 +44,56 @@ class SimulatedJobs:
         failures: Sequence[Failure] = (),
     ) -> None:
         self.scheduler = scheduler
-        self.log: JobLog = []
-        self.events = 0
-        self.now_s = 0.0
         self.sensitivity = sensitivity
+        self.log: list[JobEntry] = []
+        self._timeline = Timeline()
+        self._on_finish: Action = self._finish  # bound once: it is scheduled most often
         self._links = SharedLinks(sensitivity)
         self._checkpoint = checkpoint or Checkpoint()
         self._jobs = {job.id: job for job in jobs}
-        self._arrivals = sorted(jobs, key=attrgetter("arrival_s"))
         self._running: dict[str, RunningGang] = {}
         self._served_s: dict[str, float] = {}
         self._failed: set[str] = set()
-        self._queue: list[tuple[float, int, Event | RunningGang, int]] = []
-        self._seq = 0
-        self._wake_s = float("inf")
-        self._left = len(self._arrivals)
+        self._wake_s = inf
+        self._left = len(self._jobs)
+        self._progress: Callable[[int], None] | None = None
+        self._arrivals = sorted(jobs, key=attrgetter("arrival_s"))
+        self._arrived = 0
         for failure in failures:
-            self._push(failure.at_s, NodeDown(machine=failure.machine))
-            self._push(failure.at_s + failure.repair_s, NodeUp(machine=failure.machine))
+            self._timeline.at(failure.at_s, self._lose_machine, failure.machine)
+            self._timeline.at(failure.at_s + failure.repair_s, self._regain_machine, failure.machine)
 
-    def run(self, *, until_s: float = float("inf"), progress: Callable[[int], None] | None = None) -> JobLog:
+    @property
+    def events(self) -> int:
+        """Events that the scheduler has handled."""
+        return len(self.log)
+
+    def run(self, *, until_s: float = inf, progress: Callable[[int], None] | None = None) -> list[JobEntry]:
         """Run until all jobs are done, or until a time; returns the log."""
-        arrivals, queue = self._arrivals, self._queue
-        arrived, jobs = 0, len(self._arrivals)
+        self._progress = progress
+        timeline, arrivals = self._timeline, self._arrivals
         while self._left:
-            if arrived < jobs and (not queue or arrivals[arrived].arrival_s <= queue[0][0]):
-                job = arrivals[arrived]
+            next_s = timeline.next_s()
+            # arrivals stay off the timeline, which keeps it short; at equal times they go first
+            if self._arrived < len(arrivals) and arrivals[self._arrived].arrival_s <= next_s:
+                job = arrivals[self._arrived]
                 if job.arrival_s > until_s:
                     break
-                arrived += 1
-                self._deliver(job.arrival_s, JobSubmitted(job=job))
-                continue
-            if not queue or queue[0][0] > until_s:
-                break
-            at_s, _, what, version = heappop(queue)
-            if isinstance(what, RunningGang):
-                if what.version == version:
-                    self._finish(what, at_s)
-                    if progress is not None:
-                        progress(jobs - self._left)
-            elif isinstance(what, Wake):
-                if at_s == self._wake_s:
-                    self._wake_s = float("inf")
-                    self._deliver(at_s, what)
-            elif isinstance(what, NodeDown | NodeUp):
-                self._change_machine(what, at_s)
+                self._arrived += 1
+                timeline.now_s = job.arrival_s
+                self._deliver(JobSubmitted(job=job))
+            elif next_s <= until_s and next_s < inf:
+                timeline.advance()
             else:
-                self._deliver(at_s, what)
+                break
         return self.log
 
-    def _push(self, at_s: float, event: Event) -> None:
-        heappush(self._queue, (at_s, self._seq, event, 0))
-        self._seq += 1
-
-    def _deliver(self, now_s: float, event: Event) -> None:
-        """Feed one event to the scheduler and carry out what it asks for."""
-        assert now_s >= self.now_s, f"time went back from {self.now_s} to {now_s}"
-        self.now_s = now_s
-        self.events += 1
-        log = self.log
-        log.append((now_s, event))
-        for command in self.scheduler.handle(event, now_s=now_s):
-            log.append((now_s, command))
+    def _deliver(self, event: Event) -> None:
+        """Feed one event to the scheduler, note it, and carry out what the scheduler asks for."""
+        now_s = self._timeline.now_s
+        commands = self.scheduler.handle(event, now_s=now_s)
+        self.log.append((now_s, event, commands))
+        for command in commands:
             if isinstance(command, StartJob):
                 self._start(command, now_s)
             elif isinstance(command, PreemptJob):
@@ -112,16 +101,23 @@ class SimulatedJobs:
             elif isinstance(command, WakeAt):
                 if command.at_s < self._wake_s:
                     self._wake_s = command.at_s
-                    self._push(command.at_s, Wake())
+                    self._timeline.at(command.at_s, self._wake)
             else:
                 assert_never(command)
 
-    def _change_machine(self, event: NodeDown | NodeUp, now_s: float) -> None:
-        if isinstance(event, NodeDown):
-            self._failed.add(event.machine)
-        else:
-            self._failed.discard(event.machine)
-        self._deliver(now_s, event)
+    def _wake(self, _: None) -> None:
+        """Wake the scheduler, unless an earlier wake-up has replaced this one."""
+        if self._timeline.now_s == self._wake_s:
+            self._wake_s = inf
+            self._deliver(Wake())
+
+    def _lose_machine(self, machine: str) -> None:
+        self._failed.add(machine)
+        self._deliver(NodeDown(machine=machine))
+
+    def _regain_machine(self, machine: str) -> None:
+        self._failed.discard(machine)
+        self._deliver(NodeUp(machine=machine))
 
     def _start(self, command: StartJob, now_s: float) -> None:
         job_id, placement = command.job_id, command.placement
@@ -135,17 +131,22 @@ class SimulatedJobs:
         self._running[job_id] = gang
         neighbours = self._links.join(gang)
         if neighbours is None:
-            heappush(self._queue, (gang.finish_s(), self._seq, gang, 0))
-            self._seq += 1
+            self._timeline.at(gang.finish_s(), self._on_finish, (gang, 0))
         else:
             self._settle(neighbours, now_s, new=gang)
 
-    def _finish(self, gang: RunningGang, now_s: float) -> None:
+    def _finish(self, planned: tuple[RunningGang, int]) -> None:
+        """Finish a gang, unless its finish has moved since this one was planned."""
+        gang, version = planned
+        if gang.version != version:
+            return
         del self._running[gang.job.id]
         self._left -= 1
         if gang.nics:
-            self._settle(self._links.leave(gang), now_s)
-        self._deliver(now_s, JobFinished(job_id=gang.job.id, served_s=gang.job.service_s))
+            self._settle(self._links.leave(gang), self._timeline.now_s)
+        self._deliver(JobFinished(job_id=gang.job.id, served_s=gang.job.service_s))
+        if self._progress is not None:
+            self._progress(len(self._jobs) - self._left)
 
     def _stop(self, job_id: str, now_s: float) -> None:
         """Checkpoint a gang and stop it; on a lost machine it falls back to its last checkpoint."""
@@ -161,7 +162,7 @@ class SimulatedJobs:
             done_s = gang.served_s + (done_s - gang.served_s) // interval_s * interval_s
             saved_at_s = now_s
         self._served_s[job_id] = done_s
-        self._push(saved_at_s, JobPreempted(job_id=job_id, served_s=done_s))
+        self._timeline.at(saved_at_s, self._deliver, JobPreempted(job_id=job_id, served_s=done_s))
 
     def _settle(
         self, gangs: dict[RunningGang, None], now_s: float, *, new: RunningGang | None = None
@@ -171,11 +172,10 @@ class SimulatedJobs:
         for gang in gangs:
             gang.advance(now_s)
         self._links.settle(gangs)
-        queue = self._queue
+        timeline, on_finish = self._timeline, self._on_finish
         for gang, old_s in zip(gangs, before, strict=True):
             if gang is new or abs(gang.iteration_s - old_s) > PACE_TOLERANCE * old_s:
                 gang.version += 1
-                heappush(queue, (gang.finish_s(), self._seq, gang, gang.version))
-                self._seq += 1
+                timeline.at(gang.finish_s(), on_finish, (gang, gang.version))
             else:
                 gang.iteration_s = old_s

@@ -6,23 +6,23 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 from msgspec import Struct
-from scipy import stats
 
 from slimsched.jobs.domain.fabric import fabric_named
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.topology import Machine, Topology
+from slimsched.jobs.execution.policies import POLICIES
+from slimsched.jobs.execution.setting import SchedulerSetting
 from slimsched.jobs.execution.simulated.cluster import SimulatedJobs
 from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
 from slimsched.jobs.scheduling.demand import check_demand
-from slimsched.jobs.scheduling.policies import PolicyMaker, policy_named
-from slimsched.jobs.scheduling.scheduler import JobScheduler
-from slimsched.jobs.scheduling.sensitivity import Sensitivity
-from slimsched.jobs.telemetry.log import JobLog
+from slimsched.jobs.scheduling.policy import Policy
+from slimsched.jobs.telemetry.entries import JobEntry
 from slimsched.jobs.telemetry.runs import JobHistory, histories
 from slimsched.jobs.telemetry.summary import JobSummary, summarize
 from slimsched.jobs.traces.known_models import MEASURED, TRAINING_MODELS
 from slimsched.jobs.traces.window import assign_models, rearrange, window
 from slimsched.kernel.collector import collector_paused
+from slimsched.kernel.statistics import mean_of
 
 BY_SEED = ("jct_mean_s", "makespan_s", "comm_overhead")
 
@@ -46,6 +46,18 @@ class JobSetting(Struct, frozen=True, kw_only=True):
     def topology(self) -> Topology:
         """The machines as a cluster."""
         return Topology(self.machines, name=self.cluster)
+
+    def scheduler_setting(self, policy: str) -> SchedulerSetting:
+        """The part of this setting that the scheduler depends on."""
+        return SchedulerSetting(
+            engine="simulated",
+            policy=policy,
+            cluster=self.cluster,
+            machines=self.machines,
+            fabric=fabric_named(self.network),
+            models=TRAINING_MODELS,
+            quotas=self.quotas,
+        )
 
 
 class JobRow(Struct, frozen=True, kw_only=True):
@@ -74,37 +86,32 @@ def prepare(trace: Sequence[Job], setting: JobSetting, seed: int) -> list[Job]:
 
 
 def failures(setting: JobSetting, jobs: Sequence[Job], seed: int) -> list[Failure]:
-    """Machine failures of one seed: a Poisson process a machine, over the time the jobs could take."""
+    """Machine failures of one seed: a Poisson process per machine, over the time the jobs could take."""
     if setting.failures_per_machine_day <= 0.0:
         return []
     rng = np.random.default_rng([seed, 1])
     gpus = sum(machine.gpus for machine in setting.machines)
     horizon_s = max(job.arrival_s for job in jobs) + 2 * sum(job.gpus * job.service_s for job in jobs) / gpus
     horizon_s += 2 * max(job.service_s for job in jobs)
-    found = []
+    failed: list[Failure] = []
     for machine in setting.machines:
         at_s = 0.0
         while True:
             at_s += float(rng.exponential(86400.0 / setting.failures_per_machine_day))
             if at_s > horizon_s:
                 break
-            found.append(Failure(machine=machine.name, at_s=at_s, repair_s=setting.repair_s))
+            failed.append(Failure(machine=machine.name, at_s=at_s, repair_s=setting.repair_s))
             at_s += setting.repair_s
-    return found
+    return failed
 
 
-def build(
-    policy: str, jobs: Sequence[Job], setting: JobSetting, seed: int, make: PolicyMaker = policy_named
-) -> SimulatedJobs:
-    """A simulation ready to run."""
-    topology = setting.topology
-    fabric = fabric_named(setting.network)
-    sensitivity = Sensitivity(topology=topology, fabric=fabric, models=TRAINING_MODELS)
-    scheduler = JobScheduler(
-        topology=topology, policy=make(policy), sensitivity=sensitivity, quotas=setting.quotas
-    )
+def build(policy: str | Policy, jobs: Sequence[Job], setting: JobSetting, seed: int) -> SimulatedJobs:
+    """Make a simulation ready to run, under a policy of the table or one of your own."""
+    made = POLICIES.make(policy) if isinstance(policy, str) else policy
+    scheduler_setting = setting.scheduler_setting(str(policy))
+    sensitivity = scheduler_setting.sensitivity()
     return SimulatedJobs(
-        scheduler=scheduler,
+        scheduler=scheduler_setting.scheduler(sensitivity, made),
         sensitivity=sensitivity,
         jobs=jobs,
         checkpoint=setting.checkpoint,
@@ -118,17 +125,16 @@ def simulate(
     setting: JobSetting,
     seed: int,
     progress: Callable[[int], None] | None = None,
-    make: PolicyMaker = policy_named,
-) -> tuple[JobSummary, dict[str, JobHistory], JobLog]:
-    """Run one policy on prepared jobs."""
-    simulation = build(policy, jobs, setting, seed, make)
+) -> tuple[JobSummary, dict[str, JobHistory], list[JobEntry]]:
+    """Run one policy on prepared jobs; returns its figures, what happened to each job, and the log."""
+    simulation = build(policy, jobs, setting, seed)
     with collector_paused():
         begun_s = time.perf_counter()
         log = simulation.run(progress=progress)
         wall_s = time.perf_counter() - begun_s
-    found = histories(log)
+    by_job = histories(log)
     summary = summarize(
-        found,
+        by_job,
         policy=policy,
         sensitivity=simulation.sensitivity,
         save_s=setting.checkpoint.save_s,
@@ -136,7 +142,7 @@ def simulate(
         events=simulation.events,
         wall_s=wall_s,
     )
-    return summary, found, log
+    return summary, by_job, log
 
 
 def compare(
@@ -148,40 +154,36 @@ def compare(
     seeds: int = 1,
     workers: int = 1,
     progress: Callable[[str], None] | None = None,
-    make: PolicyMaker = policy_named,
 ) -> list[JobRow]:
-    """Every policy in every setting over several seeds; `make` must be picklable."""
+    """Run every policy in every setting over several seeds; one row per setting and policy."""
     for name in policies:
-        make(name)
-    tasks = [(name, setting, seed + i) for setting in settings for name in policies for i in range(seeds)]
-    prepared = {
-        (id(setting), seed + i): prepare(trace, setting, seed + i)
+        POLICIES.make(name)
+    every_seed = range(seed, seed + seeds)
+    tasks = [
+        (name, prepared, setting, number)
         for setting in settings
-        for i in range(seeds)
-    }
-    rows: dict[tuple[int, str], list[JobSummary]] = {}
+        for number, prepared in [(number, prepare(trace, setting, number)) for number in every_seed]
+        for name in policies
+    ]
+    summaries: dict[tuple[int, str], list[JobSummary]] = {}
     with ProcessPoolExecutor(max_workers=workers) as pool:
-        arguments = [(name, prepared[id(setting), s], setting, s, make) for name, setting, s in tasks]
-        for (name, setting, _), summary in zip(tasks, pool.map(_summary, arguments), strict=True):
-            rows.setdefault((id(setting), name), []).append(summary)
+        for (name, _, setting, _), summary in zip(tasks, pool.map(_summary, tasks), strict=True):
+            summaries.setdefault((id(setting), name), []).append(summary)
             if progress is not None:
                 progress(name)
     return [
-        average(rows[id(setting), name], network=setting.network, arrivals=setting.arrivals)
+        average(summaries[id(setting), name], network=setting.network, arrivals=setting.arrivals)
         for setting in settings
         for name in policies
     ]
 
 
-def _summary(arguments: tuple[str, list[Job], JobSetting, int, PolicyMaker]) -> JobSummary:
-    policy, jobs, setting, seed, make = arguments
-    return simulate(policy, jobs, setting, seed, make=make)[0]
+def _summary(task: tuple[str, list[Job], JobSetting, int]) -> JobSummary:
+    return simulate(*task)[0]
 
 
 def average(summaries: Sequence[JobSummary], *, network: str, arrivals: str) -> JobRow:
     """Means over seeds and their 95 % intervals (Student's t)."""
-    count = len(summaries)
-    factor = float(stats.t.ppf(0.975, count - 1)) / count**0.5 if count > 1 else 0.0
     means: dict[str, object] = {}
     ci95: dict[str, float] = {}
     for field in JobSummary.__struct_fields__:
@@ -191,12 +193,11 @@ def average(summaries: Sequence[JobSummary], *, network: str, arrivals: str) -> 
         elif isinstance(values[0], str):
             means[field] = values[0]
         else:
-            means[field] = float(np.mean(values))
-            ci95[field] = factor * float(np.std(values, ddof=1)) if count > 1 else 0.0
+            means[field], ci95[field] = mean_of(values)
     return JobRow(
         network=network,
         arrivals=arrivals,
-        seeds=count,
+        seeds=len(summaries),
         summary=JobSummary(**means),  # type: ignore[arg-type]
         ci95=ci95,
         by_seed={name: [getattr(summary, name) for summary in summaries] for name in BY_SEED},

@@ -48,7 +48,7 @@ class RunningGang:
 
     @property
     def rate(self) -> float:
-        """Ideal seconds done in a second."""
+        """Ideal seconds of work done per second."""
         return self.ideal_s / self.iteration_s
 
     def advance(self, now_s: float) -> None:
@@ -151,9 +151,9 @@ class SharedLinks:
                 uplink_load[rack] += duty - uplink_duty
 
     def _neighbours(self, gang: RunningGang) -> dict[RunningGang, None]:
-        found: dict[RunningGang, None] = {}
+        neighbours: dict[RunningGang, None] = {}
         for machine in gang.nics:
-            found.update(self._on_nic[machine])
+            neighbours.update(self._on_nic[machine])
         for rack in gang.uplinks:
-            found.update(self._on_uplink[rack])
-        return found
+            neighbours.update(self._on_uplink[rack])
+        return neighbours

@@ -88,7 +88,7 @@ class ThrowAwaySlurm:
         return [f"n{i + 1}" for i in range(self._racks * self._machines_per_rack)]
 
     def start(self) -> None:
-        """Start munged, slurmctld and one slurmd a machine, and wait until a first job has run."""
+        """Start munged, slurmctld and one slurmd per machine, and wait until a first job has run."""
         _require_daemons()
         if self.conf.exists():
             raise SlurmError(
@@ -111,12 +111,6 @@ class ThrowAwaySlurm:
     def start_controller(self) -> None:
         """Start slurmctld, which takes up the state it left behind, if any."""
         self._call("slurmctld", "-f", str(self.conf))
-
-    def stop_controller(self, signal_number: signal.Signals = signal.SIGTERM) -> None:
-        """End slurmctld: SIGTERM lets it save its state, SIGKILL costs it the last few seconds."""
-        pid = int((self.folder / "slurmctld.pid").read_text())
-        os.kill(pid, signal_number)
-        wait_until(lambda: not _alive(pid), "slurmctld is gone", timeout_s=10)
 
     def stop(self) -> None:
         """End every process of this cluster, jobs included, and remove its folder."""

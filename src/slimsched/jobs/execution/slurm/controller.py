@@ -2,18 +2,18 @@
 
 One round: look at Slurm, turn what changed into events, carry out the commands that come back. Nothing is
 kept that Slurm does not hold: a controller that starts, or that finds Slurm in a state it did not expect,
-builds its scheduler anew from that one look.
+lets its scheduler start afresh from that one look.
+
+Each event is handled, then shown to the observer with all its commands, then carried out: the order of the
+simulator. All that decides is in the scheduler, so a log of events and times gives the same commands again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from math import inf
 from typing import assert_never
 
-from msgspec import Struct
-
-from slimsched.jobs.domain.fabric import Fabric
 from slimsched.jobs.domain.placement import Placement
-from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.domain.training_model import TrainingModel
+from slimsched.jobs.execution.setting import SchedulerSetting
 from slimsched.jobs.execution.slurm.client import SlurmClient
 from slimsched.jobs.execution.slurm.error import (
     SlurmDeniedError,
@@ -24,26 +24,14 @@ from slimsched.jobs.execution.slurm.error import (
 from slimsched.jobs.execution.slurm.job import Status
 from slimsched.jobs.execution.slurm.note import Memory
 from slimsched.jobs.execution.slurm.observation import Observation
-from slimsched.jobs.execution.slurm.split import split
 from slimsched.jobs.execution.slurm.stage import Stage
 from slimsched.jobs.execution.slurm.watch import Patience, SlurmWatch, Tracked
-from slimsched.jobs.scheduling.commands import Command, PreemptJob, StartJob, WakeAt
-from slimsched.jobs.scheduling.events import Event, JobSubmitted, Wake
-from slimsched.jobs.scheduling.policy import Policy
+from slimsched.jobs.scheduling.commands import PreemptJob, RefuseJob, StartJob
+from slimsched.jobs.scheduling.events import LiveEvent, Rebuilt
 from slimsched.jobs.scheduling.scheduler import JobScheduler
-from slimsched.jobs.scheduling.sensitivity import Sensitivity
-from slimsched.kernel.errors import SlimError
-
-FOREVER = float("inf")
-
-
-class Rebuilt(Struct, frozen=True, kw_only=True, tag=True):
-    """The scheduler was built anew, from one look at Slurm."""
-
-    reason: str
-
-
-Entry = Event | Command | Rebuilt
+from slimsched.jobs.telemetry.entries import SCHEDULER_NAME
+from slimsched.kernel.observer import Observer
+from slimsched.kernel.wake import Wake, WakeAt
 
 
 class SlurmController:
@@ -53,28 +41,26 @@ class SlurmController:
         self,
         *,
         client: SlurmClient,
-        policy: Policy,
-        fabric: Fabric,
-        models: Mapping[str, TrainingModel],
-        quotas: Mapping[str, int] | None = None,
+        setting: SchedulerSetting,
         patience: Patience | None = None,
-        record: Callable[[float, Entry], None] | None = None,
+        observer: Observer | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
         self._client = client
-        self._policy = policy
-        self._fabric = fabric
-        self._models = models
-        self._quotas = quotas
+        self._live = setting.live_scheduler()
         self._patience = patience or Patience()
-        self._record = record or (lambda now_s, entry: None)
+        self._observer = observer
         self._warn = warn or (lambda text: None)
         self._watch = SlurmWatch(client, self._patience, self._warn)
         self._settled_unix_s = 0.0
         self._stop_later: list[str] = []
         self._last_s = 0.0
-        self.scheduler: JobScheduler | None = None
-        self.wake_s = FOREVER
+        self.wake_s = inf
+
+    @property
+    def scheduler(self) -> JobScheduler | None:
+        """The scheduler as it stands; None before the first round."""
+        return self._live.current
 
     @property
     def jobs(self) -> int:
@@ -94,59 +80,47 @@ class SlurmController:
             watch.warn_once("no machine with GPUs is usable; waiting for one")
             return
         try:
-            events = [] if self.scheduler is None or watch.broken else watch.changes(seen, self.scheduler)
-            if self.scheduler is None or watch.broken:
-                scheduler, events = self._rebuild(seen), watch.everything(seen)
-            else:
-                scheduler = self.scheduler
-                if seen.now_s >= self.wake_s:  # a timer ran out before anything else was seen
-                    due_s, self.wake_s = max(self.wake_s, self._last_s), FOREVER
-                    self._feed(scheduler, Wake(), seen, at_s=due_s)
-            for event in events:
-                self._feed(scheduler, event, seen, at_s=seen.now_s)
-            if self._stop_later and seen.unix_s >= self._settled_unix_s:
-                self._stop_those_left(scheduler, seen)
-            self._note_declines(scheduler)
-            self._last_s = seen.now_s
+            self._act(seen)
         except SlurmUnreachableError:
             watch.broken = "Slurm went away while it was told what to do"
             raise
 
-    def _rebuild(self, seen: Observation) -> JobScheduler:
-        """A scheduler that knows the machines and no job; the policy keeps what it has learnt."""
-        self._record(seen.now_s, Rebuilt(reason=self._watch.broken))
-        self._stop_later.clear()
-        self.wake_s = FOREVER
-        topology = Topology(seen.machines, name="slurm")
-        self.scheduler = JobScheduler(
-            topology=topology,
-            policy=self._policy,
-            sensitivity=Sensitivity(topology=topology, fabric=self._fabric, models=self._models),
-            quotas=self._quotas,
-            split=split,
-        )
-        return self.scheduler
+    def _act(self, seen: Observation) -> None:
+        watch, scheduler = self._watch, self.scheduler
+        events = [] if scheduler is None or watch.broken else watch.changes(seen, scheduler)
+        if scheduler is None or watch.broken:
+            self._stop_later.clear()
+            self.wake_s = inf
+            self._feed(Rebuilt(machines=seen.machines, reason=watch.broken), seen, at_s=seen.now_s)
+            events = watch.everything(seen)
+        elif seen.now_s >= self.wake_s:  # a timer ran out before anything else was seen
+            due_s, self.wake_s = max(self.wake_s, self._last_s), inf
+            self._feed(Wake(), seen, at_s=due_s)
+        for event in events:
+            self._feed(event, seen, at_s=seen.now_s)
+        scheduler = self.scheduler
+        assert scheduler is not None
+        if self._stop_later and seen.unix_s >= self._settled_unix_s:
+            self._stop_those_left(scheduler, seen)
+        self._note_declines(scheduler)
+        self._last_s = seen.now_s
 
-    def _feed(self, scheduler: JobScheduler, event: Event, seen: Observation, *, at_s: float) -> None:
-        """Tell the scheduler and do what it asks for."""
-        self._record(at_s, event)
-        try:
-            commands = scheduler.handle(event, now_s=at_s)
-        except SlimError as error:  # a demand or quota that can never be met concerns one job only
-            if not isinstance(event, JobSubmitted):
-                raise
-            self._watch.warn_once(str(error))
-            self._watch.put_aside(event.job.id)
-            return
+    def _feed(self, event: LiveEvent, seen: Observation, *, at_s: float) -> None:
+        """Tell the scheduler, note what it asks for, and do it."""
+        commands = self._live.handle(event, now_s=at_s)
+        if self._observer is not None:
+            self._observer.observe(at_s, SCHEDULER_NAME, event, commands)
         for command in commands:
-            self._record(at_s, command)
             match command:
                 case StartJob(job_id=job_id, placement=placement):
                     self._start(job_id, placement, seen)
                 case PreemptJob(job_id=job_id):
-                    self._preempt(scheduler, job_id, seen)
+                    self._preempt(job_id, seen)
                 case WakeAt(at_s=wake_s):
                     self.wake_s = min(self.wake_s, wake_s)
+                case RefuseJob(job_id=job_id, reason=reason):
+                    self._watch.warn_once(reason)
+                    self._watch.put_aside(job_id)
                 case _:
                     assert_never(command)
 
@@ -171,7 +145,7 @@ class SlurmController:
         except SlurmError as error:
             tracked.failure = str(error)  # the job is still held: the next look says so
 
-    def _preempt(self, scheduler: JobScheduler, job_id: str, seen: Observation) -> None:
+    def _preempt(self, job_id: str, seen: Observation) -> None:
         """Stop a gang, now or once it is sure that it still runs."""
         tracked = self._watch.tracked.get(job_id)
         if tracked is None or tracked.stage not in (Stage.STARTING, Stage.RUNNING):
@@ -179,7 +153,8 @@ class SlurmController:
         if seen.unix_s < self._settled_unix_s:
             self._stop_later.append(job_id)
         else:
-            self._stop(scheduler, job_id, tracked, seen)
+            assert self.scheduler is not None
+            self._stop(self.scheduler, job_id, tracked, seen)
         tracked.stage = Stage.STOPPING
 
     def _stop_those_left(self, scheduler: JobScheduler, seen: Observation) -> None:

@@ -30,7 +30,7 @@ from slimsched.jobs.scheduling.scheduler import JobScheduler
 
 
 class Patience(Struct, frozen=True, kw_only=True):
-    """How long Slurm may take to start a gang, how often it may fail to, and notes written a round.
+    """How long Slurm may take to start a gang, how often it may fail to, and how many notes a round writes.
 
     `settle_s`: after slurmctld was away a gang that has ended may still pass for running, for its machine
     reports it every 15 s only; stopping it then would make it run twice.
@@ -209,7 +209,7 @@ class SlurmWatch:
         return JobPreempted(job_id=job_id, served_s=tracked.memory.served_s)
 
     def _hold(self, job_id: str) -> None:
-        """Keep Slurm from starting a job; if it just did, the next look tells."""
+        """Keep Slurm from starting a job; if Slurm just started it, the next look will show that."""
         try:
             self._client.hold(job_id)
         except (SlurmUnreachableError, SlurmDeniedError):

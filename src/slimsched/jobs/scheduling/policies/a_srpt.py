@@ -19,7 +19,6 @@ PATIENCE = 0.5
 class ASrpt(Policy):
     """Predicted shortest remaining processing time first, no preemption; sensitive gangs wait a while."""
 
-    name = "a-srpt"
     reorders = True
 
     def __init__(self) -> None:
@@ -31,8 +30,10 @@ class ASrpt(Policy):
         self._finished = 0
 
     def begin(self, topology: Topology) -> None:
-        """The virtual machine is as fast as all GPUs together."""
+        """Forget the jobs of before; the virtual machine is as fast as all GPUs together."""
         self._gpus = topology.gpus
+        self._virtual.clear()
+        self._done.clear()
 
     def predict_s(self, job: JobState) -> float:
         """Mean service of finished jobs like this one."""

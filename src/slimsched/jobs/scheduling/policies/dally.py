@@ -13,7 +13,7 @@ from slimsched.jobs.domain.placement import Tier
 from slimsched.jobs.domain.topology import Topology
 from slimsched.jobs.scheduling.job_state import JobState, Key
 from slimsched.jobs.scheduling.policy import Policy, Timers
-from slimsched.jobs.scheduling.tuner import BenefitTuner, FixedTimers, MeanTuner, Situation, Tuner
+from slimsched.jobs.scheduling.tuner import BenefitTuner, Situation, Tuner
 
 NETWORK = Tier.NETWORK
 LEVELS_GPU_S = tuple(3600.0 * 4.0**i for i in range(12))
@@ -26,7 +26,6 @@ MOVE_MARGIN = 2.0
 class Dally(Policy):
     """Waits for locality as long as it pays, preempts topology first, moves gangs closer when it pays."""
 
-    name = "dally"
     preempts = True
     migrates = True
     calm = True
@@ -36,8 +35,7 @@ class Dally(Policy):
     eviction_classes = len(LEVELS_GPU_S)
     reserve_after_s = 3 * 86400.0
 
-    def __init__(self, tuner: Tuner | None = None, *, name: str = "dally") -> None:
-        self.name = name
+    def __init__(self, tuner: Tuner | None = None) -> None:
         self.tuner = tuner or BenefitTuner()
         self._uplink_gpus = 0.0
         self._on_uplinks: dict[str, float] = {}
@@ -45,8 +43,11 @@ class Dally(Policy):
         self._waiting_gpus = 0
 
     def begin(self, topology: Topology) -> None:
-        """The cluster's size is what waiting demand is measured by."""
+        """Forget the jobs of before, and measure waiting demand by this cluster's size."""
         self._gpus = topology.gpus
+        self._uplink_gpus = 0.0
+        self._on_uplinks.clear()
+        self._waiting_gpus = 0
 
     def admit(self, job: JobState, now_s: float) -> None:
         """A gang that fits no rack will need the uplinks."""
@@ -86,7 +87,7 @@ class Dally(Policy):
         gain = self.tuner.slowdown(job, job.tier) / self.tuner.slowdown(job, to) - 1.0
         return gain * self.tuner.residual_s(job.service_s(now_s)) > MOVE_MARGIN * MOVE_COST_S
 
-    def should_part(self, job: JobState, others: int, now_s: float) -> bool:
+    def should_separate(self, job: JobState, others: int, now_s: float) -> bool:
         """Move when the waiting for each other outweighs the checkpoint."""
         if now_s - job.since_s < self.min_run_s:
             return False
@@ -133,23 +134,3 @@ class Dally(Policy):
 
     def _drop_uplink(self, job: JobState) -> None:
         self._uplink_gpus = max(0.0, self._uplink_gpus - self._on_uplinks.pop(job.id, 0.0))
-
-
-def no_wait() -> Dally:
-    """Ablation: take any offer."""
-    return Dally(Tuner(), name="no-wait")
-
-
-def fully_consolidated() -> Dally:
-    """Ablation: hold out for the closest tier for ever."""
-    return Dally(FixedTimers(), name="fully-consolidated")
-
-
-def manual_timers(rack_s: float, network_s: float) -> Dally:
-    """Ablation: timers set by hand."""
-    return Dally(FixedTimers(rack_s, network_s), name=f"manual-{rack_s:g}-{network_s:g}")
-
-
-def mean_tuner() -> Dally:
-    """Ablation: timers from the mean of accepted waits."""
-    return Dally(MeanTuner(), name="mean-tuner")

@@ -1,10 +1,13 @@
-"""FIFO: strictly first come, first served; nobody passes the first in line."""
+"""FIFO and fit-first: jobs in order of arrival, with or without passing a job that does not fit."""
 
 from slimsched.jobs.scheduling.policy import Policy
 
 
 class Fifo(Policy):
-    """Strict arrival order."""
+    """Strict arrival order: nobody passes the first in line."""
 
-    name = "fifo"
     blocking = True
+
+
+class FitFirst(Policy):
+    """Arrival order, but a job that fits may pass those that do not; any free GPUs will do."""

@@ -9,7 +9,6 @@ SLICE_S = 1800.0
 class Gandiva(Policy):
     """Round robin in slices, best-fit packing, introspective migration."""
 
-    name = "gandiva"
     preempts = True
     migrates = True
     quantum_s = 600.0

@@ -9,7 +9,6 @@ KAPPA = 1
 class Lwf(Policy):
     """Least GPU-seconds first without preemption; gangs stay within a rack."""
 
-    name = "lwf"
     knows_service = True
 
     def key(self, job: JobState, now_s: float) -> Key:

@@ -35,7 +35,6 @@ def by_hand(features: Features) -> float:
 class Scored(Policy):
     """Lowest score first; waits for locality as dally does, without preemption."""
 
-    name = "scored"
     reorders = True
 
     def __init__(self, score: Score = by_hand) -> None:

@@ -9,7 +9,6 @@ HYSTERESIS = 2.0
 class Srtf(Policy):
     """Shortest remaining time first, preemptive, placed wherever there is room."""
 
-    name = "srtf"
     preempts = True
     knows_service = True
 
@@ -32,8 +31,6 @@ class Srtf(Policy):
 
 class Srsf(Srtf):
     """Shortest remaining service (time × GPUs) first."""
-
-    name = "srsf"
 
     def remaining(self, job: JobState, now_s: float) -> float:
         """GPU-seconds left."""

@@ -15,7 +15,6 @@ HYSTERESIS = 1.5
 class Themis(Policy):
     """The largest finish-time ratio first, by leases."""
 
-    name = "themis"
     preempts = True
     reorders = True
     knows_service = True

@@ -19,7 +19,6 @@ SKEWED = frozenset({"lm", "transformer", "bert", "ncf", "vgg11", "vgg16", "vgg19
 class Tiresias(Policy):
     """Least attained GPU-service first, in queues; skewed models are consolidated."""
 
-    name = "tiresias"
     preempts = True
     reorders = True
 

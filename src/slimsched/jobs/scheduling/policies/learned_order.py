@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimsched.jobs.domain.placement import Tier
+from slimsched.jobs.domain.topology import Topology
 from slimsched.jobs.scheduling.job_state import JobState, Key
 from slimsched.jobs.scheduling.policies.dally import Dally
 from slimsched.jobs.scheduling.policy import Timers
@@ -53,13 +54,18 @@ class Features(NamedTuple):
 class LearnedOrder(Dally):
     """Dally with a learned order; deterministic."""
 
-    def __init__(self, weights: Mapping[str, Values], *, name: str = "rl") -> None:
-        super().__init__(name=name)
+    def __init__(self, weights: Mapping[str, Values]) -> None:
+        super().__init__()
         self.use(weights)
         self._shifts = np.array(SHIFTS)
         self._running_gpus = 0
         self._backlog = 0.0
         self._services: dict[int, ServiceHistory] = {}
+
+    def begin(self, topology: Topology) -> None:
+        """Forget the jobs of before."""
+        super().begin(topology)
+        self._running_gpus = 0
 
     def use(self, weights: Mapping[str, Values]) -> None:
         """Take other weights from now on."""
@@ -82,8 +88,8 @@ class LearnedOrder(Dally):
         x = np.tanh(np.array(features) @ self._input + self._input_bias)
         x = np.tanh(x @ self._hidden + self._hidden_bias)
         logits = x @ self._head + self._head_bias
-        found = np.exp(logits - logits.max())
-        return np.asarray(found / found.sum())
+        odds = np.exp(logits - logits.max())
+        return np.asarray(odds / odds.sum())
 
     def features(self, job: JobState, level: float, now_s: float) -> Features:
         """Seconds by their logarithm, GPUs by doublings, the rest as shares."""

@@ -1,0 +1,31 @@
+"""The options of commands that look at or drive a Slurm."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec import Struct
+
+from slimsched.cli.jobs.workload import PolicyName, Quota
+
+Conf = Annotated[
+    Path | None, typer.Option("--conf", help="The cluster's slurm.conf; else SLURM_CONF or /etc/slurm.")
+]
+Partition = Annotated[
+    str | None, typer.Option("--partition", help="Only this partition's jobs and machines.")
+]
+
+
+class SlurmOptions(Struct, frozen=True, kw_only=True):
+    """Which Slurm, and how it is scheduled."""
+
+    policy: PolicyName = "dally"
+    network: Annotated[
+        str, typer.Option("--network", help="The network between machines and racks; see jobs simulate.")
+    ] = "oversubscribed"
+    partition: Partition = None
+    quota: Quota = None
+    speed: Annotated[
+        float, typer.Option("--speed", help="Scheduler's seconds per second; above 1 for demos.")
+    ] = 1.0
+    conf: Conf = None

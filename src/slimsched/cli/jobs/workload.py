@@ -1,0 +1,166 @@
+"""The options of commands that simulate jobs: which trace, on which cluster, under which network."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from msgspec import Struct
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from slimsched.cli.options import Seed
+from slimsched.kernel.errors import ConfigError, UnknownNameError
+
+if TYPE_CHECKING:
+    from slimsched.jobs.domain.job import Job
+    from slimsched.jobs.domain.topology import Topology
+    from slimsched.jobs.execution.simulated.comparison import JobSetting
+
+Data = Annotated[Path | None, typer.Option("--data", envvar="SLIM_DATA", help="The data folder.")]
+Cluster = Annotated[
+    str, typer.Option("--cluster", help="A shipped cluster (racks-512, racks-64, tiresias-16) or a file.")
+]
+Network = Annotated[str, typer.Option("--network", help="fast, oversubscribed or congested.")]
+PolicyName = Annotated[
+    str, typer.Option("--policy", help="A policy: NAME, NAME:OPTION=VALUE, or your own as FILE.py:Class.")
+]
+Quota = Annotated[
+    list[str] | None, typer.Option("--quota", help="TENANT=GPUS; repeat it for further tenants.")
+]
+
+GENERATED_JOBS = 5000
+
+
+class Workload(Struct, frozen=True, kw_only=True):
+    """A trace of jobs, the cluster it runs on, and the seed of everything drawn at random."""
+
+    trace: Annotated[
+        str,
+        typer.Option(
+            "--trace",
+            help="helios, tiresias (from the data folder), generated, or a CSV "
+            "(Helios, Philly, PAI, Tiresias, sacct; ARCHIVE.tar.gz#FILE).",
+        ),
+    ] = "generated"
+    cluster: Cluster = "racks-512"
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", help="Instead of a cluster, a flat pool of N GPUs: counted only.")
+    ] = None
+    network: Network = "congested"
+    arrivals: Annotated[
+        str, typer.Option("--arrivals", help="trace (as recorded), batch (all at once) or poisson.")
+    ] = "trace"
+    load: Annotated[
+        float, typer.Option("--load", help="Offered load of poisson arrivals; 1 needs all GPUs.")
+    ] = 1.0
+    jobs: Annotated[
+        int, typer.Option("--jobs", help="Jobs to take from the trace, in a row; 0 takes all.", min=0)
+    ] = 0
+    seed: Seed = 0
+    failures: Annotated[
+        float, typer.Option("--failures", help="Failures per machine and day; a repair takes an hour.", min=0)
+    ] = 0.0
+    quota: Quota = None
+    models: Annotated[
+        str | None,
+        typer.Option(
+            "--models",
+            help="Models that jobs without one draw from, comma-separated; see `slim jobs models`.",
+        ),
+    ] = None
+    data: Data = None
+
+    def topology(self) -> "Topology":
+        """Read the cluster, or make the flat pool."""
+        from slimsched.jobs.domain.topology import Topology
+
+        if self.gpus is None:
+            return read_cluster_named(self.cluster)
+        if self.gpus < 1:
+            raise ConfigError(f"--gpus is {self.gpus}; give 1 or more")
+        return Topology.pool(self.gpus)
+
+    def settings(self, topology: "Topology") -> "list[JobSetting]":
+        """Make a setting of each network with each kind of arrivals; several are separated by commas."""
+        return [
+            self._setting(topology, network, arrivals)
+            for network in self.network.split(",")
+            for arrivals in self.arrivals.split(",")
+        ]
+
+    def read_jobs(self, topology: "Topology", *, windows: int = 1) -> "list[Job]":
+        """Read the trace, or generate jobs that fit the cluster: enough for several windows."""
+        from slimsched.jobs.traces.trace import locate_trace, read_job_trace
+
+        if self.trace == "generated":
+            import numpy as np
+
+            from slimsched.jobs.traces.generator import generate_jobs
+
+            count = windows * self.jobs or GENERATED_JOBS
+            return generate_jobs(count, np.random.default_rng(self.seed), largest=topology.gpus)
+        return read_job_trace(locate_trace(self.trace, self.data))
+
+    def prepare(self) -> "tuple[JobSetting, list[Job]]":
+        """Make the one setting, and the jobs of the seed."""
+        from slimsched.jobs.execution.simulated.comparison import prepare
+
+        topology = self.topology()
+        setting, *others = self.settings(topology)
+        if others:
+            raise ConfigError("one run has one network and one kind of arrivals; slim jobs compare has more")
+        return setting, prepare(self.read_jobs(topology), setting, self.seed)
+
+    def _setting(self, topology: "Topology", network: str, arrivals: str) -> "JobSetting":
+        from slimsched.jobs.domain.fabric import fabric_named
+        from slimsched.jobs.execution.simulated.comparison import JobSetting
+        from slimsched.jobs.traces.known_models import MEASURED
+        from slimsched.jobs.traces.window import ARRIVALS
+
+        fabric_named(network)
+        if arrivals not in ARRIVALS:
+            raise UnknownNameError("kind of arrivals", arrivals, ARRIVALS)
+        return JobSetting(
+            machines=topology.machines,
+            cluster=topology.name,
+            network=network,
+            arrivals=arrivals,
+            load=self.load,
+            jobs=self.jobs,
+            failures_per_machine_day=self.failures,
+            quotas=read_quotas(self.quota),
+            models=tuple(self.models.split(",")) if self.models else MEASURED,
+        )
+
+
+def read_cluster_named(cluster: str) -> "Topology":
+    """Read a shipped cluster, or one from a file."""
+    from slimsched.jobs.traces.cluster_file import read_cluster
+    from slimsched.serving.execution.scenario_file import CONFIGS
+
+    shipped = CONFIGS / "clusters" / f"{cluster}.toml"
+    return read_cluster(shipped if shipped.is_file() else Path(cluster))
+
+
+def read_quotas(quota: list[str] | None) -> dict[str, int]:
+    """Read texts such as 'alice=64'."""
+    quotas: dict[str, int] = {}
+    for text in quota or ():
+        tenant, _, gpus = text.partition("=")
+        if not tenant or not gpus.isdigit():
+            raise ConfigError(f"quota '{text}' is not of the form TENANT=GPUS, such as alice=64")
+        quotas[tenant] = int(gpus)
+    return quotas
+
+
+@contextmanager
+def progress_bar(
+    text: str, *, total: int, done: int = 0, quiet: bool
+) -> Iterator[Callable[[int, str], None]]:
+    """Show a bar on standard error; call what it gives with how much is done and with what to say."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as bar:
+        task = bar.add_task(text, total=total, completed=done)
+        yield lambda done, words: bar.update(task, completed=done, description=words)

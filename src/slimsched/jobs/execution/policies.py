@@ -1,0 +1,77 @@
+"""The table of job policies. A new one is a file and a line here, an entry point, or `file.py:Class`."""
+
+from pathlib import Path
+
+from slimsched.jobs.execution.order_file import SHIPPED, read_order
+from slimsched.jobs.scheduling.policies.a_srpt import ASrpt
+from slimsched.jobs.scheduling.policies.dally import Dally
+from slimsched.jobs.scheduling.policies.fifo import Fifo, FitFirst
+from slimsched.jobs.scheduling.policies.gandiva import Gandiva
+from slimsched.jobs.scheduling.policies.learned_order import LearnedOrder
+from slimsched.jobs.scheduling.policies.lwf import Lwf
+from slimsched.jobs.scheduling.policies.scored import Scored
+from slimsched.jobs.scheduling.policies.srtf import Srsf, Srtf
+from slimsched.jobs.scheduling.policies.themis import Themis
+from slimsched.jobs.scheduling.policies.tiresias import Tiresias
+from slimsched.jobs.scheduling.policy import Policy
+from slimsched.jobs.scheduling.tuner import FixedTimers, MeanTuner, Tuner
+from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.plugins import PluginTable
+
+
+def no_wait() -> Dally:
+    """Ablation of dally: take any offer."""
+    return Dally(Tuner())
+
+
+def fully_consolidated() -> Dally:
+    """Ablation of dally: hold out for the closest tier for ever."""
+    return Dally(FixedTimers())
+
+
+def mean_tuner() -> Dally:
+    """Ablation of dally: timers from the mean of accepted waits."""
+    return Dally(MeanTuner())
+
+
+def manual(machine_s: float, rack_s: float) -> Dally:
+    """Ablation of dally: the same timers for every job.
+
+    A job takes GPUs of one machine only until `machine_s` seconds after the first offer it declined, of one
+    rack only until `rack_s` seconds after it, and then any.
+    """
+    if not 0.0 <= machine_s <= rack_s:
+        raise ConfigError(
+            f"machine_s is {machine_s:g} and rack_s {rack_s:g}; give 0 or more, machine_s not above rack_s"
+        )
+    return Dally(FixedTimers(machine_s, rack_s))
+
+
+def rl(file: Path = SHIPPED) -> LearnedOrder:
+    """Dally with a learned order: the one in the package, or one trained by `slim jobs train`."""
+    return LearnedOrder(read_order(file))
+
+
+POLICIES: PluginTable[Policy] = PluginTable(
+    kind="policy",
+    group="slimsched.job_policies",
+    result=Policy,
+    builtin={
+        "fifo": Fifo,
+        "fit-first": FitFirst,
+        "srtf": Srtf,
+        "srsf": Srsf,
+        "tiresias": Tiresias,
+        "gandiva": Gandiva,
+        "themis": Themis,
+        "lwf": Lwf,
+        "a-srpt": ASrpt,
+        "scored": Scored,
+        "dally": Dally,
+        "no-wait": no_wait,
+        "fully-consolidated": fully_consolidated,
+        "mean-tuner": mean_tuner,
+        "manual": manual,
+        "rl": rl,
+    },
+)
