@@ -1,4 +1,4 @@
-"""Small clusters and values that many tests use. SlimResNet's choices are its widths, and tests name them so."""
+"""Small clusters and values that many tests use. SlimResNet has widths for choices; tests name those."""
 
 from collections.abc import Sequence
 

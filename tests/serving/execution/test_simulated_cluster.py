@@ -7,26 +7,56 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from cluster import path
 from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.log import Header, Log, LogWriter
+from slimsched.kernel.replay import Replayable, Replayed, replay
+from slimsched.models.slimresnet.spec import widths_of
 from slimsched.serving.domain.fault import Fault
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import load_scenario, read_scenario
-from slimsched.serving.execution.simulated.replay import replay
+from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.commands import SendBlock
+from slimsched.serving.routing.events import Event as GatewayEvent
 from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
-from slimsched.serving.routing.registry import ROUTERS
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.registry import ROUTERS, make_router
 from slimsched.serving.scheduling.commands import RunBatch
-from slimsched.serving.telemetry.log import Header, LogWriter, read_log
+from slimsched.serving.scheduling.events import Event as ServerEvent
+from slimsched.serving.scheduling.greedy import GreedyScheduler
 
 PAPER = load_scenario("paper", accuracy="paper")
 
 
-def logged(path: Path, scenario: Scenario, router: str, seed: int) -> Path:
-    header = Header(slim="test", scenario=read_scenario("paper")[0], beside="", router=router, seed=seed)
-    with LogWriter(path, header) as log:
+def logged(at: Path, scenario: Scenario, router: str, seed: int) -> Path:
+    with LogWriter(at, Header(slim="test", kind="serving", setting={})) as log:
         simulate(scenario, router, seed=seed, observers=[log])
-    return path
+    return at
+
+
+def replayed(log: Path, scenario: Scenario, router: str, seed: int) -> Replayed:
+    """Feed a log to a fresh gateway and fresh servers; the second life of a server is a machine of its own."""
+    cluster = scenario.cluster
+
+    def fresh(machine: str) -> Replayable:
+        if machine == "gateway":
+            made = make_router(router, cluster, seed)
+            return Replayable(Gateway(cluster, made, scenario.gateway), GatewayEvent)
+        server = cluster.names.index(machine.partition("#")[0])
+        options, profile = scenario.schedulers[server], cluster.profiles[server]
+        return Replayable(GreedyScheduler(options, profile, cluster.models), ServerEvent)
+
+    return replay(Log(log).entries(), fresh)
+
+
+class Sends:
+    """An observer that keeps what the gateway sent."""
+
+    def __init__(self) -> None:
+        self.all: list[SendBlock] = []
+
+    def observe(self, now_s: float, machine: str, event: object, commands: list[object]) -> None:
+        self.all += [command for command in commands if isinstance(command, SendBlock)]
 
 
 FAULTS = (
@@ -44,17 +74,17 @@ def test_every_request_is_answered_once_though_a_server_dies_and_returns(router:
     assert (row.lost, row.duplicates, row.dropped, row.unfinished) == (0, 0, 0, 0)
 
 
-def test_a_stated_width_runs_through_on_one_server_and_survives_its_death(tmp_path: Path) -> None:
+def test_a_stated_width_runs_through_on_one_server_and_survives_its_death() -> None:
     scenario = PAPER.with_load(rate_per_s=1500.0, seconds=1.5).with_faults(FAULTS)
-    stated = replace(scenario, load=replace(scenario.load, width=0.5))
-    row = simulate(stated, "jsq", drain=True).summary
+    stated = replace(scenario, load=replace(scenario.load, plan="0.5"))
+    sends = Sends()
+    row = simulate(stated, "jsq", drain=True, observers=[sends]).summary  # type: ignore[list-item]
     assert row.completed == row.arrived > 2000
     assert (row.lost, row.duplicates, row.dropped, row.unfinished) == (0, 0, 0, 0)
-    assert row.accuracy_prior == pytest.approx(PAPER.cluster.accuracy.accuracy((0.5,) * 4))
-    _, entries = read_log(logged(tmp_path / "run.jsonl", stated, "jsq", 1))
-    sends = [c for entry in entries for c in entry.commands if isinstance(c, SendBlock)]
-    assert {c.block.key.last_segment for c in sends} == {3}, "always to the end"
-    assert {c.block.key.widths for c in sends} <= {(0.5,) * n for n in range(1, 5)}
+    half = path(0.5, 0.5, 0.5, 0.5)
+    assert row.accuracy_prior == pytest.approx(PAPER.cluster.models[0].quality.accuracy(half))
+    assert {send.block.key.last_segment for send in sends.all} == {3}, "always to the end"
+    assert {send.block.key.choices for send in sends.all} <= {half[:length] for length in range(1, 5)}
 
 
 def test_the_same_seed_gives_the_same_log_byte_for_byte(tmp_path: Path) -> None:
@@ -67,21 +97,19 @@ def test_the_same_seed_gives_the_same_log_byte_for_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize("router", ROUTERS)
 def test_a_log_replayed_into_fresh_machines_gives_the_same_commands(router: str, tmp_path: Path) -> None:
     scenario = PAPER.with_load(rate_per_s=2000.0, seconds=1.2).with_faults(FAULTS)
-    path = logged(tmp_path / "run.jsonl", scenario, router, 1)
-    header, entries = read_log(path)
-    found = replay(scenario, header.router, header.seed, entries)
-    assert found.difference is None
-    assert found.machines == 5, "gateway, three servers, and the second life of one"
-    assert found.entries > 1000
+    log = logged(tmp_path / "run.jsonl", scenario, router, 1)
+    compared = replayed(log, scenario, router, 1)
+    assert compared.difference is None
+    assert compared.machines == 5, "gateway, three servers, and the second life of one"
+    assert compared.entries > 1000
 
 
 def test_replay_shows_the_first_difference(tmp_path: Path) -> None:
-    path = logged(tmp_path / "run.jsonl", PAPER.with_load(seconds=0.2), "random", 1)
-    _, entries = read_log(path)
-    found = replay(PAPER, "random", 2, entries)  # another seed: other dice
-    assert found.difference is not None
-    assert found.difference.entry.machine == "gateway"
-    assert found.difference.entry.commands != found.difference.replayed
+    log = logged(tmp_path / "run.jsonl", PAPER.with_load(seconds=0.2), "random", 1)
+    difference = replayed(log, PAPER, "random", 2).difference  # another seed: other dice
+    assert difference is not None
+    assert difference.machine == "gateway"
+    assert difference.logged != difference.replayed
 
 
 def test_segments_of_one_request_may_run_on_different_servers_and_activations_cross_the_network() -> None:
@@ -91,7 +119,7 @@ def test_segments_of_one_request_may_run_on_different_servers_and_activations_cr
 
 
 def test_no_router_beats_the_fluid_bound() -> None:
-    rate = 1.3 * capacity_per_s(PAPER.cluster, (1.0,) * 4)
+    rate = 1.3 * capacity_per_s(PAPER.cluster, path(1.0, 1.0, 1.0, 1.0))
     scenario = PAPER.with_load(rate_per_s=rate, seconds=3.0)
     bound = fluid_optimum(PAPER.cluster, rate).accuracy
     for router in ("sed", "drift-plus-penalty", "lp"):
@@ -128,7 +156,8 @@ class Widths:
         self.seen: set[float] = set()
 
     def observe(self, now_s: float, machine: str, event: object, commands: list[object]) -> None:
-        self.seen |= {command.batch.key.width for command in commands if isinstance(command, RunBatch)}
+        ran = [command.batch.key for command in commands if isinstance(command, RunBatch)]
+        self.seen |= {width for key in ran for width in widths_of(key.choices)}
 
 
 def test_observers_see_everything_and_change_nothing() -> None:

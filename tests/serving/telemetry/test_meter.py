@@ -1,10 +1,10 @@
 import pytest
 
-from cluster import block, requests
+from cluster import MODEL, block, requests
 from slimsched.kernel.errors import ConfigError
-from slimsched.models.width import parse_widths
+from slimsched.models.slimresnet.width import parse_widths
 from slimsched.serving.domain.batch import Batch
-from slimsched.serving.execution.scenario_file import load_accuracy, load_scenario
+from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.commands import Answer, Drop
 from slimsched.serving.routing.events import RequestsArrived
@@ -27,7 +27,7 @@ def summary(meter: Meter, in_system: int = 0, seconds: float = 10.0) -> Summary:
 
 
 def test_figures_are_a_fold_over_the_log() -> None:
-    meter = Meter(load_accuracy("paper"))
+    meter = Meter([MODEL])
     arrived = RequestsArrived(requests=requests(10, deadline_s=3.0))
     meter.observe(0.0, "gateway", arrived, [])
     full, quarter = parse_widths("1.0"), parse_widths("0.25")
@@ -60,12 +60,12 @@ def test_figures_are_a_fold_over_the_log() -> None:
     assert row.energy_idle_j == pytest.approx(300.0)
     assert row.gpu_var == pytest.approx(0.0625)
     assert row.batch_mean == 3.0
-    assert row.widths == pytest.approx({"0.25": 1 / 3, "0.5": 0, "0.75": 0, "1": 2 / 3})
+    assert row.choices == pytest.approx({"0.25": 1 / 3, "0.5": 0, "0.75": 0, "1.0": 2 / 3})
     assert row.bound_share == pytest.approx(row.accuracy_prior * 3 / (10 * 0.76))
 
 
 def test_an_answer_given_twice_or_a_request_gone_missing_is_counted() -> None:
-    meter = Meter(load_accuracy("paper"))
+    meter = Meter([MODEL])
     meter.observe(0.0, "gateway", RequestsArrived(requests=requests(3)), [])
     twice = Answer(requests=requests(1, widths=parse_widths("1.0")) * 2)
     meter.observe(1.0, "gateway", RequestsArrived(requests=()), [twice])
