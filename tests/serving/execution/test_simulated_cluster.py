@@ -35,7 +35,7 @@ def logged(at: Path, scenario: Scenario, router: str, seed: int) -> Path:
 
 
 def replayed(log: Path, scenario: Scenario, router: str, seed: int) -> Replayed:
-    """Feed a log to a fresh gateway and fresh servers; the second life of a server is a machine of its own."""
+    """Feed a log to a fresh gateway and fresh servers; each life of a server is a machine of its own."""
     cluster = scenario.cluster
 
     def fresh(machine: str) -> Replayable:
