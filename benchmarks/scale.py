@@ -25,13 +25,13 @@ from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.engine import EngineListener
 from slimsched.serving.execution.live.event_loop import run
-from slimsched.serving.execution.live.messages import BatchDone, Sampled, TakeBlock, ToGateway, ToServer
+from slimsched.serving.execution.live.messages import BatchDone, TakeBlock, ToGateway, ToServer
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.learning.registry import make_router
-from slimsched.serving.routing.events import TelemetryReceived
+from slimsched.serving.routing.events import SegmentFinished, TelemetryReceived
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route, Router
@@ -196,10 +196,16 @@ class Instant:
             block: Block = self._to_server.decode(body).block  # type: ignore[union-attr]
             last = block.key.segment == SEGMENTS - 1
             logits = self._row * len(block.requests) if last else b""
-            done = BatchDone(
-                width=block.key.width, blocks=[block], queue_s=[0.0], busy_s=1e-4, energy_j=0.1, logits=logits
+            finished = SegmentFinished(
+                server=server,
+                width=block.key.width,
+                blocks=(block,),
+                size=len(block.requests),
+                busy_s=1e-4,
+                energy_j=0.1,
+                queue_s=(0.0,),
             )
-            answer = self._encode(done)
+            answer = self._encode(BatchDone(finished=finished, logits=logits))
             self.server_s += perf_counter() - began_s
             self._loop.call_soon(self._deliver, server, answer)
 
@@ -237,7 +243,7 @@ async def live(servers: int, spec: str, images: int) -> tuple[float, float]:
     snapshot = ServerSnapshot(
         taken_s=0.0, utilization=0.5, power_w=50.0, vram_bytes=1, queued=(1, 2, 3, 4), instances=8
     )
-    body = msgspec.msgpack.encode(Sampled(snapshot=snapshot, power_source="modelled", waiting={}))
+    body = msgspec.msgpack.encode(TelemetryReceived(server=0, snapshot=snapshot))
     began_s = perf_counter()
     for number in range(4000):
         engine.tell(number % servers, body)

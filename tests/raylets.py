@@ -94,7 +94,7 @@ async def start(
         specs_of(scenario, 0.0), address=raylets.address, namespace=namespace, autoscale=scenario.autoscale
     )
     gateway = Gateway(scenario.cluster, Wanderer(), scenario.gateway, first_block=engine.first_id)
-    engine.load = lambda: load_of(gateway)
+    engine.watch_load(lambda: load_of(gateway))
     live = LiveCluster(gateway, engine, observers, clock_zero_s=engine.clock_zero_s, first_id=engine.first_id)
     await live.start()
     return live, engine

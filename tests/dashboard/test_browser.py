@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from slimsched.serving.telemetry.log import read_log
 
+from logs import entries
 from served import Served
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.telemetry.live_view import LiveView
@@ -244,12 +245,11 @@ def test_an_event_log_is_folded_in_the_page_as_we_fold_it(
     in_page = browser.execute_script("return frames")
     assert len(in_page) >= 240
     keep("replay-event-log")
-    _, entries = read_log(recorded / "events.jsonl.gz")
     view = LiveView(load_scenario("paper").cluster, "sed", window_s=1.0)
     unlike = {"phase", "accuracy", "bound_accuracy", "bound_share", "energy_source"}
     left = iter(in_page)
     frame = next(left)
-    for entry in entries:
+    for entry in entries(recorded / "events.jsonl.gz"):
         while frame is not None and entry.now_s > frame["at_s"]:
             ours = msgspec.to_builtins(view.frame(frame["at_s"]))
             for name in ours.keys() - unlike:

@@ -1,53 +1,129 @@
-"""`slim replay`: do fresh machines ask for the same again?"""
+"""`slim replay`: do fresh machines decide the same again?"""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
+from msgspec import Struct
 from rich.console import Console
 
-from slimsched.cli.serving import scenario as options
-from slimsched.serving.execution.scenario_file import CONFIGS, build_scenario
-from slimsched.serving.execution.simulated.replay import replay
-from slimsched.serving.learning.registry import make_router
-from slimsched.serving.telemetry.log import read_log
+from slimsched.kernel.errors import DataError
+from slimsched.kernel.log import Header, Log, find_logs
+from slimsched.kernel.replay import Difference, Replayable, Replayed, replay
+
+
+def serving_machines(header: Header) -> Callable[[str], Replayable]:
+    """Make the gateway, the schedulers and the autoscaler of a serving run."""
+    from slimsched.serving.execution.replay import machines_of
+    from slimsched.serving.learning.registry import make_router
+
+    return machines_of(header, make_router)
+
+
+MACHINES: dict[str, Callable[[Header], Callable[[str], Replayable]]] = {
+    "serving": serving_machines,
+}
+"""Kind of run → who makes its machines by name."""
+
+ENDINGS = {
+    "closed": "",
+    "full": "stops at its size limit; compared as far as it goes",
+    "killed": "has no end: its process was killed or still runs; compared as far as it goes",
+}
+
+
+class Compared(Struct, frozen=True, kw_only=True):
+    """One log: what was compared, and how it ended."""
+
+    log: str
+    ended: str
+    replayed: Replayed
 
 
 def command(
-    log: Annotated[Path, typer.Argument(help="An event log written by slim simulate --log.")],
-    as_json: options.AsJson = False,
+    path: Annotated[Path, typer.Argument(help="An event log, or the folder of a run.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
 ) -> None:
-    """Replay an event log into fresh machines and show the first difference, if any.
+    """Replay the event logs of a run into fresh machines and compare every decision.
 
-    Exits with 1 when there is one.
+    Exits with 1 when a decision differs, and shows the first that does.
 
-    Example:
+    Examples:
 
-      slim simulate --seconds 2 --log run.jsonl.gz && slim replay run.jsonl.gz
+      slim simulate --seconds 2 --out runs/two && slim replay runs/two
+
+      slim demo && slim replay runs/demo
     """
-    header, entries = read_log(log)
-    beside = Path(header.beside) if header.beside else CONFIGS
-    scenario = build_scenario(header.scenario, f"{log.name}: scenario", beside)
-    found = replay(scenario, header.router, header.seed, entries, make=make_router)
-    difference = found.difference
+    logs: list[Compared] = []
+    for one in find_logs(path):
+        logs.append(_compare(one, one.name if one == path else str(one.relative_to(path))))
+        if logs[-1].replayed.difference is not None:
+            break
+    difference = logs[-1].replayed.difference
     if as_json:
-        row = {"entries": found.entries, "machines": found.machines, "same": difference is None}
-        print(json.dumps(row | {"difference": msgspec.to_builtins(difference)}))
-    elif difference is None:
-        Console().print(f"{found.entries} entries of {found.machines} machines replayed: no difference")
+        print(json.dumps(_row(logs)))
     else:
-        entry = difference.entry
-        console = Console()
-        console.print(
-            f"first difference at entry {difference.number}, {entry.machine} at {entry.now_s:.6f} s"
-        )
-        for title, value in (
-            ("event", entry.event),
-            ("log", entry.commands),
-            ("replay", difference.replayed),
-        ):
-            console.print(f"  {title:7}{msgspec.json.encode(value).decode()}", markup=False)
+        _show(Console(soft_wrap=True, highlight=False), logs)
     if difference is not None:
         raise typer.Exit(1)
+
+
+def _compare(path: Path, name: str) -> Compared:
+    log = Log(path)
+    make = MACHINES.get(log.header.kind)
+    if make is None:
+        known = ", ".join(MACHINES)
+        raise DataError(f"{name} is the log of a run of kind '{log.header.kind}'; slim replay knows {known}")
+    replayed = replay(log.entries(), make(log.header))
+    ended = log.ending.ended if log.ending is not None else "killed"
+    return Compared(log=name, ended="cut" if replayed.difference else ended, replayed=replayed)
+
+
+def _row(logs: list[Compared]) -> dict[str, object]:
+    entries, commands, machines = _totals(logs)
+    difference = logs[-1].replayed.difference
+    return {
+        "decisions": entries,
+        "commands": commands,
+        "machines": machines,
+        "same": difference is None,
+        "log": logs[-1].log if difference is not None else None,
+        "difference": msgspec.to_builtins(difference),
+        "logs": {one.log: {"decisions": one.replayed.entries, "ended": one.ended} for one in logs},
+    }
+
+
+def _totals(logs: list[Compared]) -> tuple[int, int, int]:
+    found = [one.replayed for one in logs]
+    return (
+        sum(one.entries for one in found),
+        sum(one.commands for one in found),
+        sum(one.machines for one in found),
+    )
+
+
+def _show(console: Console, logs: list[Compared]) -> None:
+    entries, commands, machines = _totals(logs)
+    difference = logs[-1].replayed.difference
+    for one in logs:
+        if note := ENDINGS.get(one.ended, ""):
+            console.print(f"{one.log} {note}")
+    compared = f"{entries:,} decisions ({commands:,} commands) of {machines} machines compared"
+    if difference is None:
+        console.print(f"{compared}: all are equal, no difference")
+        return
+    console.print(f"{compared}: {entries - 1:,} are equal, the last is not")
+    _show_difference(console, logs[-1].log, difference)
+
+
+def _show_difference(console: Console, log: str, difference: Difference) -> None:
+    console.print(
+        f"first difference at entry {difference.number} of {log}, {difference.machine} "
+        f"at {difference.now_s:.6f} s"
+    )
+    shown = {"event": difference.event, "log": difference.logged, "replay": difference.replayed}
+    for title, value in shown.items():
+        console.print(f"  {title:7}{msgspec.json.encode(value).decode()}", markup=False)

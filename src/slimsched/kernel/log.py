@@ -9,7 +9,7 @@ driver, `events-server-0.jsonl.gz` for a server process.
 """
 
 import gzip
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from io import BufferedIOBase
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,11 @@ from slimsched.kernel.errors import DataError
 
 EVENTS = "events.jsonl.gz"
 FLUSH_BYTES = 1 << 18
+
+
+def log_path(folder: Path, process: str = "") -> Path:
+    """Return where a process writes its log: the driver to EVENTS, any other to a file of its own name."""
+    return folder / (f"events-{process.replace('/', '_')}.jsonl.gz" if process else EVENTS)
 
 
 class Header(Struct, frozen=True, kw_only=True):
@@ -64,7 +69,9 @@ class LogWriter:
         self._limit_bytes = limit_bytes
         self._entries = 0
         self.is_full = False
-        """Whether the size limit was reached, so that nothing more is written."""
+        """Whether nothing more is written, because the size limit was reached or the disk takes no more."""
+        self.trouble = ""
+        """Why nothing more is written."""
         self._line(header)
 
     def __enter__(self) -> Self:
@@ -81,21 +88,54 @@ class LogWriter:
             self._entries += 1
             self._line((now_s, machine, event, commands))
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes written so far."""
+        return self._raw.tell()
+
+    def flush(self) -> None:
+        """Write to disk what was observed so far, so that it survives if this process is killed."""
+        if self._raw.closed or self.is_full or not self._buffer:
+            return
+        self._write()
+        if not self.is_full:
+            self._attempt(self._file.flush)
+
     def close(self) -> None:
         """Write the last line and close the file; a second call does nothing."""
         if self._raw.closed:
             return
-        self._line(Ending(ended="full" if self.is_full else "closed", entries=self._entries))
+        self._buffer += self._encoder.encode(
+            Ending(ended="full" if self.is_full else "closed", entries=self._entries)
+        )
+        self._buffer += b"\n"
+        self._attempt(self._end)
+        self._raw.close()
+
+    def _end(self) -> None:
         self._file.write(self._buffer)
         self._file.close()
-        self._raw.close()
 
     def _line(self, value: object) -> None:
         self._buffer += self._encoder.encode(value) + b"\n"
         if len(self._buffer) > FLUSH_BYTES:
-            self._file.write(self._buffer)
-            self._buffer.clear()
-            self.is_full = self._limit_bytes is not None and self._raw.tell() >= self._limit_bytes
+            self._write()
+
+    def _write(self) -> None:
+        self._attempt(lambda: self._file.write(self._buffer))
+        self._buffer.clear()
+        if self._limit_bytes is not None and not self.is_full and self._raw.tell() >= self._limit_bytes:
+            self.is_full = True
+            self.trouble = f"it has reached its limit of {self._limit_bytes:,} bytes"
+
+    def _attempt(self, work: Callable[[], object]) -> None:
+        """Write; a log with a size limit stops when the disk takes no more, any other is an error."""
+        try:
+            work()
+        except OSError as error:
+            if self._limit_bytes is None:
+                raise DataError(f"cannot write the log: {error.strerror}; make room on the disk") from None
+            self.is_full, self.trouble = True, f"cannot write it: {error.strerror}"
 
 
 class Log:
@@ -142,7 +182,8 @@ def find_logs(path: Path) -> list[Path]:
         return [path]
     logs = sorted(path.rglob("events*.jsonl*"))
     if not logs:
-        raise DataError(f"no event log in {path}; slim simulate --out FOLDER leaves one")
+        where = f"in {path}" if path.is_dir() else f"at {path}"
+        raise DataError(f"no event log {where}; slim simulate --out FOLDER leaves one")
     return logs
 
 

@@ -5,8 +5,6 @@ from typing import Protocol
 
 from msgspec import Struct
 
-GATEWAY_NAME = "gateway"
-
 
 class Observer(Protocol):
     """A fold over the log; it never changes what it sees."""

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
+from slimsched.models.figures import ModelFigures
 from slimsched.models.spec import ModelSpec
 
 Tensors = tuple[Tensor, ...]
@@ -37,6 +39,37 @@ class ElasticModel:
         """Turn what a plan's last segment gives into the outputs that clients see."""
         return last
 
+    def place(self, device: torch.device) -> None:
+        """Move the weights to a device, ready to run. A server calls this once, before it asks for segments."""
+        for module in self.modules():
+            module.eval().to(device)
+
     def modules(self) -> list[nn.Module]:
         """List the PyTorch modules that hold the weights; by default those among the attributes."""
         return [value for value in vars(self).values() if isinstance(value, nn.Module)]
+
+    def weights(self) -> dict[str, Tensor]:
+        """Name every tensor that `weights.safetensors` holds; loading copies into these very tensors.
+
+        With one module these are the names of its state_dict; with several, attribute names come first.
+        """
+        named = {name: value for name, value in vars(self).items() if isinstance(value, nn.Module)}
+        if len(named) == 1:
+            return dict(next(iter(named.values())).state_dict())
+        return {
+            f"{name}.{key}": tensor
+            for name, module in named.items()
+            for key, tensor in module.state_dict().items()
+        }
+
+    def whole(self, plan: tuple[str, ...]) -> Segment | None:
+        """Return the uncut model at a plan, for `slim model check` to compare with; None if there is none."""
+        return None
+
+    def examples(self, count: int) -> Tensors | None:
+        """Return typical inputs for dry runs; None lets random numbers do."""
+        return None
+
+    def figures(self) -> ModelFigures | None:
+        """Return the model's figures by formula; None lets `slim model check` find them by a dry run."""
+        return None

@@ -109,24 +109,37 @@ class QualityTable:
         return None if hit is None else bool(hit[0])
 
 
-def write_quality(path: FilePath, correct: NDArray[np.bool_]) -> None:
-    """Store rows in the order of the plans, columns in the order of the examples."""
+def write_quality(
+    path: FilePath, correct: NDArray[np.bool_], *, name: str = "", texts: Sequence[str] = ()
+) -> None:
+    """Store rows in the order of the plans, columns in the order of the examples.
+
+    `name` says what was measured; `texts` are the plans in words, so that reading can compare them.
+    """
     bits = np.packbits(correct, axis=1)
-    np.savez_compressed(path, correct=bits, images=np.array(correct.shape[1]))
+    about = {"name": np.array(name)} if name else {}
+    if texts:
+        about["plans"] = np.array(texts)
+    np.savez_compressed(path, allow_pickle=False, correct=bits, images=np.array(correct.shape[1]), **about)
 
 
-def read_quality(path: FilePath, tree: PlanTree) -> QualityTable:
+def read_quality(path: FilePath, tree: PlanTree, *, texts: Sequence[str] = ()) -> QualityTable:
     """Read the table that a file of bits, or of accuracies by plan, amounts to."""
     try:
         with np.load(path, allow_pickle=False) as file:
+            name = str(file["name"]) if "name" in file.files else path.stem
+            plans = [str(text) for text in file["plans"]] if "plans" in file.files else []
+            if texts and plans and plans != list(texts):
+                raise DataError(
+                    f"{path} was measured with other plans: it has {len(plans)}, such as {plans[-1]}, the "
+                    f"model has {len(texts)}, such as {texts[-1]}; write it again with slim model evaluate"
+                )
             if "accuracy" in file.files:
-                return QualityTable(tree, name=path.stem, accuracy=file["accuracy"].astype(np.float64))
+                return QualityTable(tree, name=name, accuracy=file["accuracy"].astype(np.float64))
             correct, examples = file["correct"], int(file["images"])
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{path} is no quality table ({error}); write one with slim model evaluate"
-        ) from None
-    return QualityTable.from_bits(tree, name=path.stem, correct=correct, examples=examples)
+        raise DataError(f"{path} is no quality table ({error}); write one with slim model evaluate") from None
+    return QualityTable.from_bits(tree, name=name, correct=correct, examples=examples)
 
 
 def _by_path(tree: PlanTree, accuracy: NDArray[np.float64]) -> tuple[dict[Path, float], dict[Path, float]]:

@@ -8,7 +8,8 @@ Inside the scheduler a choice is its position in its segment, and a plan is a tu
 Names appear where people read and write. This module imports no torch, so that routing can use it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Literal
@@ -123,6 +124,10 @@ class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return len(path) - 1, path[-1], ANY
         return len(path) - 1, path[-1], path[-2] if len(path) > 1 else START
 
+    def ends(self, segment: int, choice: int) -> bool:
+        """Whether a plan is complete once this segment has run at this choice."""
+        return (segment, choice) in _endings(self.plans)
+
     def previous(self, path: Path) -> int:
         """The choice that the next step follows, as steps write it."""
         if not self.follows_previous:
@@ -222,7 +227,13 @@ def _check(spec: ModelSpec) -> None:
     _check_plans(where, spec.segments, spec.plans)
 
 
-def _check_plans(where: str, segments: tuple[tuple[str, ...], ...], plans: Iterable[Path]) -> None:
+@lru_cache(maxsize=256)
+def _endings(plans: tuple[Path, ...]) -> frozenset[tuple[int, int]]:
+    """(segment, choice) that some plan ends with."""
+    return frozenset((len(plan) - 1, plan[-1]) for plan in plans)
+
+
+def _check_plans(where: str, segments: tuple[tuple[str, ...], ...], plans: tuple[Path, ...]) -> None:
     known: set[Path] = set()
     for plan in plans:
         if not 1 <= len(plan) <= len(segments):
@@ -233,10 +244,11 @@ def _check_plans(where: str, segments: tuple[tuple[str, ...], ...], plans: Itera
         if plan in known:
             raise ConfigError(f"{where}: plan {list(plan)} stands there twice")
         known.add(plan)
+    endings = _endings(plans)
     for plan in known:
-        for length in range(1, len(plan)):
-            if plan[:length] in known:
+        for segment, choice in enumerate(plan[:-1]):
+            if (segment, choice) in endings:
                 raise ConfigError(
-                    f"{where}: plan {list(plan[:length])} ends where plan {list(plan)} goes on; "
-                    "let a plan that ends early end with a choice of its own"
+                    f"{where}: choice {choice} of segment {segment} ends some plans, but plan {list(plan)} goes "
+                    "on after it; let plans that end early end with a choice of their own"
                 )

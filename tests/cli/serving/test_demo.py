@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 from served import CONFIG
 from slimsched.cli.app import app
 from slimsched.cli.serving.demo import random_holds_per_s
+from slimsched.kernel.log import Log
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.learning.registry import SERVING
-from slimsched.serving.telemetry.log import read_log
 from slimsched.serving.telemetry.run_folder import read_run
 
 
@@ -35,9 +35,15 @@ def test_the_demo_compares_reports_and_cleans_up(tmp_path: Path, monkeypatch: py
     assert json.loads((out / "comparison.json").read_text()) == printed["runs"]
     kept = read_run(out)
     assert kept.about.config["gateway"]["early_drop"]
-    header, entries = read_log(out / "events-goal.jsonl.gz")
-    assert header.router == SERVING
-    assert sum(1 for _ in entries) > 10
+    log = Log(out / "goal" / "events.jsonl.gz")
+    assert log.header.setting["router"] == SERVING
+    assert sum(1 for _ in log.entries()) > 10
+    replayed = CliRunner().invoke(app, ["replay", str(out), "--json"])
+    assert replayed.exit_code == 0, replayed.output
+    found = json.loads(replayed.stdout)
+    assert found["same"]
+    assert found["machines"] == 2 * 3, "for each router the gateway and two servers"
+    assert all(one["ended"] == "closed" and one["decisions"] > 10 for one in found["logs"].values())
     assert (out / "plot.png").stat().st_size > 10_000
     assert children() <= before
 

@@ -6,46 +6,42 @@ from slimsched.serving.domain.key import KEYS, onward
 from slimsched.serving.execution.live.messages import BatchDone
 from slimsched.serving.execution.ray.batch_split import split_by_gateway
 from slimsched.serving.execution.ray.greeting import GATEWAY_BITS
+from slimsched.serving.routing.events import SegmentFinished
 
 KEY = onward(KEYS[2, 0.5, 0.5], (0.5,))
 FIRST, SECOND = 1 << GATEWAY_BITS, 2 << GATEWAY_BITS
 
 
 def test_blocks_logits_and_energy_go_to_the_gateway_they_belong_to() -> None:
-    blocks = [
+    blocks = (
         block_of(FIRST + 1, KEY, requests(2, first=FIRST)),
         block_of(SECOND + 1, KEY, requests(1, first=SECOND)),
         block_of(FIRST + 2, KEY, requests(1, first=FIRST + 2)),
-    ]
-    done = BatchDone(
+    )
+    finished = SegmentFinished(
+        server=3,
         width=0.5,
         blocks=blocks,
-        queue_s=[0.1, 0.2, 0.3],
+        ahead=(0.5,),
+        size=4,
         busy_s=1.0,
         energy_j=8.0,
-        logits=b"aabbccdd",
-        ahead=(0.5,),
+        queue_s=(0.1, 0.2, 0.3),
         legs_s=(0.6, 0.4),
     )
-    (one, mine), (two, theirs) = split_by_gateway(done)
+    (one, first), (two, second) = split_by_gateway(BatchDone(finished=finished, logits=b"aabbccdd"))
+    mine, theirs = first.finished, second.finished
     assert (one, two) == (1, 2)
-    assert (mine.blocks, mine.queue_s, mine.logits, mine.energy_j) == (
-        blocks[::2],
-        [0.1, 0.3],
-        b"aabbdd",
-        6.0,
-    )
-    assert (theirs.blocks, theirs.queue_s, theirs.logits, theirs.energy_j) == ([blocks[1]], [0.2], b"cc", 2.0)
+    assert (first.logits, second.logits) == (b"aabbdd", b"cc")
+    assert (mine.blocks, mine.queue_s, mine.energy_j) == (blocks[::2], (0.1, 0.3), 6.0)
+    assert (theirs.blocks, theirs.queue_s, theirs.energy_j) == ((blocks[1],), (0.2,), 2.0)
+    assert (mine.images, theirs.images) == (3, 1)
+    assert mine.size == theirs.size == 4, "they ran together"
     assert mine.busy_s == theirs.busy_s == 1.0
     assert (mine.ahead, mine.legs_s) == (theirs.ahead, theirs.legs_s) == ((0.5,), (0.6, 0.4))
 
 
 def test_a_batch_of_one_gateway_stays_as_it_is() -> None:
-    done = BatchDone(
-        width=0.5,
-        blocks=[block_of(FIRST + 1, KEY, requests(2, first=FIRST))],
-        queue_s=[0.1],
-        busy_s=1.0,
-        energy_j=8.0,
-    )
+    blocks = (block_of(FIRST + 1, KEY, requests(2, first=FIRST)),)
+    done = BatchDone(finished=SegmentFinished(server=3, width=0.5, blocks=blocks, queue_s=(0.1,)))
     assert split_by_gateway(done) == [(1, done)]

@@ -2,13 +2,12 @@
 
 import pytest
 
-from cluster import block, small_cluster
-from slimsched.serving.domain.batch import Batch
+from cluster import requests, small_cluster
+from slimsched.serving.domain.block import block_of
 from slimsched.serving.domain.key import KEYS
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
 from slimsched.serving.execution.live.calibration import ENOUGH, Calibration
-from slimsched.serving.scheduling.commands import RunBatch
-from slimsched.serving.scheduling.events import BatchFinished
+from slimsched.serving.routing.events import SegmentFinished
 
 
 def run_batches(
@@ -19,9 +18,9 @@ def run_batches(
     for number in range(count):
         key, size = list(KEYS.values())[number % len(KEYS)], 1 + number % 8
         busy_s = pace[number % len(pace)] * (overhead_s + slowdown * profile.latency_s(key, size))
-        batch = Batch(id=number, key=key, instance=0, blocks=(block(number, size),), size=size)
-        done = BatchFinished(instance=0, busy_s=busy_s, energy_j=0.0)
-        calibration.observe(0.1 * number + 0.05 + busy_s, "server-0", done, [RunBatch(batch=batch, why="")])
+        blocks = (block_of(number, key, requests(size)),)
+        done = SegmentFinished(server=0, width=key.width, blocks=blocks, size=size, busy_s=busy_s)
+        calibration.observe(0.1 * number + 0.05 + busy_s, "gateway", done, [])
 
 
 def test_overhead_and_slowdown_are_told_apart() -> None:

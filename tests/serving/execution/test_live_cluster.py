@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from cluster import flat_profile, small_cluster
+from logs import entries
 from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.log import Header
 from slimsched.kernel.observer import Observer
 from slimsched.models.slimresnet.weights import load
 from slimsched.models.width import WIDTHS
@@ -24,13 +26,12 @@ from slimsched.serving.execution.live.local_engine import LocalEngine
 from slimsched.serving.execution.live.run import specs_of
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.routing.events import SegmentFinished
 from slimsched.serving.routing.gateway import Gateway, GatewayOptions
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route
-from slimsched.serving.scheduling.commands import RunBatch
 from slimsched.serving.scheduling.greedy import GreedyScheduler
 from slimsched.serving.scheduling.options import SchedulerOptions
-from slimsched.serving.telemetry.log import read_log
 
 SERVERS = 2
 OPTIONS = SchedulerOptions(batch_limit=8, utilization_block=2.0)
@@ -72,7 +73,8 @@ def live(
                 shared_prefix="",
                 clock_zero_s=0.0,
                 telemetry_period_s=0.1,
-                log="" if logs is None else str(logs / f"{name}.jsonl"),
+                log="" if logs is None else str(logs),
+                log_header=Header(slim="test", kind="serving", setting={}),
             )
             for index, name in enumerate(cluster.names)
         ]
@@ -113,12 +115,11 @@ def test_answers_are_the_networks_own_though_activations_cross_between_servers(t
 
     live(test, logs=tmp_path)
     for number in range(SERVERS):  # the servers' own logs, replayed into fresh schedulers
-        _, entries = read_log(tmp_path / f"server-{number}.jsonl")
-        fresh, count = GreedyScheduler(OPTIONS, flat_profile(instance_bytes=1)), 0
-        for entry in entries:
-            count += 1
-            assert fresh.handle(entry.event, now_s=entry.now_s) == entry.commands  # type: ignore[arg-type]
-        assert count > 20
+        fresh = GreedyScheduler(OPTIONS, flat_profile(instance_bytes=1))
+        logged = entries(tmp_path / f"events-server-{number}.jsonl.gz")
+        for entry in logged:
+            assert fresh.handle(entry.event, now_s=entry.now_s) == entry.commands
+        assert len(logged) > 20
 
 
 def test_a_server_killed_under_load_costs_no_request_and_comes_back() -> None:
@@ -146,10 +147,9 @@ class Count:
         self.images = [0, 0, 0, 0]
 
     def observe(self, now_s: float, machine: str, event: object, commands: Sequence[object]) -> None:
-        for command in commands:
-            if isinstance(command, RunBatch):
-                for leg in command.batch.key.legs:
-                    self.images[leg.segment] += command.batch.size
+        if isinstance(event, SegmentFinished):
+            for leg in event.key.legs:
+                self.images[leg.segment] += event.images
 
 
 def test_what_nobody_waits_for_is_not_run() -> None:

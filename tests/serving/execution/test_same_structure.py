@@ -14,9 +14,9 @@ from slimsched.serving.execution.live.run import specs_of
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster
 from slimsched.serving.routing.commands import Answer, SendBlock
+from slimsched.serving.routing.events import SegmentFinished
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.registry import make_router
-from slimsched.serving.scheduling.commands import RunBatch
 from slimsched.serving.workload.requests import RequestStream
 
 COUNT = 6
@@ -32,14 +32,14 @@ class Structure:
         self.answers: list[Step] = []
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        if isinstance(event, SegmentFinished):
+            ids = tuple(request.id for block in event.blocks for request in block.requests)
+            self.batches.append((event.server, event.key, event.size, ids))
         for command in commands:
             match command:
                 case SendBlock(server=server, block=block, source=source):
                     ids = tuple(request.id for request in block.requests)
                     self.routes.append((server, source, block.key, ids))
-                case RunBatch(batch=batch):
-                    ids = tuple(request.id for block in batch.blocks for request in block.requests)
-                    self.batches.append((machine, batch.key, ids))
                 case Answer(requests=requests):
                     self.answers += [(request.id, request.widths) for request in requests]
                 case _:
@@ -74,4 +74,4 @@ def test_one_request_after_another_takes_the_same_way_live_and_simulated() -> No
     assert live.answers == simulated.answers
     assert live.routes == simulated.routes
     assert live.batches == simulated.batches
-    assert {machine for machine, *_ in live.batches} == set(scenario.cluster.names)
+    assert {server for server, *_ in live.batches} == set(range(len(scenario.cluster)))

@@ -9,44 +9,29 @@ from msgspec.structs import replace
 
 from cluster import path
 from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.log import Header, Log, LogWriter
-from slimsched.kernel.replay import Replayable, Replayed, replay
+from slimsched.kernel.log import Log, LogWriter
+from slimsched.kernel.replay import replay
 from slimsched.models.slimresnet.spec import widths_of
 from slimsched.serving.domain.fault import Fault
+from slimsched.serving.execution.replay import machines_for, machines_of
+from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.execution.scenario_file import load_scenario, read_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.commands import SendBlock
-from slimsched.serving.routing.events import Event as GatewayEvent
 from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.registry import ROUTERS, make_router
+from slimsched.serving.routing.registry import ROUTERS
 from slimsched.serving.scheduling.commands import RunBatch
-from slimsched.serving.scheduling.events import Event as ServerEvent
-from slimsched.serving.scheduling.greedy import GreedyScheduler
 
 PAPER = load_scenario("paper", accuracy="paper")
 
 
 def logged(at: Path, scenario: Scenario, router: str, seed: int) -> Path:
-    with LogWriter(at, Header(slim="test", kind="serving", setting={})) as log:
+    raw = {**read_scenario("paper")[0], "accuracy": "paper"}
+    header = RunSetting(scenario=raw, router=router, seed=seed).header()
+    with LogWriter(at, header) as log:
         simulate(scenario, router, seed=seed, observers=[log])
     return at
-
-
-def replayed(log: Path, scenario: Scenario, router: str, seed: int) -> Replayed:
-    """Feed a log to a fresh gateway and fresh servers; each life of a server is a machine of its own."""
-    cluster = scenario.cluster
-
-    def fresh(machine: str) -> Replayable:
-        if machine == "gateway":
-            made = make_router(router, cluster, seed)
-            return Replayable(Gateway(cluster, made, scenario.gateway), GatewayEvent)
-        server = cluster.names.index(machine.partition("#")[0])
-        options, profile = scenario.schedulers[server], cluster.profiles[server]
-        return Replayable(GreedyScheduler(options, profile, cluster.models), ServerEvent)
-
-    return replay(Log(log).entries(), fresh)
 
 
 class Sends:
@@ -97,19 +82,21 @@ def test_the_same_seed_gives_the_same_log_byte_for_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize("router", ROUTERS)
 def test_a_log_replayed_into_fresh_machines_gives_the_same_commands(router: str, tmp_path: Path) -> None:
     scenario = PAPER.with_load(rate_per_s=2000.0, seconds=1.2).with_faults(FAULTS)
-    log = logged(tmp_path / "run.jsonl", scenario, router, 1)
-    compared = replayed(log, scenario, router, 1)
+    log = Log(logged(tmp_path / "run.jsonl", scenario, router, 1))
+    compared = replay(log.entries(), machines_of(log.header))
+    assert log.ending is not None
+    assert log.ending.entries == compared.entries
     assert compared.difference is None
     assert compared.machines == 5, "gateway, three servers, and the second life of one"
     assert compared.entries > 1000
 
 
 def test_replay_shows_the_first_difference(tmp_path: Path) -> None:
-    log = logged(tmp_path / "run.jsonl", PAPER.with_load(seconds=0.2), "random", 1)
-    difference = replayed(log, PAPER, "random", 2).difference  # another seed: other dice
-    assert difference is not None
-    assert difference.machine == "gateway"
-    assert difference.logged != difference.replayed
+    log = Log(logged(tmp_path / "run.jsonl", PAPER.with_load(seconds=0.2), "random", 1))
+    compared = replay(log.entries(), machines_for(PAPER, "random", 2))  # another seed: other dice
+    assert compared.difference is not None
+    assert compared.difference.machine == "gateway"
+    assert compared.difference.logged != compared.difference.replayed
 
 
 def test_segments_of_one_request_may_run_on_different_servers_and_activations_cross_the_network() -> None:

@@ -6,12 +6,13 @@ from cluster import MODEL, choice, path, requests, small_cluster, widths
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.models.slimresnet.spec import widths_of
 from slimsched.serving.domain.block import Block, block_of
+from slimsched.serving.domain.cancellation import RequestsCancelled
+from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
 from slimsched.serving.routing.events import (
     BlockDropped,
     InputLost,
     RequestsArrived,
-    RequestsCancelled,
     SegmentFinished,
     ServerDown,
     ServerLeaving,
@@ -166,7 +167,7 @@ def test_requests_whose_deadline_has_passed_are_given_up_when_asked_to() -> None
 def test_what_a_server_gives_up_is_dropped_with_its_reason() -> None:
     front = Front()
     (out,) = sent(front.arrive(2))
-    (drop,) = front.tell(BlockDropped(server=0, block=out.block, reason="deadline out of reach"))
+    (drop,) = front.tell(BlockDropped(server=0, block=out.block, reason=DropReason.DEADLINE_OUT_OF_REACH))
     assert isinstance(drop, Drop)
     assert (len(drop.requests), drop.reason) == (2, "deadline out of reach")
     assert front.gateway.in_system == 0
@@ -294,7 +295,7 @@ def test_cancelled_requests_are_called_back_from_the_servers_that_have_them() ->
         RecallRequests(server=0, requests=(2,)),
     ]
     left_out = block_of(first.block.id, first.block.key, first.block.requests[1:])
-    (drop,) = front.tell(BlockDropped(server=0, block=left_out, reason="cancelled"))
+    (drop,) = front.tell(BlockDropped(server=0, block=left_out, reason=DropReason.CANCELLED))
     assert isinstance(drop, Drop)
     assert front.gateway.in_system == 3
     (on,) = sent(front.finish(block_of(first.block.id, first.block.key, first.block.requests[:1])))

@@ -2,13 +2,13 @@
 
 from cluster import MEGABYTE, MODEL, block, choice, flat_profile, key, widths
 from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
 from slimsched.serving.scheduling.events import (
     BatchFinished,
     BlockArrived,
     InstanceLoaded,
     InstanceUnloaded,
-    RequestsRecalled,
     Started,
     TelemetrySampled,
 )
@@ -298,7 +298,9 @@ def test_recalled_requests_are_left_out_and_the_others_of_their_block_still_run(
     (busy,) = ran(server.arrive(1, 2))
     server.arrive(2, 3)
     server.arrive(3, 1, width=0.25)
-    dropped = [c for c in server.tell(RequestsRecalled(requests=(100, 201, 300))) if isinstance(c, DropBlock)]
+    dropped = [
+        c for c in server.tell(RequestsCancelled(requests=(100, 201, 300))) if isinstance(c, DropBlock)
+    ]
     assert [(one.block.id, [r.id for r in one.block.requests]) for one in dropped] == [(2, [201]), (3, [300])]
     assert {one.reason for one in dropped} == {"cancelled"}
     assert [request.id for one in busy.batch.blocks for request in one.requests] == [100, 101], "had begun"

@@ -14,6 +14,7 @@ from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.request import Request
 from slimsched.serving.execution.simulated.server import SimulatedServer
+from slimsched.serving.routing.events import SegmentFinished
 from slimsched.serving.scheduling.commands import LoadInstance, RunBatch, UnloadInstance
 from slimsched.serving.scheduling.events import BatchFinished, InstanceLoaded, InstanceUnloaded
 from slimsched.serving.scheduling.options import SchedulerOptions
@@ -104,8 +105,8 @@ class Gateway:
     def __init__(self) -> None:
         self.back: list[int] = []
 
-    def segment_finished(self, server: int, batch: Batch) -> None:
-        self.back += [request.id for block in batch.blocks for request in block.requests]
+    def segment_finished(self, event: SegmentFinished) -> None:
+        self.back += [request.id for block in event.blocks for request in block.requests]
 
     def block_dropped(self, server: int, block: Block, reason: str) -> None:
         assert reason

@@ -2,14 +2,15 @@ import pytest
 
 from cluster import MODEL, block, requests
 from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.wake import Wake
 from slimsched.models.slimresnet.width import parse_widths
-from slimsched.serving.domain.batch import Batch
+from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.commands import Answer, Drop
-from slimsched.serving.routing.events import RequestsArrived
-from slimsched.serving.scheduling.commands import RunBatch
-from slimsched.serving.scheduling.events import BatchFinished, TelemetrySampled
+from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, TelemetryReceived
+from slimsched.serving.scheduling.events import BatchFinished
 from slimsched.serving.telemetry.meter import Meter
 from slimsched.serving.telemetry.summary import Summary
 
@@ -37,17 +38,18 @@ def test_figures_are_a_fold_over_the_log() -> None:
             *requests(1, first=1, widths=quarter, deadline_s=3.0),
         )
     )
-    meter.observe(2.0, "gateway", BatchFinished(instance=1, busy_s=0.1, energy_j=0.0), [done])
+    meter.observe(2.0, "gateway", Wake(), [done])
     late = Answer(requests=requests(1, first=2, widths=full, deadline_s=3.0))
-    gone = Drop(requests=requests(1, first=3), reason="queue full")
-    meter.observe(4.0, "gateway", BatchFinished(instance=1, busy_s=0.1, energy_j=0.0), [late, gone])
-    run = RunBatch(
-        batch=Batch(id=1, key=block(1, 3).key, instance=1, blocks=(block(1, 3),), size=3), why="full"
-    )
-    meter.observe(0.5, "server-0", BatchFinished(instance=1, busy_s=0.2, energy_j=6.0), [run])
-    for server, (utilization, power_w) in {"server-0": (1.0, 200.0), "server-1": (0.5, 100.0)}.items():
-        sample = TelemetrySampled(utilization=utilization, power_w=power_w, vram_bytes=0)
-        meter.observe(1.0, server, sample, [])
+    gone = Drop(requests=requests(1, first=3), reason=DropReason.QUEUE_FULL)
+    meter.observe(4.0, "gateway", Wake(), [late, gone])
+    ran = SegmentFinished(server=0, choice=1, blocks=(block(1, 3),), size=3, busy_s=0.2, energy_j=6.0)
+    meter.observe(0.5, "gateway", ran, [])
+    meter.observe(0.5, "server-0", BatchFinished(instance=1, busy_s=0.2, energy_j=6.0), [])
+    for server, (utilization, power_w) in enumerate([(1.0, 200.0), (0.5, 100.0)]):
+        snapshot = ServerSnapshot(
+            taken_s=1.0, utilization=utilization, power_w=power_w, vram_bytes=0, queued=(), instances=0
+        )
+        meter.observe(1.001, "gateway", TelemetryReceived(server=server, snapshot=snapshot), [])
     row = summary(meter, in_system=6)
     assert row.arrived == 10
     assert (row.completed, row.dropped, row.unfinished, row.lost, row.duplicates) == (3, 1, 6, 0, 0)

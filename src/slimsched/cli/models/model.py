@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slimsched.cli.models import check, new
+
 if TYPE_CHECKING:
     from slimsched.models.training.loop import EpochReport
 
@@ -19,17 +21,28 @@ DataOption = Annotated[
         help="Folder with CIFAR-100 (released or packed), or with one sub-folder of images a class.",
     ),
 ]
+OptionalDataOption = Annotated[
+    Path | None,
+    typer.Option("--data", envvar="SLIM_DATA", help="Test images; for a model folder also an .npz file."),
+]
 ModelOption = Annotated[
     Path | None,
     typer.Option("--model", help="Folder that slim model train wrote; the shipped model when left out."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only.")]
+FolderArgument = Annotated[
+    Path | None, typer.Argument(metavar="[DIR]", help="Model folder: any model; see docs/models.md.")
+]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 
 
 @app.callback()
 def root() -> None:
     """Group of commands."""
+
+
+app.command("new")(new.command)
+app.command("check")(check.command)
 
 
 @app.command()
@@ -99,7 +112,8 @@ def train(
 
 @app.command()
 def evaluate(
-    data: DataOption,
+    folder: FolderArgument = None,
+    data: OptionalDataOption = None,
     widths: Annotated[
         list[str] | None,
         typer.Option("--widths", help="'0.5', '0.25,0.5,0.75,1.0' or 'all'; may be given several times."),
@@ -111,12 +125,31 @@ def evaluate(
         Path | None,
         typer.Option("--bits", help="With --widths all: write which image is right, one bit each."),
     ] = None,
+    agreement: Annotated[
+        bool, typer.Option("--agreement", help="With DIR: no labels; compare plans with the widest one.")
+    ] = False,
+    examples: Annotated[
+        int, typer.Option("--examples", min=1, help="With --agreement and no data: random inputs.")
+    ] = 256,
     as_json: JsonOption = False,
 ) -> None:
     """Measure top-1 accuracy on the test images; the paper's eight tuples unless told otherwise.
 
-    Example: slim model evaluate --data data/ --widths 0.25 --widths 0.25,0.5,0.75,1.0 --json
+    With a model folder: measure every plan of that model and write its quality.npz.
+
+    Examples:
+
+      slim model evaluate --data data/ --widths 0.25 --widths 0.25,0.5,0.75,1.0 --json
+
+      slim model evaluate mymodel --agreement
     """
+    if folder is not None:
+        from slimsched.cli.models.evaluate import evaluate_folder
+
+        evaluate_folder(
+            folder, data, agreement=agreement, examples=examples, batch=batch, device=device, as_json=as_json
+        )
+        return
     from slimsched.cli.models.table import accuracy_table, read_tuples
     from slimsched.cli.progress import image_bar
     from slimsched.kernel.errors import ConfigError
@@ -127,6 +160,8 @@ def evaluate(
     from slimsched.models.slimresnet.weights import load
     from slimsched.models.width import WIDTH_TUPLES, format_widths
 
+    if data is None:
+        raise ConfigError("name the test images with --data or SLIM_DATA")
     tuples = read_tuples(widths)
     if bits is not None and tuples != list(WIDTH_TUPLES):
         raise ConfigError("--bits stores all 256 tuples; add --widths all")
@@ -184,11 +219,20 @@ def pareto(
 
 
 @app.command()
-def info(model: ModelOption = None, as_json: JsonOption = False) -> None:
-    """Say what a model is: shape, arithmetic and weights by width, accuracy, training, hash.
+def info(folder: FolderArgument = None, model: ModelOption = None, as_json: JsonOption = False) -> None:
+    """Say what a model is: spec, plans, figures, quality; without DIR, the shipped network's card.
 
-    Example: slim model info --json
+    Examples:
+
+      slim model info --json
+
+      slim model info mymodel
     """
+    if folder is not None:
+        from slimsched.cli.models.info import show_folder
+
+        show_folder(folder, as_json=as_json)
+        return
     from slimsched.cli.models.table import describe, info_table
     from slimsched.models.slimresnet.weights import load
 

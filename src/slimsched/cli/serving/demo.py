@@ -14,19 +14,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from slimsched import __version__
 from slimsched.cli.serving import scenario as options
 from slimsched.cli.serving.event_loop import run
-from slimsched.kernel.observer import GATEWAY_NAME
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.key import KEYS
+from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.learning.registry import SERVING, make_router
 from slimsched.serving.routing.commands import Answer, Drop
-from slimsched.serving.routing.events import RequestsArrived
-from slimsched.serving.scheduling.events import TelemetrySampled
+from slimsched.serving.routing.events import RequestsArrived, TelemetryReceived
 from slimsched.serving.telemetry.bound_curve import energy_bound
-from slimsched.serving.telemetry.log import Header, LogWriter
 from slimsched.serving.telemetry.run_folder import make_folder, trace_arrays, write_run
 
 if TYPE_CHECKING:
@@ -104,18 +101,17 @@ def command(
         f"deadline {deadline_ms:g} ms",
         highlight=False,
     )
-    beside = "" if config is None else str(path.parent)
-    resolved = _resolved(chosen, raw)
+    beside = "" if config is None else str(path.parent.resolve())
     make_folder(out)
     rows, traces = [], []
-    for router in routers.split(","):
-        header = Header(slim=__version__, scenario=resolved, beside=beside, router=router, seed=seed)
-        log = out / f"events-{router.partition(':')[0]}.jsonl.gz"
-        with LogWriter(log, header) as writer, LiveProgress(console, _short(router), chosen) as progress:
-            found = _live(chosen, router, images, labels, seed, (writer, progress))
+    names = routers.split(",")
+    for number, router in enumerate(names):
+        setting = RunSetting(scenario=raw, beside=beside, router=router, seed=seed, for_clients=True)
+        with LiveProgress(console, _short(router), chosen) as progress:
+            found = _live(chosen, setting, _log_folder(out, router, names[:number]), images, labels, progress)
         rows.append(_row(found, labels is not None))
         traces.append(found.trace)
-    about = options.about(chosen, resolved, seed)
+    about = options.about(chosen, _resolved(chosen, raw), seed)
     write_run(
         out,
         about,
@@ -135,7 +131,8 @@ def command(
         f"accuracy: {rows[0].accuracy_source}; energy: above idle over answered images, so work on dropped "
         f"ones counts too, {rows[0].energy_source}; widths: share of segments at "
         f"{', '.join(rows[0].widths)}\n"
-        f"written: {out}/ (run.json, summary.json, comparison.json, events-*.jsonl.gz, plot.png)",
+        f"written: {out}/ (run.json, summary.json, comparison.json, plot.png, and a folder of "
+        "event logs per router)",
         highlight=False,
     )
 
@@ -182,14 +179,10 @@ class LiveProgress:
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         """Take one entry of the log in."""
-        if machine != GATEWAY_NAME:
-            if isinstance(event, TelemetrySampled) and self._began_s is not None:
-                passed_s = min(self._seconds, now_s - self._began_s)
-                self._bar.update(
-                    self._task, description=self._text(), completed=passed_s, total=self._seconds
-                )
-            return
-        if isinstance(event, RequestsArrived):
+        if isinstance(event, TelemetryReceived) and self._began_s is not None:
+            passed_s = min(self._seconds, now_s - self._began_s)
+            self._bar.update(self._task, description=self._text(), completed=passed_s, total=self._seconds)
+        elif isinstance(event, RequestsArrived):
             self._began_s = now_s if self._began_s is None else self._began_s
             self._arrived += len(event.requests)
         for command in commands:
@@ -223,15 +216,31 @@ def _images(data: Path | None) -> "tuple[NDArray[np.uint8], NDArray[np.int64] | 
 
 def _live(
     chosen: Scenario,
-    router: str,
+    setting: RunSetting,
+    folder: Path,
     images: "NDArray[np.uint8]",
     labels: "NDArray[np.int64] | None",
-    seed: int,
-    observers: Sequence[Any],
+    progress: LiveProgress,
 ) -> "LiveResult":
     from slimsched.serving.execution.live.run import run_live
+    from slimsched.serving.execution.live.run_log import RunLog
 
-    return run(run_live(chosen, router, images, labels, seed=seed, observers=observers, make=make_router))
+    router, seed = setting.router, setting.seed
+    with RunLog(folder, setting, len(chosen.cluster)) as log:
+        work = run_live(
+            chosen, router, images, labels, seed=seed, observers=[progress], make=make_router, log=log
+        )
+        return run(work)
+
+
+def _log_folder(out: Path, router: str, earlier: Sequence[str]) -> Path:
+    """Make the folder of one router's event logs, without those of an earlier demo."""
+    name = router.partition(":")[0].replace("/", "-")
+    same = sum(one.partition(":")[0] == router.partition(":")[0] for one in earlier)
+    folder = make_folder(out / (f"{name}-{same + 1}" if same else name))
+    for log in folder.glob("events-*.jsonl.gz"):
+        log.unlink()
+    return folder
 
 
 def _row(found: "LiveResult", labelled: bool) -> Row:

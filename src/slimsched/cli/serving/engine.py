@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slimsched.kernel.errors import ConfigError, UnknownNameError
+from slimsched.kernel.log_folder import LogFolder
+from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.gateway import Gateway
 
 if TYPE_CHECKING:
     from slimsched.serving.execution.live.engine import Engine
+    from slimsched.serving.execution.live.run_log import RunLog
 
 ENGINES = ("local", "ray")
 
@@ -48,15 +52,16 @@ class EngineChoice(Struct, frozen=True, kw_only=True):
 class Opened:
     """An engine, when its clock began, and the numbers it gives requests and blocks."""
 
-    def __init__(self, engine: "Engine", clock_zero_s: float, first_id: int) -> None:
-        self.engine, self.clock_zero_s, self.first_id = engine, clock_zero_s, first_id
+    def __init__(self, engine: "Engine", clock_zero_s: float, first_id: int, log: "RunLog | None") -> None:
+        self.engine, self.clock_zero_s, self.first_id, self.log = engine, clock_zero_s, first_id, log
 
     def watch(self, gateway: Gateway) -> None:
-        """Let the engine see what the gateway has to carry."""
+        """Let an engine that scales by the load see what the gateway has to carry."""
+        from slimsched.serving.execution.live.engine import LoadWatcher
         from slimsched.serving.routing.autoscaler import load_of
 
-        if hasattr(self.engine, "load"):
-            self.engine.load = lambda: load_of(gateway)
+        if isinstance(self.engine, LoadWatcher):
+            self.engine.watch_load(lambda: load_of(gateway))
 
 
 def task_pool(engine: str, address: str | None) -> Executor | None:
@@ -68,9 +73,16 @@ def task_pool(engine: str, address: str | None) -> Executor | None:
     return RayTasks(address)
 
 
-def open_engine(choice: EngineChoice, scenario: Scenario) -> Opened:
-    """The engine for a scenario's servers; they start when it is started."""
+def open_engine(
+    choice: EngineChoice, scenario: Scenario, setting: RunSetting, folder: LogFolder | None
+) -> Opened:
+    """The engine for a scenario's servers; they start when it is started.
+
+    With a folder the run is logged there. Servers on Ray write no logs: they may be on other machines and
+    serve several gateways, each of which logs all that it was told and decided.
+    """
     from slimsched.serving.execution.live.run import specs_of
+    from slimsched.serving.execution.live.run_log import RunLog
 
     if choice.name == "ray":
         from slimsched.serving.execution.ray.engine import join
@@ -81,10 +93,15 @@ def open_engine(choice: EngineChoice, scenario: Scenario) -> Opened:
             namespace=choice.attach,
             autoscale=scenario.autoscale,
         )
-        return Opened(engine, engine.clock_zero_s, engine.first_id)
+        setting, log = replace(setting, first_id=engine.first_id), None
+        if folder is not None:
+            log = RunLog(folder.run, setting, 0, limit_bytes=folder.limit_bytes)
+        return Opened(engine, engine.clock_zero_s, engine.first_id, log)
     from slimsched.serving.execution.live.local_engine import LocalEngine
 
     if scenario.autoscale is not None:
         logging.getLogger("slim.serve").warning("[autoscale] is for --engine ray; all servers run")
-    zero_s = monotonic()
-    return Opened(LocalEngine(specs_of(scenario, zero_s)), zero_s, 0)
+    zero_s, log = monotonic(), None
+    if folder is not None:
+        log = RunLog(folder.run, setting, len(scenario.cluster), limit_bytes=folder.limit_bytes)
+    return Opened(LocalEngine(specs_of(scenario, zero_s, log)), zero_s, 0, log)

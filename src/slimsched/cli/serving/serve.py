@@ -17,9 +17,11 @@ from slimsched.cli.serving import engine as engines
 from slimsched.cli.serving import scenario as options
 from slimsched.cli.serving.event_loop import run
 from slimsched.kernel.errors import ConfigError, SlimError
+from slimsched.kernel.log_folder import LogFolder
 from slimsched.serving.api import structured_log
 from slimsched.serving.api.goal_control import GoalState
 from slimsched.serving.api.tracing import Traces, otlp_traces
+from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.learning.registry import SERVING, goal_spec
 from slimsched.serving.routing.goal_text import goal_options, parse_goal
@@ -48,6 +50,15 @@ def command(
     log_format: Annotated[
         str, typer.Option("--log-format", help="text, or json: one object a line.")
     ] = "text",
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log", help="Keep event logs in this folder, one sub-folder per start (see slim replay)."
+        ),
+    ] = None,
+    log_limit: Annotated[
+        float, typer.Option("--log-limit", help="Megabytes that --log keeps; the oldest runs go first.")
+    ] = 1000.0,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every response.")] = False,
     otel: Annotated[
         bool,
@@ -64,13 +75,23 @@ def command(
 
       slim serve --http-port 9000 --token secret
 
+      slim serve --log logs
+
       slim serve --engine ray --address auto
 
       curl localhost:8000/v2/models/slimresnet
     """
-    chosen = options.choose(scenario, config, None, None, None, None)[0].for_clients()
+    chosen, raw, path = options.choose(scenario, config, None, None, None, None)
+    chosen = chosen.for_clients()
     if goal is not None:
         router = goal_spec(router, **goal_options(parse_goal(goal)))
+    setting = RunSetting(
+        scenario=raw,
+        beside="" if config is None else str(path.parent.resolve()),
+        router=router,
+        for_clients=True,
+    )
+    folder = None if log is None else _log_folder(log, log_limit)
     tls = _tls(tls_cert, tls_key)
     if log_format not in structured_log.FORMATS:
         raise ConfigError(f"--log-format '{log_format}' is unknown; use text or json")
@@ -83,7 +104,7 @@ def command(
     work = _serve(
         chosen,
         engines.EngineChoice(name=engine, address=address, attach=attach).check(),
-        router,
+        setting,
         host,
         (http_port, grpc_port),
         token,
@@ -92,6 +113,7 @@ def command(
         access_log=access_log,
         traces=traces,
         state=None if state is None else GoalState(state, router),
+        folder=folder,
     )
     run(work)
 
@@ -99,7 +121,7 @@ def command(
 async def _serve(
     chosen: Scenario,
     choice: engines.EngineChoice,
-    router: str,
+    setting: RunSetting,
     host: str,
     ports: tuple[int, int],
     token: str,
@@ -109,6 +131,7 @@ async def _serve(
     access_log: bool,
     traces: Traces | None,
     state: GoalState | None,
+    folder: LogFolder | None,
 ) -> None:
     from slimsched.dashboard.live import Dashboard
     from slimsched.kernel.observer import Observer
@@ -124,7 +147,8 @@ async def _serve(
     from slimsched.serving.learning.registry import make_router
     from slimsched.serving.routing.gateway import Gateway
 
-    opened = engines.open_engine(choice, chosen)
+    router = setting.router
+    opened = engines.open_engine(choice, chosen, setting, folder)
     policy = make_router(router, chosen.cluster, 0)
     gateway = Gateway(chosen.cluster, policy, chosen.gateway, first_block=opened.first_id)
     opened.watch(gateway)
@@ -145,9 +169,15 @@ async def _serve(
     observers += [metrics, dashboard.view, structured_log.ServerLog(chosen.cluster.names)]
     if traces is not None:
         observers.append(traces.spans)
+    tasks: list[asyncio.Task[None]] = []
+    if opened.log is not None and folder is not None:
+        observers.insert(0, opened.log)
+        metrics.log = opened.log
+        tasks.append(asyncio.create_task(opened.log.keep(folder.make_room)))
+        _say(console, f"event logs: {folder.run}")
     schema = document(service.limits, service.card.shape.image_size)
     pages = {"/metrics": metrics.page, "/openapi.json": lambda: json_page(schema), **dashboard.pages}
-    goal = GoalControl(gateway, state)
+    goal = GoalControl(gateway, cluster.set_goal, state)
     if (kept := goal.resume()) is not None:
         _say(console, f"going on with the goal set before: {kept}")
     http = HttpServer(service, token=token, pages=pages, goal=goal, assets=dashboard.assets)
@@ -160,15 +190,15 @@ async def _serve(
             f"cannot listen at {host}, ports {ports[0]} and {ports[1]} ({error}); "
             "choose others with --http-port and --grpc-port"
         ) from None
-    looking = asyncio.create_task(dashboard.run())
+    tasks.append(asyncio.create_task(dashboard.run()))
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     with console.status(f"starting {len(chosen.cluster)} servers"):
         started = await _unless(stop, service.start())
     if not started:
-        looking.cancel()
         await asyncio.gather(http.stop(), grpc.stop())
+        _end(tasks, opened)
         return
     gc.collect()
     gc.freeze()  # what is here now stays: no collection needs to look at it again
@@ -180,9 +210,24 @@ async def _serve(
     _say(console, "draining")
     await service.drain()
     await asyncio.gather(http.stop(), grpc.stop())
-    looking.cancel()
+    _end(tasks, opened)
     if traces is not None:
         traces.close()
+
+
+def _end(tasks: list[asyncio.Task[None]], opened: engines.Opened) -> None:
+    """Stop what runs beside the service, and end the log."""
+    for task in tasks:
+        task.cancel()
+    if opened.log is not None:
+        opened.log.close()
+
+
+def _log_folder(folder: Path, limit_mb: float) -> LogFolder:
+    """Make the folder of this start's logs."""
+    if limit_mb <= 0:
+        raise ConfigError(f"--log-limit is {limit_mb:g}; give megabytes above 0")
+    return LogFolder(folder, int(1e6 * limit_mb))
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:

@@ -8,17 +8,17 @@ import msgspec
 import typer
 from rich.console import Console
 
-from slimsched import __version__
 from slimsched.cli.serving import scenario as options
 from slimsched.cli.table import print_summaries
+from slimsched.kernel.log import LogWriter, log_path
 from slimsched.kernel.observer import Observer
+from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.learning.registry import goal_spec, make_router
 from slimsched.serving.telemetry.bound_curve import BoundCurve, energy_bound
-from slimsched.serving.telemetry.log import Header, LogWriter
 from slimsched.serving.telemetry.plots import plot_runs
 from slimsched.serving.telemetry.recorder import Recorder
-from slimsched.serving.telemetry.run_folder import EVENTS, make_folder, trace_arrays, write_run
+from slimsched.serving.telemetry.run_folder import make_folder, trace_arrays, write_run
 
 
 def command(
@@ -70,20 +70,15 @@ def command(
     chosen, raw, path = options.choose(scenario, config, accuracy, arrivals, rate, seconds, deadline_ms)
     chosen = chosen.with_faults(options.faults(kill, restore, slow))
     router = goal_spec(router, min_accuracy=min_accuracy, p99_ms=p99_ms, minimise=minimise)
-    header = Header(
-        slim=__version__,
-        scenario=raw,
-        beside="" if config is None else str(path.parent),
-        router=router,
-        seed=seed,
-    )
+    beside = "" if config is None else str(path.parent.resolve())
+    header = RunSetting(scenario=raw, beside=beside, router=router, seed=seed).header()
     recorder = None
     with ExitStack() as stack:
         observers: list[Observer] = []
         if log is not None:
             observers.append(stack.enter_context(LogWriter(log, header)))
         if out is not None:
-            observers.append(stack.enter_context(LogWriter(make_folder(out) / EVENTS, header)))
+            observers.append(stack.enter_context(LogWriter(log_path(make_folder(out)), header)))
             bound = BoundCurve(chosen.cluster).accuracy
             recorder = Recorder(chosen.cluster, router, seconds=chosen.load.seconds, bound=bound)
             observers.append(recorder)

@@ -210,7 +210,7 @@ async function open(file) { // a file with the frames of a run, or an event log
     put($("news"), `Reading ${file.name}`);
     const lines = linesOf(file), first = JSON.parse((await lines.next()).value ?? "null");
     let recorded = [first];
-    if (first?.scenario) recorded = await framesOfLog(first, lines);
+    if (first?.setting?.scenario) recorded = await framesOfLog(first, lines);
     else if (first?.servers) for await (const line of lines) recorded.push(JSON.parse(line));
     else throw new Error("it is neither an event log nor the frames of a run");
     if (!recorded.length) throw new Error("it ends before anything happens");

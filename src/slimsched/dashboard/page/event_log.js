@@ -1,16 +1,16 @@
 "use strict";
-// Folds an event log (telemetry/log.py) into frames as telemetry/live_view.py does. The log knows neither
+// Folds the gateway's event log (kernel/log.py) into frames as telemetry/live_view.py does. The log knows neither
 // what widths are worth nor the fluid bound, so accuracy and bound stay empty.
 
 const LOG_WINDOW_S = 1, LOG_FRAMES = 480, LOG_WIDTHS = [0.25, 0.5, 0.75, 1];
-const GATEWAY = "gateway";
+const GATEWAY = "gateway", AUTOSCALER = "autoscaler";
 const [ID, ARRIVAL, DEADLINE] = [0, 1, 2]; // places in a request; a block is [id, key, requests, …], a key [segment, width, previous]
 
 class LogView {
   constructor(header) {
     const name = (s) => ((s.count ?? 1) === 1 ? [s.name] : Array.from({ length: s.count }, (_, n) => `${s.name}-${n}`));
-    this.router = header.router;
-    this.names = header.scenario.server.flatMap(name);
+    this.router = header.setting.router;
+    this.names = header.setting.scenario.server.flatMap(name);
     this.up = this.names.map(() => true);
     this.said = this.names.map(() => []); // last snapshots
     this.places = new Map(); // request id → { at: server or -1, segment, holder }
@@ -22,12 +22,8 @@ class LogView {
   }
 
   observe([now, machine, event, commands]) {
-    if (machine !== GATEWAY) {
-      if (event.type === "BatchFinished") this.recent.spent.push([now, event.energy_j]);
-      const server = this.names.indexOf(machine.split("#")[0]);
-      for (const c of commands) if (c.type === "RunBatch") this.recent.ran.push([now, server, c.batch.key, c.batch.size]);
-      return;
-    }
+    if (machine === AUTOSCALER) for (const c of commands) this.happen(now, `autoscaler: ${c.servers} servers, ${c.reason}`);
+    if (machine !== GATEWAY) return;
     this.told(now, event);
     for (const command of commands) this.asked(now, command);
   }
@@ -37,6 +33,9 @@ class LogView {
       this.note("arrived", now, event.requests.length);
       for (const r of event.requests) this.places.set(r[ID], { at: -1, segment: 0, holder: -1 });
     } else if (event.type === "SegmentFinished") {
+      const images = event.blocks.reduce((whole, block) => whole + block[2].length, 0);
+      this.recent.spent.push([now, event.energy_j]);
+      this.recent.ran.push([now, event.server, event.blocks[0][1][0], [event.width, ...event.ahead], images]);
       for (const [, [segment], requests] of event.blocks) for (const r of requests) {
         const place = this.places.get(r[ID]);
         if (place?.at === event.server && place.segment === segment) Object.assign(place, { at: -1, segment: Math.min(segment + 1 + (event.ahead?.length ?? 0), 3), holder: event.server });
@@ -72,8 +71,10 @@ class LogView {
   turn(now, server, up) {
     if (this.up[server] === up) return;
     this.up[server] = up;
-    if (up || this.said[server].length) this.happenings = [...this.happenings.slice(-5), { at_s: now, text: `${this.names[server]} is ${up ? "up" : "down"}` }];
+    if (up || this.said[server].length) this.happen(now, `${this.names[server]} is ${up ? "up" : "down"}`);
   }
+
+  happen(now, text) { this.happenings = [...this.happenings.slice(-5), { at_s: now, text }]; }
 
   frame(now) {
     for (const [name, entries] of Object.entries(this.recent)) {
@@ -92,7 +93,7 @@ class LogView {
     const at = [...this.names, ""].map(() => [0, 0, 0, 0]); // the gateway is last
     for (const place of this.places.values()) at.at(place.at)[place.segment] += 1;
     const widths = this.names.map(() => [0, 0, 0, 0]), mix = LOG_WIDTHS.map(() => [0, 0, 0, 0]);
-    for (const [, server, [segment, width, , ahead], size] of ran) [width, ...(ahead ?? [])].forEach((w, n) => { widths[server][LOG_WIDTHS.indexOf(w)] += size; mix[segment + n][LOG_WIDTHS.indexOf(w)] += size; });
+    for (const [, server, segment, ran_at, size] of ran) ran_at.forEach((w, n) => { widths[server][LOG_WIDTHS.indexOf(w)] += size; mix[segment + n][LOG_WIDTHS.indexOf(w)] += size; });
     const inTime = answered.filter((a) => a[2]).length, left = answered.length + sum(dropped);
     const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : 0);
     return {
@@ -117,6 +118,7 @@ async function framesOfLog(header, lines) { // the length is not known beforehan
   let frames = [], period = 0.01, next = period;
   for await (const line of lines) {
     const entry = JSON.parse(line);
+    if (!Array.isArray(entry)) break; // how the log ended
     while (entry[0] > next) {
       frames.push(view.frame(next));
       if (frames.length === LOG_FRAMES) { frames = frames.filter((_, n) => n % 2); period *= 2; }

@@ -10,7 +10,7 @@ from slimsched.kernel.errors import DataError
 from slimsched.models.slimresnet.layers import GROUP_CHANNELS, SlimConv2d, SlimGroupNorm, SlimLinear
 from slimsched.models.slimresnet.pooling import halve
 from slimsched.models.slimresnet.shape import SLIM_RESNET, NetworkShape
-from slimsched.models.width import SEGMENTS, WIDTHS, check_width, tuple_index
+from slimsched.models.slimresnet.width import SEGMENTS, WIDTHS, check_width, tuple_index
 
 
 class SlimBlock(nn.Module):

@@ -1,6 +1,7 @@
 """The goal of a running cluster: show it, change it without a restart, and keep it across restarts."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -64,14 +65,15 @@ class GoalState:
 
 
 class GoalControl:
-    """Shows and changes the goal.
+    """Shows the goal and changes it; requests under way meet the new one at their next segment.
 
-    A change swaps the router for one with the new goal. Requests under way meet the new router at their next
-    segment.
+    `set_goal` tells the gateway of a change, so that the change is an event in the log like any other.
     """
 
-    def __init__(self, gateway: Gateway, state: GoalState | None = None) -> None:
-        self._gateway, self._state = gateway, state
+    def __init__(
+        self, gateway: Gateway, set_goal: Callable[[Goal], None], state: GoalState | None = None
+    ) -> None:
+        self._gateway, self._set, self._state = gateway, set_goal, state
 
     def resume(self) -> str | None:
         """Apply the goal that was saved before a restart and return it; None if none was saved."""
@@ -122,8 +124,3 @@ class GoalControl:
         if goal.min_accuracy > best:
             raise ConfigError(f"the best widths reach {100 * best:.2f} %; ask for less than that")
         return goal
-
-    def _set(self, goal: Goal) -> None:
-        router = self._gateway.router
-        assert isinstance(router, GuardedRouter)  # the callers checked that there is a goal
-        self._gateway.router = router.with_goal(goal)

@@ -6,23 +6,23 @@ from collections.abc import Callable, Sequence
 from math import nan
 from threading import Thread
 from time import monotonic
+from typing import Protocol
 
 from msgspec import Struct
 
 from slimsched import __version__
-from slimsched.kernel.observer import GATEWAY_NAME
 from slimsched.serving.api.exposition import CONTENT_TYPE, Histogram, Labels, family, histogram
 from slimsched.serving.api.http_protocol import HttpResponse
 from slimsched.serving.api.tally import SECONDS, Tally
 from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.request import alike
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock
-from slimsched.serving.routing.events import RequestsArrived
+from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, TelemetryReceived
 from slimsched.serving.routing.fluid import fluid_optimum
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.guard import GuardedRouter
-from slimsched.serving.scheduling.commands import RunBatch
-from slimsched.serving.scheduling.events import BatchFinished, TelemetrySampled
 
 WINDOW_S = 10.0
 """The gauges of accuracy, rates and distance from the bound cover this many seconds."""
@@ -50,10 +50,10 @@ class Metrics:
         self, gateway: Gateway, tally: Tally, power_source: Callable[[int], str], router: str
     ) -> None:
         self._gateway, self._tally, self._power_source = gateway, tally, power_source
-        self._router = router
+        self._router, self._names = router, gateway.cluster.names
         self._arrived = self._answered = self._in_time = 0
         self._expected_correct = 0.0
-        self._drops: Counter[str] = Counter()
+        self._drops: Counter[DropReason] = Counter()
         self._routes: Counter[str] = Counter()
         self._latency_s = Histogram(SECONDS)
         self._batch, self._batch_s = Histogram(BATCHES), Histogram(SECONDS)
@@ -63,39 +63,47 @@ class Metrics:
         self._sampled_s: dict[str, float] = {}
         self._past: deque[_Count] = deque([_Count(0.0, 0, 0, 0, 0.0)])
         self._bound = FluidGauge(gateway.cluster)
+        self.log: LogState | None = None
+        """The event log that is written meanwhile, if any."""
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         """Count one entry of the event log."""
-        if machine == GATEWAY_NAME:
-            if isinstance(event, RequestsArrived):
-                self._arrived += len(event.requests)
-            for command in commands:
-                if isinstance(command, SendBlock):
-                    self._routes[_limited(self._routes, command.reason)] += 1
-                elif isinstance(command, Answer):
-                    self._answer(command, now_s)
-                elif isinstance(command, Drop):
-                    reason = _limited(self._drops, command.reason.partition(":")[0])
-                    self._drops[reason] += len(command.requests)
+        if machine != GATEWAY_NAME:
             return
-        if isinstance(event, BatchFinished):
-            self._active_j[machine] += event.energy_j
-            self._batch_s.observe(event.busy_s)
-        elif isinstance(event, TelemetrySampled):
-            self._drawn_j[machine] += event.power_w * (now_s - self._sampled_s.get(machine, now_s))
-            self._sampled_s[machine] = now_s
-            self._remember(now_s)
+        if isinstance(event, RequestsArrived):
+            self._arrived += len(event.requests)
+        elif isinstance(event, SegmentFinished):
+            self._ran(event)
+        elif isinstance(event, TelemetryReceived):
+            self._sampled(event, now_s)
         for command in commands:
-            if isinstance(command, RunBatch):
-                key, size = command.batch.key, command.batch.size
-                self._batch.observe(size)
-                for leg in key.legs:
-                    self._segments[machine, leg.segment, leg.width] += size
+            if isinstance(command, SendBlock):
+                self._routes[_bounded(self._routes, command.reason)] += 1
+            elif isinstance(command, Answer):
+                self._answer(command, now_s)
+            elif isinstance(command, Drop):
+                self._drops[command.reason] += len(command.requests)
 
     def page(self) -> HttpResponse:
         """Return the metrics in the Prometheus text format."""
-        lines = [*self._tally.lines(), *self._images(), *self._window(), *self._servers()]
+        lines = [*self._tally.lines(), *self._images(), *self._window(), *self._servers(), *self._logged()]
         return HttpResponse(status=200, body=("\n".join(lines) + "\n").encode(), content_type=CONTENT_TYPE)
+
+    def _ran(self, event: SegmentFinished) -> None:
+        """A server has run a batch."""
+        server, images = self._names[event.server], event.images
+        self._active_j[server] += event.energy_j
+        self._batch_s.observe(event.busy_s)
+        self._batch.observe(event.size)
+        for leg in event.key.legs:
+            self._segments[server, leg.segment, leg.width] += images
+
+    def _sampled(self, event: TelemetryReceived, now_s: float) -> None:
+        """A server has said how much it draws."""
+        server = self._names[event.server]
+        self._drawn_j[server] += event.snapshot.power_w * (now_s - self._sampled_s.get(server, now_s))
+        self._sampled_s[server] = now_s
+        self._remember(now_s)
 
     def _answer(self, command: Answer, now_s: float) -> None:
         accuracy = self._gateway.cluster.accuracy
@@ -214,6 +222,30 @@ class Metrics:
             ]
             lines += family(name, "counter", about, rows)
         return lines
+
+    def _logged(self) -> list[str]:
+        """Say how large the event log is, and whether it stopped."""
+        if self.log is None:
+            return []
+        size, full = float(self.log.size_bytes), float(self.log.is_full)
+        return [
+            *family("slim_event_log_bytes", "gauge", "Size of the gateway's event log.", [({}, size)]),
+            *family("slim_event_log_full", "gauge", "1 once the event log has stopped.", [({}, full)]),
+        ]
+
+
+class LogState(Protocol):
+    """What there is to say of an event log."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes written so far."""
+        ...
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it stopped before the run did."""
+        ...
 
 
 class FluidGauge:

@@ -1,6 +1,7 @@
 """The inference service behind both protocols: admits calls within the limits, runs them, writes receipts."""
 
 from enum import StrEnum
+from typing import assert_never
 
 import numpy as np
 from msgspec import Struct
@@ -19,6 +20,7 @@ from slimsched.serving.api.refusal import (
     Unavailable,
 )
 from slimsched.serving.api.tally import Tally
+from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.execution.live.cluster import DroppedError, LiveCluster
 from slimsched.serving.execution.live.parcel import Classified
 
@@ -79,7 +81,7 @@ class InferenceService:
         try:
             classified = await parcel
         except DroppedError as dropped:
-            raise _refusal(str(dropped)) from None
+            raise _refusal(dropped) from None
         finally:
             self._cluster.cancel(parcel)
         return InferenceResult(logits=classified.logits, parameters=self._receipt(classified))
@@ -148,10 +150,14 @@ class InferenceService:
         }
 
 
-def _refusal(reason: str) -> RefusalError:
-    """Turn the reason of a drop into a refusal with the right code."""
-    if reason.startswith("deadline"):
-        return TooLate(f"{reason}; ask for more time or less accuracy")
-    if reason.startswith("execution failed"):
-        return ExecutionFailed(reason)
-    return TooMany(f"{reason}; try again shortly", retry_after_s=1.0)
+def _refusal(dropped: DroppedError) -> RefusalError:
+    """Say in the protocols' codes why a request was given up."""
+    match dropped.reason:
+        case DropReason.DEADLINE_PASSED | DropReason.DEADLINE_OUT_OF_REACH:
+            return TooLate(f"{dropped}; ask for more time or less accuracy")
+        case DropReason.EXECUTION_FAILED:
+            return ExecutionFailed(str(dropped))
+        case DropReason.QUEUE_FULL | DropReason.CANCELLED:
+            return TooMany(f"{dropped}; try again shortly", retry_after_s=1.0)
+        case _:
+            assert_never(dropped.reason)

@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from slimsched import __version__
 from slimsched.kernel.errors import SlimError
-from slimsched.kernel.observer import GATEWAY_NAME
 from slimsched.models.width import format_widths
+from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.request import Request
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock
 from slimsched.serving.routing.events import RequestsArrived, SegmentFinished

@@ -4,7 +4,11 @@ from msgspec import Struct
 
 
 class ServerSnapshot(Struct, frozen=True, kw_only=True):
-    """One telemetry sample of one server; `queued` counts waiting requests by model and segment."""
+    """One telemetry sample of one server.
+
+    `queued` counts waiting requests by model and segment; `power_source` says where the power figure comes
+    from; `waiting` says, by key, why batches that were tried last could not run.
+    """
 
     taken_s: float
     utilization: float
@@ -12,3 +16,5 @@ class ServerSnapshot(Struct, frozen=True, kw_only=True):
     vram_bytes: int
     queued: tuple[int, ...]
     instances: int
+    power_source: str = ""
+    waiting: dict[str, str] = {}

@@ -83,7 +83,7 @@ def front_accuracy(compared: Iterable[Compared], p99_s: float) -> float | None:
 
 def loads(paper: Scenario, seconds: float | None) -> list[Case]:
     """Return cases from an easy load to more than the cluster can carry."""
-    capacity = capacity_per_s(paper.cluster, (0.25,) * 4)
+    capacity = capacity_per_s(paper.cluster, paper.cluster.models[0].spec.narrowest)
     return [
         Case(
             label=f"{100 * share:.0f} % = {share * capacity:,.0f}/s",

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from slimsched.kernel.observer import GATEWAY_NAME
 from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.scenario import Scenario

@@ -57,8 +57,16 @@ class Load(Struct, frozen=True, kw_only=True):
     missed: str = ""  # the goal that is not met, in words
 
 
-class Scale(Struct, frozen=True, kw_only=True):
-    """Run so many servers from now on."""
+class LoadReported(Struct, frozen=True, kw_only=True, tag=True):
+    """Event: the load now, with `wanted` servers asked for and `up` of them serving."""
+
+    load: Load
+    wanted: int
+    up: int
+
+
+class Scale(Struct, frozen=True, kw_only=True, tag=True):
+    """Command: run this many servers from now on."""
 
     servers: int
     reason: str
@@ -72,6 +80,11 @@ class Autoscaler:
         self._crowded_s: float | None = None
         self._idle_s: float | None = None
         self._stepped_s = float("-inf")
+
+    def handle(self, event: LoadReported, *, now_s: float) -> list[Scale]:
+        """Take the load into account and return the step to take, if any."""
+        step = self.decide(event.load, wanted=event.wanted, up=event.up, now_s=now_s)
+        return [] if step is None else [step]
 
     def decide(self, load: Load, *, wanted: int, up: int, now_s: float) -> Scale | None:
         """The next step, with `wanted` servers asked for and `up` of them serving."""
@@ -135,12 +148,13 @@ def _missed(gateway: Gateway) -> str:
     router = gateway.router
     if not isinstance(router, GuardedRouter) or not gateway.in_system:
         return ""
-    goal, meter = router.router.goal, router.router.meter
-    if goal.p99_s and meter.p99_s is not None and meter.p99_s > goal.p99_s * (1 + 10 * MISSED_SHARE):
-        return f"p99 {1e3 * meter.p99_s:.0f} ms, goal {1e3 * goal.p99_s:.0f} ms"
-    floor = goal.min_accuracy * (1 - MISSED_SHARE)
-    if floor and meter.accuracy is not None and meter.accuracy < floor:
-        return f"accuracy {100 * meter.accuracy:.1f} %, goal {100 * goal.min_accuracy:.1f} %"
+    for model in router.router.models:
+        goal, meter = model.goal, model.meter
+        if goal.p99_s and meter.p99_s is not None and meter.p99_s > goal.p99_s * (1 + 10 * MISSED_SHARE):
+            return f"p99 {1e3 * meter.p99_s:.0f} ms, goal {1e3 * goal.p99_s:.0f} ms"
+        floor = goal.min_accuracy * (1 - MISSED_SHARE)
+        if floor and meter.accuracy is not None and meter.accuracy < floor:
+            return f"accuracy {100 * meter.accuracy:.1f} %, goal {100 * goal.min_accuracy:.1f} %"
     return ""
 
 

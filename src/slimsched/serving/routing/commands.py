@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from slimsched.kernel.wake import WakeAt
 from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.request import Request
 
 
@@ -26,7 +27,8 @@ class Drop(Struct, frozen=True, kw_only=True, tag=True):
     """Give requests up and say why."""
 
     requests: tuple[Request, ...]
-    reason: str
+    reason: DropReason
+    detail: str = ""
 
 
 class RecallRequests(Struct, frozen=True, kw_only=True, tag=True):
@@ -36,4 +38,11 @@ class RecallRequests(Struct, frozen=True, kw_only=True, tag=True):
     requests: tuple[int, ...]
 
 
-Command = SendBlock | Answer | Drop | RecallRequests | WakeAt
+class Forget(Struct, frozen=True, kw_only=True, tag=True):
+    """A server holds activations of these requests that nobody will ask for: it shall free them."""
+
+    server: int
+    requests: tuple[int, ...]
+
+
+Command = SendBlock | Answer | Drop | RecallRequests | Forget | WakeAt

@@ -4,8 +4,12 @@ from msgspec import Struct
 
 from slimsched.kernel.wake import Wake
 from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.cancellation import RequestsCancelled
+from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.routing.goal import Goal
 
 
 class RequestsArrived(Struct, frozen=True, kw_only=True, tag=True):
@@ -14,23 +18,34 @@ class RequestsArrived(Struct, frozen=True, kw_only=True, tag=True):
     requests: tuple[Request, ...]
 
 
-class RequestsCancelled(Struct, frozen=True, kw_only=True, tag=True):
-    """Nobody waits for these requests any more."""
-
-    requests: tuple[int, ...]
-
-
 class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
     """A server has run a segment of these blocks (or parts of them) at a choice, and further ones at `ahead`.
 
-    `legs_s` is how long each of several segments ran, where that was measured.
+    The blocks ran as one batch of `size` examples, which took `busy_s` on the device and drew `energy_j` above
+    idle. `queue_s` is how long each block waited at the server before it ran. `legs_s` is how long each of
+    several segments ran, where that was measured.
     """
 
     server: int
     choice: int
     blocks: tuple[Block, ...]
     ahead: tuple[int, ...] = ()
+    size: int = 0
+    busy_s: float = 0.0
+    energy_j: float = 0.0
+    queue_s: tuple[float, ...] = ()
     legs_s: tuple[float, ...] = ()
+
+    @property
+    def examples(self) -> int:
+        """Examples of these blocks: those of the whole batch, unless another gateway sent some of them."""
+        return sum([len(block.requests) for block in self.blocks])
+
+    @property
+    def key(self) -> Key:
+        """The key the batch ran at; blocks may have asked for a narrower one, or to go on further."""
+        asked = self.blocks[0].key
+        return onward(asked.at(self.choice), self.ahead)
 
 
 class BlockDropped(Struct, frozen=True, kw_only=True, tag=True):
@@ -38,7 +53,8 @@ class BlockDropped(Struct, frozen=True, kw_only=True, tag=True):
 
     server: int
     block: Block
-    reason: str
+    reason: DropReason
+    detail: str = ""
 
 
 class InputLost(Struct, frozen=True, kw_only=True, tag=True):
@@ -73,6 +89,12 @@ class ServerUp(Struct, frozen=True, kw_only=True, tag=True):
     server: int
 
 
+class GoalChanged(Struct, frozen=True, kw_only=True, tag=True):
+    """The operator has stated another goal; requests under way meet it at their next segment."""
+
+    goal: Goal
+
+
 Event = (
     RequestsArrived
     | RequestsCancelled
@@ -83,5 +105,6 @@ Event = (
     | ServerDown
     | ServerLeaving
     | ServerUp
+    | GoalChanged
     | Wake
 )

@@ -83,6 +83,10 @@ class Fifo:
             lost.extend(self.take(place, self._counts[place]))
         return lost
 
+    def waits_for(self, source: int) -> bool:
+        """Whether any request's input lies at this server."""
+        return any(place[2] == source for place in self._by_place)
+
     def _forget(self, place: Place, count: int) -> None:
         self._length -= count
         self._counts[place] -= count

@@ -16,16 +16,18 @@ from slimsched.kernel.errors import SlimError
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.models.spec import Path
 from slimsched.serving.domain.block import Block, block_of
+from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
+from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.request import NO_PLAN, Request
-from slimsched.serving.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
+from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
 from slimsched.serving.routing.events import (
     BlockDropped,
     Event,
+    GoalChanged,
     InputLost,
     RequestsArrived,
-    RequestsCancelled,
     SegmentFinished,
     ServerDown,
     ServerLeaving,
@@ -34,7 +36,7 @@ from slimsched.serving.routing.events import (
 )
 from slimsched.serving.routing.fifo import Fifo, Place
 from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.router import Route, Router
+from slimsched.serving.routing.router import AnswerListener, GoalFollower, Route, Router
 from slimsched.serving.routing.terms import choice_within_terms
 
 PLAIN = frozenset([(0, NO_PLAN, 0)])
@@ -58,6 +60,7 @@ class _Sent(Struct):
     server: int
     requests: tuple[Request, ...]
     work_s: float  # of one request
+    source: int  # where its inputs came from
 
 
 class Gateway:
@@ -67,8 +70,8 @@ class Gateway:
         self, cluster: Cluster, router: Router, options: GatewayOptions, *, first_block: int = 0
     ) -> None:
         self.cluster = cluster
-        self.router = router
         self.options = options
+        self._use(router)
         self.seen = Observation(len(cluster), len(cluster.models))
         self.seen.plans = options.plan == "network"
         self._lanes: dict[int, Fifo] = {}  # by priority, highest first
@@ -92,19 +95,23 @@ class Gateway:
                 commands += self._recall(frozenset(numbers))
             case SegmentFinished(server=server, choice=choice, ahead=ahead, blocks=blocks):
                 commands += self._advance(server, (choice, *ahead), blocks, now_s)
-            case BlockDropped(block=block, reason=reason):
+            case BlockDropped(block=block, reason=reason, detail=detail):
                 if gone := self._bring_back(block):
-                    commands += self._drop(gone, reason)
+                    commands += self._drop(gone, reason, detail)
             case InputLost(block=block):
-                self._restart(self._bring_back(block))
+                commands += self._begin_again(block)
             case TelemetryReceived():
                 self._note(event)
             case ServerDown(server=server):
-                self._rescue(server)
+                commands += self._rescue(server)
             case ServerLeaving(server=server):
                 self.seen.set_alive(server, False)
             case ServerUp(server=server):
                 self.seen.set_alive(server, True)
+            case GoalChanged(goal=goal):
+                if not isinstance(self.router, GoalFollower):
+                    raise SlimError(f"router {type(self.router).__name__} follows no goal: it cannot change")
+                self._use(self.router.with_goal(goal))
             case Wake():
                 self._wake_s = None
                 if self.options.step_s > 0.0:
@@ -128,6 +135,17 @@ class Gateway:
         """Requests taken in and neither answered nor dropped."""
         return self._in_system
 
+    def holds_for(self, server: int) -> bool:
+        """Whether a server has work of this gateway, or activations that are still needed."""
+        if any(server in (sent.server, sent.source) for sent in self._sent.values()):
+            return True
+        return any(fifo.waits_for(server) for fifo in self._lanes.values())
+
+    def _use(self, router: Router) -> None:
+        """Ask this router from now on."""
+        self.router = router
+        self._listener = router if isinstance(router, AnswerListener) else None
+
     def _step(self, now_s: float) -> list[Command]:
         """One scheduling step: route the head until nothing waits or the router says wait."""
         commands: list[Command] = []
@@ -142,7 +160,7 @@ class Gateway:
                 continue
             place, first, count = head
             if early_drop and first.deadline_s <= now_s:
-                commands += self._drop(lane.take(place, 1), "deadline passed")
+                commands += self._drop(lane.take(place, 1), DropReason.DEADLINE_PASSED, holder=place[2])
                 continue
             seen.segment, seen.previous, seen.source, seen.plan, seen.model = place
             seen.count, seen.path = count, first.path
@@ -156,7 +174,7 @@ class Gateway:
                 break
             requests = lane.take(place, max(1, route.group))
             if self._cancelled:
-                requests = self._sift(requests, commands)
+                requests = self._sift(requests, commands, place[2])
             if requests:
                 commands.append(self._send(route, self._key(route, place, requests), requests, place[2]))
         return commands
@@ -179,12 +197,14 @@ class Gateway:
             )
         return onward(key, ahead)
 
-    def _sift(self, requests: tuple[Request, ...], commands: list[Command]) -> tuple[Request, ...]:
+    def _sift(
+        self, requests: tuple[Request, ...], commands: list[Command], holder: int
+    ) -> tuple[Request, ...]:
         """Drop those that nobody waits for any more; return the others."""
         gone = tuple(request for request in requests if request.id in self._cancelled)
         if not gone:
             return requests
-        commands += self._drop(gone, "cancelled")
+        commands += self._drop(gone, DropReason.CANCELLED, holder=holder)
         return tuple(request for request in requests if request not in gone)
 
     def _send(self, route: Route, key: Key, requests: tuple[Request, ...], source: int) -> SendBlock:
@@ -192,7 +212,7 @@ class Gateway:
         self._next_block += 1
         server, count = route.server, len(requests)
         work_s = sum([float(self.cluster.work_s[leg][server]) for leg in key.legs])
-        self._sent[self._next_block] = _Sent(server, requests, work_s)
+        self._sent[self._next_block] = _Sent(server, requests, work_s, source)
         seen = self.seen
         seen.outstanding[server] += count
         seen.backlog_s[server] += work_s * count
@@ -218,7 +238,7 @@ class Gateway:
                 self._has_kinds = True
                 self._has_terms = self._has_terms or request.has_terms
         self._wait(taken, GATEWAY)
-        return [Drop(requests=refused, reason="queue full")] if refused else []
+        return [Drop(requests=refused, reason=DropReason.QUEUE_FULL)] if refused else []
 
     def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
         """Queue requests on the same path whose inputs lie at `source`, each priority in its own queue."""
@@ -249,15 +269,17 @@ class Gateway:
         for block in blocks:
             back = self._bring_back(block)
             if self._cancelled:
-                back = self._sift(back, commands)
+                model = self.cluster.models[block.key.model]
+                ended = model.spec.ends(block.key.segment + len(choices) - 1, choices[-1])
+                back = self._sift(back, commands, GATEWAY if ended else server)
             if not back:
                 continue
             moved = [request.after(choices) for request in back]
             if self.cluster.models[moved[0].model].tree.is_plan(moved[0].path):
                 self._in_system -= len(moved)
                 self.seen.done += len(moved)
-                if (heed := getattr(self.router, "answered", None)) is not None:
-                    heed(moved, now_s)
+                if self._listener is not None:
+                    self._listener.answered(moved, now_s)
                 commands.append(Answer(requests=tuple(moved)))
             else:
                 self._wait(moved, server)
@@ -294,23 +316,40 @@ class Gateway:
             if (there := tuple(request.id for request in sent.requests if request.id in numbers))
         ]
 
-    def _drop(self, requests: tuple[Request, ...], reason: str) -> list[Command]:
+    def _drop(
+        self, requests: tuple[Request, ...], reason: DropReason, detail: str = "", holder: int = GATEWAY
+    ) -> list[Command]:
+        """Give requests up; the server that holds their activations, if any, may free them."""
         self._in_system -= len(requests)
         if self._cancelled:
             self._cancelled.difference_update([request.id for request in requests])
-        return [Drop(requests=requests, reason=reason)]
+        return [Drop(requests=requests, reason=reason, detail=detail), *_forget(holder, requests)]
 
-    def _rescue(self, server: int) -> None:
+    def _begin_again(self, block: Block) -> list[Command]:
+        """A block's inputs are missing: free what is left of them and start from the images."""
+        sent = self._sent.get(block.id)
+        if sent is None:
+            return []
+        back = self._bring_back(block)
+        self._restart(back)
+        return _forget(sent.source, back)
+
+    def _rescue(self, server: int) -> list[Command]:
         """Begin again, from the image, everything a dead server held."""
         seen = self.seen
         seen.set_alive(server, False)
+        commands: list[Command] = []
         lost = [request for fifo in self._lanes.values() for request in fifo.take_from(server)]
         seen.fifo -= len(lost)
         for block_id in [block_id for block_id, sent in self._sent.items() if sent.server == server]:
-            lost.extend(self._sent.pop(block_id).requests)
+            sent = self._sent.pop(block_id)
+            lost.extend(sent.requests)
+            if sent.source != server:  # it may not have fetched them yet
+                commands += _forget(sent.source, sent.requests)
         seen.outstanding[server] = seen.backlog_s[server] = 0.0
         seen.utilization[server] = seen.queued[server] = seen.power_w[server] = 0.0
         self._restart(lost)
+        return commands
 
     def _restart(self, requests: Sequence[Request]) -> None:
         """Queue requests again from their image, before all others."""
@@ -324,3 +363,10 @@ class Gateway:
         seen.queued[server] = sum(snapshot.queued)
         seen.vram_bytes[server] = snapshot.vram_bytes
         seen.telemetry_s[server] = snapshot.taken_s
+
+
+def _forget(holder: int, requests: Sequence[Request]) -> list[Command]:
+    """Free the activations of these requests, if a server holds them."""
+    if holder == GATEWAY or not requests:
+        return []
+    return [Forget(server=holder, requests=tuple([request.id for request in requests]))]

@@ -5,6 +5,7 @@ from msgspec import Struct
 from slimsched.kernel.wake import WakeAt
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.instance import Instance
 
 
@@ -31,7 +32,7 @@ class DropBlock(Struct, frozen=True, kw_only=True, tag=True):
     """Give a block up and say why."""
 
     block: Block
-    reason: str
+    reason: DropReason
 
 
 Command = RunBatch | LoadInstance | UnloadInstance | DropBlock | WakeAt

@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from slimsched.kernel.wake import Wake
 from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.cancellation import RequestsCancelled
 
 
 class Started(Struct, frozen=True, kw_only=True, tag=True):
@@ -14,12 +15,6 @@ class BlockArrived(Struct, frozen=True, kw_only=True, tag=True):
     """The router sent a block, and its input lies on this server now."""
 
     block: Block
-
-
-class RequestsRecalled(Struct, frozen=True, kw_only=True, tag=True):
-    """Nobody waits for these requests any more."""
-
-    requests: tuple[int, ...]
 
 
 class BatchFinished(Struct, frozen=True, kw_only=True, tag=True):
@@ -53,7 +48,7 @@ class TelemetrySampled(Struct, frozen=True, kw_only=True, tag=True):
 Event = (
     Started
     | BlockArrived
-    | RequestsRecalled
+    | RequestsCancelled
     | BatchFinished
     | InstanceLoaded
     | InstanceUnloaded

@@ -16,6 +16,8 @@ from typing import assert_never
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.cancellation import RequestsCancelled
+from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.profile import Profile
@@ -27,7 +29,6 @@ from slimsched.serving.scheduling.events import (
     Event,
     InstanceLoaded,
     InstanceUnloaded,
-    RequestsRecalled,
     Started,
     TelemetrySampled,
 )
@@ -61,7 +62,7 @@ class GreedyScheduler:
                 return self._load_residents(now_s)
             case BlockArrived(block=block):
                 self.queue.push(block)
-            case RequestsRecalled(requests=requests):
+            case RequestsCancelled(requests=requests):
                 recalled = self.queue.withdraw(frozenset(requests))
             case BatchFinished(instance=instance):
                 for one in (instance, *self._running.pop(instance).also):
@@ -76,7 +77,7 @@ class GreedyScheduler:
                 self._wake_s = None
             case _:
                 assert_never(event)
-        commands: list[Command] = [DropBlock(block=block, reason="cancelled") for block in recalled]
+        commands: list[Command] = [DropBlock(block=block, reason=DropReason.CANCELLED) for block in recalled]
         commands += self._serve(now_s)
         if self._wake_s is None:
             commands += self._unload_idle(now_s)
@@ -188,7 +189,7 @@ class GreedyScheduler:
         if now_s + self._profile.latency_s(key, 1) <= block.deadline_s:
             return []
         late = self.queue.pop(key, len(block.requests))
-        return [DropBlock(block=part, reason="deadline out of reach") for part in late]
+        return [DropBlock(block=part, reason=DropReason.DEADLINE_OUT_OF_REACH) for part in late]
 
     def _scale_up(self, key: Key, now_s: float) -> list[Command]:
         """CANLOAD, lines 13-20, for as many instances as the trigger and the cap allow."""

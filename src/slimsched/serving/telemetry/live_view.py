@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from slimsched.kernel.observer import GATEWAY_NAME
 from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
+from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock
 from slimsched.serving.routing.events import (
@@ -18,8 +18,6 @@ from slimsched.serving.routing.events import (
     ServerUp,
     TelemetryReceived,
 )
-from slimsched.serving.scheduling.commands import RunBatch
-from slimsched.serving.scheduling.events import BatchFinished
 from slimsched.serving.telemetry.frame import Decision, Frame, Happening, ServerFrame
 from slimsched.serving.telemetry.recent import Recent
 from slimsched.serving.telemetry.whereabouts import Whereabouts
@@ -52,7 +50,6 @@ class LiveView:
         self._snapshots: list[deque[ServerSnapshot]] = [deque(maxlen=SNAPSHOTS) for _ in cluster.names]
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
         self._happenings: deque[Happening] = deque(maxlen=HAPPENINGS)
-        self._index = {name: index for index, name in enumerate(cluster.names)}
         self._guard: Counter[str] = Counter()
         self._arrived = self._answered = self._dropped = 0
 
@@ -62,12 +59,6 @@ class LiveView:
             self._told(now_s, event)
             for command in commands:
                 self._asked(now_s, command)
-            return
-        if isinstance(event, BatchFinished):
-            self._recent.spent(now_s, event.energy_j)
-        for command in commands:
-            if isinstance(command, RunBatch):
-                self._recent.ran(now_s, self._index[machine.partition("#")[0]], command.batch)
 
     def frame(self, now_s: float, phase: str = "ready") -> Frame:
         """How things stand now."""
@@ -116,6 +107,7 @@ class LiveView:
         elif isinstance(event, SegmentFinished):
             for block in event.blocks:
                 whereabouts.finished(block, event.server, 1 + len(event.ahead))
+            self._recent.ran(now_s, event)
         elif isinstance(event, TelemetryReceived):
             self._snapshots[event.server].append(event.snapshot)
         elif isinstance(event, InputLost):

@@ -8,13 +8,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.kernel.observer import GATEWAY_NAME
+from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.routing.commands import Answer, Drop
-from slimsched.serving.routing.events import RequestsArrived
-from slimsched.serving.scheduling.commands import RunBatch
-from slimsched.serving.scheduling.events import BatchFinished, TelemetrySampled
+from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, TelemetryReceived
 from slimsched.serving.telemetry.summary import ModelSummary, Summary
 from slimsched.serving.telemetry.trace import Answers
 
@@ -46,26 +44,25 @@ class Meter:
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         """Take one entry of the log in."""
+        if machine != GATEWAY_NAME:
+            return
         if now_s < self._from_s:
             self._warm_up(event, commands)
             return
-        if machine == GATEWAY_NAME:
-            if isinstance(event, RequestsArrived):
-                self._arrived += len(event.requests)
-            for command in commands:
-                if isinstance(command, Answer):
-                    self._answer(command.requests, now_s)
-                elif isinstance(command, Drop):
-                    self._drops[command.reason] += len(command.requests)
-            return
-        if isinstance(event, BatchFinished):
+        if isinstance(event, RequestsArrived):
+            self._arrived += len(event.requests)
+        elif isinstance(event, SegmentFinished):
             self._active_j += event.energy_j
-        elif isinstance(event, TelemetrySampled):
-            self._samples.setdefault(now_s, []).append((event.utilization, event.power_w))
+            self._batches += 1
+            self._batched += event.size
+        elif isinstance(event, TelemetryReceived):
+            said = event.snapshot
+            self._samples.setdefault(said.taken_s, []).append((said.utilization, said.power_w))
         for command in commands:
-            if isinstance(command, RunBatch):
-                self._batches += 1
-                self._batched += command.batch.size
+            if isinstance(command, Answer):
+                self._answer(command.requests, now_s)
+            elif isinstance(command, Drop):
+                self._drops[command.reason] += len(command.requests)
 
     def _warm_up(self, event: Struct, commands: Sequence[Struct]) -> None:
         """Before counting begins only keep track of how many are on their way."""

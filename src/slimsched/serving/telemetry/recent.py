@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from slimsched.models.accuracy import AccuracyTable
 from slimsched.models.width import SEGMENTS, WIDTHS
-from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.request import Request, alike
+from slimsched.serving.routing.events import SegmentFinished
 
 _PLACE = {width: place for place, width in enumerate(WIDTHS)}
 
@@ -98,16 +98,14 @@ class Recent:
         """Requests were given up."""
         self._drops.add(now_s, count)
 
-    def spent(self, now_s: float, energy_j: float) -> None:
-        """A batch drew this much above idle."""
-        self._energy_j.add(now_s, energy_j)
-
-    def ran(self, now_s: float, server: int, batch: Batch) -> None:
-        """A server was given a batch to run."""
-        for leg in batch.key.legs:
-            segment, width = leg.segment, _PLACE[leg.width]
-            self._ran.append((now_s, server, segment, width, batch.size))
-            self.images[server, segment, width] += batch.size
+    def ran(self, now_s: float, event: SegmentFinished) -> None:
+        """A server has run a batch."""
+        self._energy_j.add(now_s, event.energy_j)
+        server, first, images = event.server, event.blocks[0].key.segment, event.images
+        for segment, width in enumerate((event.width, *event.ahead), start=first):
+            place = _PLACE[width]
+            self._ran.append((now_s, server, segment, place, images))
+            self.images[server, segment, place] += images
 
     def span_s(self, now_s: float) -> float:
         """How long the figures reach back: less than the window at the start of a run."""

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from slimsched import __version__
 from slimsched.kernel.errors import DataError
+from slimsched.kernel.log import EVENTS as EVENTS
 from slimsched.serving.domain.fault import Fault
 from slimsched.serving.telemetry.frame import Frame
 from slimsched.serving.telemetry.trace import Trace
 
-EVENTS = "events.jsonl.gz"
 FRAMES = "frames.jsonl.gz"
 
 

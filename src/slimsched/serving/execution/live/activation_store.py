@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from threading import Lock
 
 import torch
-from torch import Tensor
+
+from slimsched.models.elastic import Tensors
 
 
 class _Rows:
     """One batch's output and whose rows it holds."""
 
-    __slots__ = ("_places", "requests", "tensor")
+    __slots__ = ("_places", "requests", "tensors")
 
-    def __init__(self, requests: Sequence[int], tensor: Tensor) -> None:
-        self.requests, self.tensor = requests, tensor
+    def __init__(self, requests: Sequence[int], tensors: Tensors) -> None:
+        self.requests, self.tensors = requests, tensors
         self._places: dict[int, int] | None = None
 
     def place(self, request: int) -> int:
@@ -44,25 +45,25 @@ class ActivationStore:
         """Whose activations are here."""
         return list(self._opened())
 
-    def put(self, requests: Sequence[int], rows: Tensor) -> None:
+    def put(self, requests: Sequence[int], rows: Tensors) -> None:
         """Keep one row for each request."""
         if len(requests):
             with self._lock:
                 self._whole[requests[0]] = _Rows(requests, rows)
 
-    def take(self, requests: Sequence[int]) -> Tensor:
+    def take(self, requests: Sequence[int]) -> Tensors:
         """Gather the rows of these requests, in order, and forget them."""
         with self._lock:
             whole = self._whole.get(requests[0])
             if whole is not None and whole.requests == requests:
                 del self._whole[requests[0]]
-                return whole.tensor
+                return whole.tensors
         opened = self._opened()
         found = list(map(opened.pop, requests))
         pieces = _pieces(found, requests)
         return pieces[0] if len(pieces) == 1 else _joined(pieces)
 
-    def take_all(self, parts: Sequence[Sequence[int]]) -> Tensor:
+    def take_all(self, parts: Sequence[Sequence[int]]) -> Tensors:
         """Gather the rows of several blocks' requests, one block behind the other."""
         pieces = [self.take(requests) for requests in parts]
         return pieces[0] if len(pieces) == 1 else _joined(pieces)
@@ -92,21 +93,21 @@ class ActivationStore:
         return self._rows
 
 
-def _pieces(found: list[_Rows], requests: Sequence[int]) -> list[Tensor]:
+def _pieces(found: list[_Rows], requests: Sequence[int]) -> list[Tensors]:
     """Neighbouring rows of one output as one piece."""
     pieces, first, start, end = [], found[0], found[0].place(requests[0]), -1
     for rows, request in zip(found, requests, strict=True):
         row = rows.place(request)
         if end >= 0 and (rows is not first or row != end):
-            pieces.append(first.tensor[start:end])
+            pieces.append(tuple([tensor[start:end] for tensor in first.tensors]))
             first, start = rows, row
         end = row + 1
-    pieces.append(first.tensor[start:end])
+    pieces.append(tuple([tensor[start:end] for tensor in first.tensors]))
     return pieces
 
 
-def _joined(pieces: list[Tensor]) -> Tensor:
-    rows = torch.cat(pieces)
-    if rows.is_cuda:
-        torch.cuda.current_stream(rows.device).synchronize()
+def _joined(pieces: list[Tensors]) -> Tensors:
+    rows = tuple([torch.cat(tensors) for tensors in zip(*pieces, strict=True)])
+    if rows[0].is_cuda:
+        torch.cuda.current_stream(rows[0].device).synchronize()
     return rows

@@ -5,9 +5,8 @@ from time import monotonic
 import numpy as np
 import torch
 from msgspec import Struct
-from torch import Tensor
 
-from slimsched.models.width import SEGMENTS
+from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block, block_of
 from slimsched.serving.execution.live.activation_store import ActivationStore
@@ -15,7 +14,7 @@ from slimsched.serving.execution.live.executor import Executor, Launched
 
 
 class BatchRun(Struct, frozen=True, kw_only=True):
-    """Blocks that ran, blocks that failed and why, the logits of those that ran (after the last segment).
+    """Blocks that ran, blocks that failed and why, the outputs of those that ran (after the last segment of a plan).
 
     `began_s` is on the host's monotonic clock; `legs_s` is how long each segment took if there was more than
     one.
@@ -23,7 +22,7 @@ class BatchRun(Struct, frozen=True, kw_only=True):
 
     done: list[Block]
     failed: list[tuple[Block, str]]
-    logits: bytes
+    outputs: list[bytes]
     began_s: float
     busy_s: float
     legs_s: tuple[float, ...] = ()
@@ -44,7 +43,7 @@ class BatchUnderWay:
         )  # isinstance of a protocol takes longer than a launch
         if self._launch is not None:
             try:
-                self._begin_leg(_prepared(executor, batch, self._inputs))
+                self._begin_leg(self._inputs)
             except Exception:
                 self._launched = None  # it is run instead, and fails there, one by one
 
@@ -75,18 +74,18 @@ class BatchUnderWay:
         except Exception:
             rows, reasons = _one_by_one(self._executor, batch, self._inputs)
         done, failed = _sort(batch, reasons)
-        logits = b""
-        if batch.key.last_segment == SEGMENTS - 1:
-            logits = rows.float().cpu().numpy().tobytes()
+        outputs: list[bytes] = []
+        if self._ends:
+            outputs = [tensor.cpu().numpy().tobytes() for tensor in rows]
         elif done:
             self._store.put([request.id for block in done for request in block.requests], rows)
         busy_s = monotonic() - self._began_s
         legs_s = tuple(np.diff(self._ends_s).tolist()) if batch.key.ahead and not reasons else ()
         return BatchRun(
-            done=done, failed=failed, logits=logits, began_s=self._began_s, busy_s=busy_s, legs_s=legs_s
+            done=done, failed=failed, outputs=outputs, began_s=self._began_s, busy_s=busy_s, legs_s=legs_s
         )
 
-    def _begin_leg(self, inputs: Tensor) -> None:
+    def _begin_leg(self, inputs: Tensors) -> None:
         if len(self._to_come) < len(self._batch.key.legs):
             self._ends_s.append(monotonic())
         assert self._launch is not None
@@ -99,8 +98,8 @@ def run_batch(executor: Executor, store: ActivationStore, batch: Batch) -> Batch
     return BatchUnderWay(executor, store, batch).finish()
 
 
-def _run(executor: Executor, batch: Batch, inputs: Tensor, ends_s: list[float] | None = None) -> Tensor:
-    rows = _prepared(executor, batch, inputs)
+def _run(executor: Executor, batch: Batch, inputs: Tensors, ends_s: list[float] | None = None) -> Tensors:
+    rows = inputs
     for leg in batch.key.legs:
         rows = executor.run(leg, rows)
         if ends_s is not None:
@@ -108,19 +107,15 @@ def _run(executor: Executor, batch: Batch, inputs: Tensor, ends_s: list[float] |
     return rows
 
 
-def _prepared(executor: Executor, batch: Batch, inputs: Tensor) -> Tensor:
-    return executor.inputs(inputs) if batch.key.segment == 0 else inputs
-
-
-def _one_by_one(executor: Executor, batch: Batch, inputs: Tensor) -> tuple[Tensor, dict[int, str]]:
-    rows, reasons = [], {}
+def _one_by_one(executor: Executor, batch: Batch, inputs: Tensors) -> tuple[Tensors, dict[int, str]]:
+    rows, reasons = list[Tensors](), dict[int, str]()
     ids = [request.id for block in batch.blocks for request in block.requests]
     for number, request in enumerate(ids):
         try:
-            rows.append(_run(executor, batch, inputs[number : number + 1]))
+            rows.append(_run(executor, batch, tuple([one[number : number + 1] for one in inputs])))
         except Exception as error:
-            reasons[request] = f"execution failed: {type(error).__name__}: {error}".splitlines()[0]
-    return torch.cat(rows) if rows else torch.empty(0), reasons
+            reasons[request] = f"{type(error).__name__}: {error}".splitlines()[0]
+    return tuple([torch.cat(tensors) for tensors in zip(*rows, strict=True)]), reasons
 
 
 def _sort(batch: Batch, reasons: dict[int, str]) -> tuple[list[Block], list[tuple[Block, str]]]:

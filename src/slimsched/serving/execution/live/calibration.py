@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.service_cost import ALONE, PACE_S, ServiceCost
-from slimsched.serving.scheduling.commands import RunBatch
-from slimsched.serving.scheduling.events import BatchFinished
+from slimsched.serving.routing.events import SegmentFinished
 
 ENOUGH = 30
 """Batches a server must have run before they say anything about it."""
@@ -23,17 +22,14 @@ class Calibration:
     """Collects each server's batch times and what its profile says of them."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._profiles = dict(zip(cluster.names, cluster.profiles, strict=True))
-        self._found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in cluster.names}
+        self._profiles = cluster.profiles
+        self._batches: list[list[tuple[float, float, float]]] = [[] for _ in cluster.names]
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         """Note a batch that is done."""
-        if machine in self._found and isinstance(event, BatchFinished):
-            for command in commands:
-                if isinstance(command, RunBatch):
-                    batch = command.batch
-                    alone_s = self._profiles[machine].latency_s(batch.key, batch.size)
-                    self._found[machine].append((now_s - event.busy_s, alone_s, event.busy_s))
+        if isinstance(event, SegmentFinished):
+            alone_s = self._profiles[event.server].latency_s(event.key, event.size)
+            self._batches[event.server].append((now_s - event.busy_s, alone_s, event.busy_s))
 
     def costs(self) -> tuple[ServiceCost, ...]:
         """Overhead, slowdown and pace of each server, by least squares over its batches.
@@ -41,7 +37,7 @@ class Calibration:
         busy = overhead_s + slowdown × profile, nothing being faster in service than alone; where the
         overhead would be negative, only a slowdown, of either kind.
         """
-        return tuple(_fit(np.array(rows)) if len(rows) >= ENOUGH else ALONE for rows in self._found.values())
+        return tuple(_fit(np.array(rows)) if len(rows) >= ENOUGH else ALONE for rows in self._batches)
 
 
 def _fit(rows: NDArray[np.float64]) -> ServiceCost:

@@ -6,38 +6,33 @@ from time import monotonic
 from typing import assert_never
 
 import numpy as np
-from msgspec import Struct
 
 from slimsched.kernel.errors import SlimError
-from slimsched.kernel.observer import GATEWAY_NAME, Observer
+from slimsched.kernel.observer import Observer
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.models.accuracy import AccuracyTable
-from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.cluster import GATEWAY
-from slimsched.serving.domain.key import KEYS, onward
+from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.request import NEVER_S, Request
 from slimsched.serving.domain.terms import ANY_TERMS, Terms
 from slimsched.serving.execution.live.engine import Engine
 from slimsched.serving.execution.live.messages import (
     BatchDone,
-    BlockGone,
-    Forget,
-    InputMissing,
     Ready,
-    Recall,
-    Sampled,
     TakeBlock,
     ToGateway,
 )
 from slimsched.serving.execution.live.parcel import Classified, Parcel
-from slimsched.serving.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
+from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
 from slimsched.serving.routing.events import (
     BlockDropped,
     Event,
+    GoalChanged,
     InputLost,
     RequestsArrived,
-    RequestsCancelled,
     SegmentFinished,
     ServerDown,
     ServerLeaving,
@@ -45,12 +40,15 @@ from slimsched.serving.routing.events import (
     TelemetryReceived,
 )
 from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.scheduling.commands import RunBatch
-from slimsched.serving.scheduling.events import BatchFinished, TelemetrySampled
+from slimsched.serving.routing.goal import Goal
 
 
 class DroppedError(SlimError):
-    """A request was given up; the message says why."""
+    """A request was given up; `reason` says why, the message also with what detail."""
+
+    def __init__(self, reason: DropReason, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else str(reason))
+        self.reason = reason
 
 
 class LiveCluster:
@@ -165,6 +163,10 @@ class LiveCluster:
         await self.drain()
         await self._engine.stop()
 
+    def set_goal(self, goal: Goal) -> None:
+        """Give the router another goal."""
+        self._tell(GoalChanged(goal=goal))
+
     def server_up(self, server: int) -> None:
         """The engine says a server takes work."""
         self._tell(ServerUp(server=server))
@@ -180,35 +182,30 @@ class LiveCluster:
     def received(self, server: int, message: ToGateway) -> None:
         """A server says something."""
         match message:
-            case BatchDone():
-                self._batch_done(server, message)
-            case BlockGone(block=block, reason=reason):
-                self._tell(BlockDropped(server=server, block=block, reason=reason))
-            case InputMissing(block=block):
-                self._tell(InputLost(server=server, block=block))
-            case Sampled(snapshot=snapshot, power_source=source, waiting=waiting):
-                if source != self._power_source[server]:
-                    self._power_source[server] = source
+            case BatchDone(finished=finished, logits=logits):
+                self._note_batch(finished, logits)
+                self._tell(finished)
+            case TelemetryReceived(snapshot=snapshot):
+                if snapshot.power_source != self._power_source[server]:
+                    self._power_source[server] = snapshot.power_source
                     self.power_sources = "; ".join(sorted({one for one in self._power_source if one}))
-                self.why_waiting[self._names[server]] = waiting
-                sample = TelemetrySampled(
-                    utilization=snapshot.utilization, power_w=snapshot.power_w, vram_bytes=snapshot.vram_bytes
-                )
-                self._observe(self._names[server], sample, [])
-                self._tell(TelemetryReceived(server=server, snapshot=snapshot))
+                self.why_waiting[self._names[server]] = snapshot.waiting
+                self._tell(message)
+            case BlockDropped() | InputLost():
+                self._tell(message)
             case Ready():
                 pass  # the engine has told us by server_up
             case _:
                 assert_never(message)
 
     def _tell(self, event: Event) -> None:
-        """Feed the gateway one event and carry its commands out."""
+        """Feed the gateway one event, let observers see what it decided, then carry that out."""
         now_s = self.now_s
         commands = self._gateway.handle(event, now_s=now_s)
-        for command in commands:
-            self._carry_out(command, now_s)
         for observer in self._observers:
             observer.observe(now_s, GATEWAY_NAME, event, commands)
+        for command in commands:
+            self._carry_out(command, now_s)
 
     def _carry_out(self, command: Command, now_s: float) -> None:
         match command:
@@ -216,11 +213,11 @@ class LiveCluster:
                 self._send(server, block, source, reason)
             case Answer(requests=requests):
                 self._answer(requests, now_s)
-            case Drop(requests=requests, reason=reason):
+            case Drop(requests=requests, reason=reason, detail=detail):
                 for request in requests:
-                    self._drop(request, reason)
-            case RecallRequests(server=server, requests=requests):
-                self._engine.send(server, Recall(requests=requests))
+                    self._drop(request, DroppedError(reason, detail))
+            case RecallRequests(server=server) | Forget(server=server):
+                self._engine.send(server, command)
             case WakeAt(at_s=at_s):
                 self._loop.call_later(max(0.0, at_s - self.now_s), self._tell, Wake())
             case _:
@@ -238,32 +235,22 @@ class LiveCluster:
             peer = self._engine.peer_address(source)
         self._engine.send(server, TakeBlock(block=block, images=b"".join(images), peer=peer))
 
-    def _batch_done(self, server: int, message: BatchDone) -> None:
-        """Note what the batch gave each request, then let the gateway move them on."""
-        segment, widths = message.blocks[0].key.segment, (message.width, *message.ahead)
-        size = sum([len(block.requests) for block in message.blocks])
-        logits = np.frombuffer(message.logits, np.float32).reshape(size, -1) if message.logits else None
-        servers, energy_j, before = (self._names[server],) * len(widths), message.energy_j / size, 0
-        for block, queue_s in zip(message.blocks, message.queue_s, strict=True):
+    def _note_batch(self, finished: SegmentFinished, raw: bytes) -> None:
+        """Write on each request's receipt what the batch gave it."""
+        segment, images = finished.blocks[0].key.segment, finished.images
+        logits = np.frombuffer(raw, np.float32).reshape(images, -1) if raw else None
+        servers = (self._names[finished.server],) * (1 + len(finished.ahead))
+        energy_j, before = finished.energy_j / images, 0
+        for block, queue_s in zip(finished.blocks, finished.queue_s, strict=True):
             for row, parcel, start, end in self._stretches(block.requests):
                 for receipt in parcel.receipts(start, end):
                     receipt.servers = (*receipt.servers[:segment], *servers)
                     receipt.queue_s += queue_s
-                    receipt.compute_s += message.busy_s
+                    receipt.compute_s += finished.busy_s
                     receipt.energy_j += energy_j
                 if logits is not None:
                     parcel.put_logits(start, logits[before + row : before + row + end - start])
             before += len(block.requests)
-        self._observe_batch(server, message, size)
-        self._tell(
-            SegmentFinished(
-                server=server,
-                width=message.width,
-                ahead=message.ahead,
-                blocks=tuple(message.blocks),
-                legs_s=message.legs_s,
-            )
-        )
 
     def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
         for row, parcel, start, end in self._stretches(requests):
@@ -292,26 +279,10 @@ class LiveCluster:
             yield row, parcel, start, start + length
             row += length
 
-    def _drop(self, request: Request, reason: str) -> None:
+    def _drop(self, request: Request, error: DroppedError) -> None:
         one = self._open.pop(request.id)
-        for server in range(len(self._names)) if request.widths else ():
-            self._engine.send(server, Forget(requests=[request.id]))
         if not one.waiter.done():
-            one.waiter.set_exception(DroppedError(reason))
-
-    def _observe_batch(self, server: int, message: BatchDone, size: int) -> None:
-        """Let observers see a server's batch as they would in its own log."""
-        if not self._observers:
-            return
-        asked, blocks = message.blocks[0].key, tuple(message.blocks)
-        key = onward(KEYS[asked.segment, message.width, asked.previous], message.ahead)
-        batch = Batch(id=0, key=key, instance=0, blocks=blocks, size=size)
-        done = BatchFinished(instance=0, busy_s=message.busy_s, energy_j=message.energy_j)
-        self._observe(self._names[server], done, [RunBatch(batch=batch, why="")])
-
-    def _observe(self, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
-        for observer in self._observers:
-            observer.observe(self.now_s, machine, event, commands)
+            one.waiter.set_exception(error)
 
 
 def _request(number: int, image: int, terms: Terms, now_s: float) -> Request:

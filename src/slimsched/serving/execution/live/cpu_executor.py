@@ -1,95 +1,77 @@
-"""Batches on a CPU: packed segments in channels_last, a fixed number of threads."""
+"""Batches on a CPU: a fixed number of threads, one batch at a time."""
 
+from collections.abc import Sequence
 from threading import Lock
 from time import sleep, thread_time
 
 import torch
-from torch import Tensor
 
-from slimsched.models.slimresnet.instance import SegmentInstance, fold
-from slimsched.models.slimresnet.packed import cpu_precision, pack
-from slimsched.models.slimresnet.weights import TrainedModel
-from slimsched.models.width import WIDTHS
+from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import KEYS, Key
+from slimsched.serving.domain.key import Key
+from slimsched.serving.execution.live.hosted_model import HostedModel
 
 
 class CpuExecutor:
     """One lane on a share of the cores; with `speed` below 1 it rests after each batch.
 
-    The network's weights are resident once. An instance adds the folded weights of its own width, for every
-    previous width; narrower widths that it runs by slicing are folded when first asked for. Folded weights
-    are shared by the instances of a segment and freed with the last one that uses them.
+    An instance holds its segment's own choice, for every previous one. Narrower choices that it runs in a
+    nested model are made when first asked for. What instances of a segment share is there once, and goes
+    with the last one that uses it.
     """
 
     lanes = 1
 
-    def __init__(
-        self,
-        model: TrainedModel,
-        *,
-        threads: int = 1,
-        speed: float = 1.0,
-        precision: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, models: Sequence[HostedModel], *, threads: int = 1, speed: float = 1.0) -> None:
         torch.set_num_threads(threads)
-        self._precision = precision or cpu_precision()
-        self.element_bytes = self._precision.itemsize
-        self._net = model.net
+        self._models = models
         self._rest = 1.0 / speed - 1.0
-        colours = model.card.colours
-        mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (colours.mean, colours.std))
-        self._scale, self._shift = 1.0 / (255.0 * std), -mean / std
-        self._folded: dict[Key, SegmentInstance] = {}
         self._users: dict[int, Instance] = {}
         self._lock = Lock()
 
     def load(self, instance: Instance) -> int:
-        """Fold the instance's own width for all previous widths."""
+        """Make the instance's own choice for all previous ones."""
         before = self.memory_bytes()
+        model = self._models[instance.model]
         with self._lock:
             self._users[instance.id] = instance
-        for previous in WIDTHS if instance.segment else (None,):
-            self._get(KEYS[instance.segment, instance.width, previous])
+            for key in model.served.keys.values():
+                if key.place == instance.place:
+                    model.segment(key)
         return self.memory_bytes() - before
 
     def unload(self, instance: int) -> None:
-        """Free every folded segment that no loaded instance could run any more."""
+        """Drop every segment that no loaded instance could run any more."""
         with self._lock:
-            self._users.pop(instance)
-            widest: dict[int, float] = {}
-            for user in self._users.values():
-                widest[user.segment] = max(widest.get(user.segment, 0.0), user.width)
-            kept = {k: f for k, f in self._folded.items() if k.width <= widest.get(k.segment, 0.0)}
-            self._folded = kept
-
-    def activation(self, shape: tuple[int, ...]) -> Tensor:
-        """Random, as after a ReLU, channels_last."""
-        return torch.rand(shape).to(self._precision).contiguous(memory_format=torch.channels_last)
-
-    def inputs(self, images: Tensor) -> Tensor:
-        """uint8 (N, 3, side, side) -> normalized, channels_last."""
-        normal = torch.addcmul(self._shift, images.to(torch.float32), self._scale)
-        return normal.to(self._precision).contiguous(memory_format=torch.channels_last)
+            model = self._models[self._users.pop(instance).model]
+            for key in model.made():
+                if not any(self._fits(user, key) for user in self._users.values()):
+                    model.drop(key)
 
     @torch.inference_mode()
-    def run(self, key: Key, inputs: Tensor) -> Tensor:
+    def run(self, key: Key, inputs: Tensors) -> Tensors:
         """Run one segment, and rest if this server is a slow one."""
-        folded = self._get(key)
+        segment = self._models[key.model].segment(key)
         began_s = thread_time()
-        out: Tensor = folded(inputs)
+        outputs = segment(inputs)
         if self._rest > 0.0:
             sleep(self._rest * (thread_time() - began_s))  # for its own work, not for others' on its core
-        return out
+        return outputs
+
+    def example(self, key: Key, rows: int) -> Tensors:
+        """Made-up inputs of a key."""
+        return self._models[key.model].example(key, rows)
+
+    def element_bytes(self, model: int) -> int:
+        """Bytes of one number of a model's activations."""
+        return self._models[model].element_bytes
 
     def memory_bytes(self) -> int:
-        """Bytes of folded weights."""
-        return sum(folded.weight_bytes for folded in self._folded.values())
+        """Bytes of the weights that loaded segments use."""
+        return sum(model.weight_bytes() for model in self._models)
 
-    def _get(self, key: Key) -> SegmentInstance:
-        folded = self._folded.get(key)
-        if folded is None:
-            with self._lock:
-                plain = fold(self._net, key.segment, width=key.width, previous=key.previous)
-                folded = self._folded[key] = pack(plain, self._precision)
-        return folded
+    def _fits(self, user: Instance, key: Key) -> bool:
+        if (user.model, user.segment) != (key.model, key.segment):
+            return False
+        nested = self._models[key.model].spec.nested
+        return user.choice == key.choice or (nested and user.choice > key.choice)

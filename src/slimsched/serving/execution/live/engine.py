@@ -1,8 +1,10 @@
 """Who starts servers and carries messages to them: the seam between a live cluster and its machines."""
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from slimsched.serving.execution.live.messages import ToGateway, ToServer
+from slimsched.serving.routing.autoscaler import Load
 
 
 class EngineListener(Protocol):
@@ -46,4 +48,13 @@ class Engine(Protocol):
 
     async def stop(self, *, drain: bool = True) -> None:
         """Stop every server, with `drain` after its work is done."""
+        ...
+
+
+@runtime_checkable
+class LoadWatcher(Protocol):
+    """An engine that starts and stops servers by the load, and so must see it."""
+
+    def watch_load(self, load: Callable[[], Load]) -> None:
+        """Ask this for the load from now on."""
         ...

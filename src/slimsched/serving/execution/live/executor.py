@@ -2,8 +2,7 @@
 
 from typing import Protocol, runtime_checkable
 
-from torch import Tensor
-
+from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.key import Key
 
@@ -16,15 +15,6 @@ class Executor(Protocol):
         """How many batches may run at once."""
         ...
 
-    @property
-    def element_bytes(self) -> int:
-        """Bytes of one number of an activation."""
-        ...
-
-    def activation(self, shape: tuple[int, ...]) -> Tensor:
-        """A random activation of this shape, as a segment would leave it."""
-        ...
-
     def load(self, instance: Instance) -> int:
         """Make an instance ready; return the bytes it really takes."""
         ...
@@ -33,12 +23,19 @@ class Executor(Protocol):
         """Give an instance's memory back."""
         ...
 
-    def inputs(self, images: Tensor) -> Tensor:
-        """uint8 images (N, 3, side, side) as the first segment takes them."""
+    def run(self, key: Key, inputs: Tensors) -> Tensors:
+        """Run one segment; the result may be used once this returns.
+
+        The first segment takes raw inputs; the last one of a plan gives what clients see.
+        """
         ...
 
-    def run(self, key: Key, inputs: Tensor) -> Tensor:
-        """Run one segment; the result may be used once this returns."""
+    def example(self, key: Key, rows: int) -> Tensors:
+        """Made-up inputs of a key, as they would lie on this device."""
+        ...
+
+    def element_bytes(self, model: int) -> int:
+        """Bytes of one number of a model's activations."""
         ...
 
     def memory_bytes(self) -> int:
@@ -53,7 +50,7 @@ class Launched(Protocol):
         """Whether `wait` would return at once."""
         ...
 
-    def wait(self) -> Tensor:
+    def wait(self) -> Tensors:
         """The result, once it may be used; asked for once."""
         ...
 
@@ -62,6 +59,6 @@ class Launched(Protocol):
 class OverlappingExecutor(Executor, Protocol):
     """One whose device works while the host goes on."""
 
-    def launch(self, key: Key, inputs: Tensor, instance: int | None = None) -> Launched:
+    def launch(self, key: Key, inputs: Tensors, instance: int | None = None) -> Launched:
         """Begin one segment, on this instance or else on any that is free, and return at once."""
         ...

@@ -117,8 +117,10 @@ class LocalEngine:
 
     async def _supervise(self, spec: ServerSpec) -> None:
         """Keep one server alive; give up when it dies again and again before it is ready."""
+        life = 0
         while not self._stopping:
-            starting = asyncio.create_task(self._start_process(spec))
+            life += 1
+            starting = asyncio.create_task(self._start_process(msgspec.structs.replace(spec, life=life)))
             self._starting.add(starting)
             starting.add_done_callback(self._starting.discard)
             process = await asyncio.shield(starting)

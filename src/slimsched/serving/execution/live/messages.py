@@ -1,9 +1,13 @@
-"""What gateway and servers say to each other."""
+"""What gateway and servers say to each other.
+
+Where a message says just what a machine commands or is told, it is that command or event itself.
+"""
 
 from msgspec import Struct
 
 from slimsched.serving.domain.block import Block
-from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.routing.commands import Forget, RecallRequests
+from slimsched.serving.routing.events import BlockDropped, InputLost, SegmentFinished, TelemetryReceived
 
 
 class TakeBlock(Struct, frozen=True, kw_only=True, tag=True):
@@ -12,18 +16,6 @@ class TakeBlock(Struct, frozen=True, kw_only=True, tag=True):
     block: Block
     images: bytes = b""
     peer: str = ""
-
-
-class Forget(Struct, frozen=True, kw_only=True, tag=True):
-    """Gateway to server: nobody will ask for these requests' activations."""
-
-    requests: list[int]
-
-
-class Recall(Struct, frozen=True, kw_only=True, tag=True):
-    """Gateway to server: nobody waits for these requests; do not begin them."""
-
-    requests: tuple[int, ...]
 
 
 class Drain(Struct, frozen=True, kw_only=True, tag=True):
@@ -38,40 +30,10 @@ class Ready(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class BatchDone(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to gateway: these blocks have run, each after waiting so long; logits after the last segment.
+    """Server to gateway: what the gateway's machine shall be told, and the logits after the last segment."""
 
-    They ran on through further segments at the widths `ahead`; `legs_s` is then how long each one took.
-    """
-
-    width: float
-    blocks: list[Block]
-    queue_s: list[float]
-    busy_s: float
-    energy_j: float
+    finished: SegmentFinished
     logits: bytes = b""
-    ahead: tuple[float, ...] = ()
-    legs_s: tuple[float, ...] = ()
-
-
-class BlockGone(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to gateway: given up, and why."""
-
-    block: Block
-    reason: str
-
-
-class InputMissing(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to gateway: the server that held this block's inputs has none of them."""
-
-    block: Block
-
-
-class Sampled(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to gateway: telemetry, with where the power figure comes from."""
-
-    snapshot: ServerSnapshot
-    power_source: str
-    waiting: dict[str, str]
 
 
 class Fetch(Struct, frozen=True, kw_only=True, tag=True):
@@ -89,5 +51,5 @@ class Fetched(Struct, frozen=True, kw_only=True, tag=True):
     handle: bytes = b""
 
 
-ToServer = TakeBlock | Forget | Recall | Drain
-ToGateway = Ready | BatchDone | BlockGone | InputMissing | Sampled
+ToServer = TakeBlock | Forget | RecallRequests | Drain
+ToGateway = Ready | BatchDone | BlockDropped | InputLost | TelemetryReceived

@@ -19,6 +19,7 @@ from slimsched.serving.execution.live.cluster import DroppedError, LiveCluster
 from slimsched.serving.execution.live.engine import Engine
 from slimsched.serving.execution.live.local_engine import LocalEngine
 from slimsched.serving.execution.live.parcel import Classified
+from slimsched.serving.execution.live.run_log import RunLog
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.fluid import fluid_optimum
@@ -40,15 +41,15 @@ class LiveResult(Struct, frozen=True, kw_only=True):
     accuracy: float | None
 
 
-def specs_of(scenario: Scenario, clock_zero_s: float) -> list[ServerSpec]:
-    """What each server process of a scenario must know."""
+def specs_of(scenario: Scenario, clock_zero_s: float, log: RunLog | None = None) -> list[ServerSpec]:
+    """What each server process of a scenario must know; with a log it writes one of its own beside it."""
     for name, host in zip(scenario.cluster.names, scenario.hosts, strict=True):
         if host is None:
             raise ConfigError(
                 f"server '{name}' of scenario '{scenario.name}' has no host, so it can only be simulated; "
                 'add host = { kind = "cpu" } to its [[server]] section'
             )
-    return [
+    specs = [
         ServerSpec(
             index=index,
             name=name,
@@ -72,6 +73,7 @@ def specs_of(scenario: Scenario, clock_zero_s: float) -> list[ServerSpec]:
         )
         if host is not None
     ]
+    return specs if log is None else [log.for_server(spec) for spec in specs]
 
 
 async def run_live(
@@ -85,17 +87,20 @@ async def run_live(
     make: RouterMaker = make_router,
     engine: Engine | None = None,
     clock_zero_s: float | None = None,
+    log: RunLog | None = None,
 ) -> LiveResult:
     """Start the servers, send the scenario's load in open loop, wait for every answer, stop the servers.
 
-    Where an engine is given it is used, its servers' clocks beginning at `clock_zero_s`.
+    Where an engine is given it is used, its servers' clocks beginning at `clock_zero_s`; its servers write no
+    logs then.
     """
     cluster, load = scenario.cluster, scenario.load
     meter = Meter(cluster.accuracy)
     gateway = Gateway(cluster, make(router, cluster, seed), scenario.gateway)
     zero_s = monotonic() if clock_zero_s is None else clock_zero_s
-    engine = engine or LocalEngine(specs_of(scenario, zero_s))
-    live = LiveCluster(gateway, engine, (meter, *observers), clock_zero_s=zero_s)
+    engine = engine or LocalEngine(specs_of(scenario, zero_s, log))
+    logs = () if log is None else (log,)
+    live = LiveCluster(gateway, engine, (meter, *logs, *observers), clock_zero_s=zero_s)
     waiters: list[asyncio.Future[Classified]] = []
     await live.start()
     try:

@@ -14,6 +14,9 @@ from slimsched.kernel.observer import Observer
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.cancellation import RequestsCancelled
+from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.machine import life_name
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.live.activation_store import ActivationStore
@@ -22,12 +25,7 @@ from slimsched.serving.execution.live.executor import Executor, OverlappingExecu
 from slimsched.serving.execution.live.lanes import Lanes
 from slimsched.serving.execution.live.messages import (
     BatchDone,
-    BlockGone,
     Drain,
-    Forget,
-    InputMissing,
-    Recall,
-    Sampled,
     TakeBlock,
     ToGateway,
     ToServer,
@@ -36,6 +34,8 @@ from slimsched.serving.execution.live.overlapping_lanes import OverlappingLanes
 from slimsched.serving.execution.live.peers import Peers
 from slimsched.serving.execution.live.power_meter import PowerMeter
 from slimsched.serving.execution.live.server_spec import ServerSpec
+from slimsched.serving.routing.commands import Forget, RecallRequests
+from slimsched.serving.routing.events import BlockDropped, InputLost, SegmentFinished, TelemetryReceived
 from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
 from slimsched.serving.scheduling.events import (
     BatchFinished,
@@ -43,7 +43,6 @@ from slimsched.serving.scheduling.events import (
     Event,
     InstanceLoaded,
     InstanceUnloaded,
-    RequestsRecalled,
     Started,
     TelemetrySampled,
 )
@@ -65,6 +64,7 @@ class LiveServer:
     ) -> None:
         self.scheduler = GreedyScheduler(spec.scheduler, profile)
         self.drained = asyncio.Event()
+        self._machine = life_name(spec.name, spec.life)
         self._spec, self._profile, self._executor, self._meter = spec, profile, executor, meter
         self._peers, self._tell = peers, tell
         self._observers = observers
@@ -99,8 +99,8 @@ class LiveServer:
                 self._take(block, images, peer)
             case Forget(requests=requests):
                 self._store.forget(requests)
-            case Recall(requests=requests):
-                self.handle(RequestsRecalled(requests=requests))
+            case RecallRequests(requests=requests):
+                self.handle(RequestsCancelled(requests=requests))
             case Drain():
                 self._draining = True
                 self._check_drained()
@@ -144,18 +144,19 @@ class LiveServer:
                 vram_bytes=memory,
                 queued=self.scheduler.queued_by_segment(),
                 instances=len(self.scheduler.fleet),
+                power_source=self._meter.source,
+                waiting={str(key): why for key, why in self.scheduler.explain().items()},
             )
-            waiting = {str(key): why for key, why in self.scheduler.explain().items()}
-            self._tell(Sampled(snapshot=snapshot, power_source=self._meter.source, waiting=waiting))
+            self._tell(TelemetryReceived(server=self._spec.index, snapshot=snapshot))
 
     def handle(self, event: Event) -> None:
-        """Feed one event and carry the commands out."""
+        """Feed one event, let observers see what was decided, then carry that out."""
         now_s = self.now_s
         commands = self.scheduler.handle(event, now_s=now_s)
+        for observer in self._observers:
+            observer.observe(now_s, self._machine, event, commands)
         for command in commands:
             self._carry_out(command)
-        for observer in self._observers:
-            observer.observe(now_s, self._spec.name, event, commands)
 
     def _carry_out(self, command: Command) -> None:
         match command:
@@ -170,7 +171,7 @@ class LiveServer:
             case DropBlock(block=block, reason=reason):
                 self._store.forget([request.id for request in block.requests])
                 self._waited_s(block, 0.0)
-                self._tell(BlockGone(block=block, reason=reason))
+                self._tell(BlockDropped(server=self._spec.index, block=block, reason=reason))
             case WakeAt(at_s=at_s):
                 self._loop.call_later(max(0.0, at_s - self.now_s), self.handle, Wake())
             case _:
@@ -190,7 +191,7 @@ class LiveServer:
 
     def _arrive(self, block: Block, ids: list[int]) -> None:
         if not self._store.has(ids):
-            self._tell(InputMissing(block=block))
+            self._tell(InputLost(server=self._spec.index, block=block))
             return
         self._arrived_s.update(dict.fromkeys(ids, monotonic()))
         self.handle(BlockArrived(block=block))
@@ -208,22 +209,23 @@ class LiveServer:
         self._active_j += energy_j
         energy_j *= self._correction
         self.handle(BatchFinished(instance=batch.instance, busy_s=run.busy_s, energy_j=energy_j))
-        for block, reason in run.failed:
+        server, why = self._spec.index, DropReason.EXECUTION_FAILED
+        for block, detail in run.failed:
             self._waited_s(block, run.began_s)
-            self._tell(BlockGone(block=block, reason=reason))
+            self._tell(BlockDropped(server=server, block=block, reason=why, detail=detail))
         if run.done:
-            self._tell(
-                BatchDone(
-                    width=batch.key.width,
-                    blocks=run.done,
-                    queue_s=[self._waited_s(block, run.began_s) for block in run.done],
-                    busy_s=run.busy_s,
-                    energy_j=energy_j,
-                    logits=run.logits,
-                    ahead=batch.key.ahead,
-                    legs_s=run.legs_s,
-                )
+            finished = SegmentFinished(
+                server=server,
+                width=batch.key.width,
+                blocks=tuple(run.done),
+                ahead=batch.key.ahead,
+                size=batch.size,
+                busy_s=run.busy_s,
+                energy_j=energy_j,
+                queue_s=tuple([self._waited_s(block, run.began_s) for block in run.done]),
+                legs_s=run.legs_s,
             )
+            self._tell(BatchDone(finished=finished, logits=run.logits))
         self._check_drained()
 
     def _waited_s(self, block: Block, until_s: float) -> float:

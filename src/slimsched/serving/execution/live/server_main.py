@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from slimsched import __version__
+from slimsched.kernel.log import LogWriter
 from slimsched.models.slimresnet.shape import NetworkShape
 from slimsched.models.slimresnet.weights import load
 from slimsched.serving.execution.live.event_loop import run
@@ -22,10 +22,10 @@ from slimsched.serving.execution.live.executor_choice import make_executor, make
 from slimsched.serving.execution.live.frame_connection import FrameConnection
 from slimsched.serving.execution.live.messages import Ready, ToServer
 from slimsched.serving.execution.live.power_meter import open_meter
+from slimsched.serving.execution.live.run_log import keep_server_log, open_server_log
 from slimsched.serving.execution.live.server import LiveServer
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.live.warm_up import touch, warm_up
-from slimsched.serving.telemetry.log import Header, LogWriter
 
 
 def main() -> None:
@@ -40,16 +40,13 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # what is here now stays: no collection needs to look at it again
     with ExitStack() as stack:
-        observers = []
-        if spec.log:
-            header = Header(slim=__version__, scenario=spec.log_scenario, beside="", router="", seed=0)
-            observers.append(stack.enter_context(LogWriter(Path(spec.log), header)))
-        run(_serve(spec, executor, observers, model.card.shape))
+        log = open_server_log(spec)
+        if log is not None:
+            stack.enter_context(log)
+        run(_serve(spec, executor, log, model.card.shape))
 
 
-async def _serve(
-    spec: ServerSpec, executor: Executor, observers: list[LogWriter], shape: NetworkShape
-) -> None:
+async def _serve(spec: ServerSpec, executor: Executor, log: LogWriter | None, shape: NetworkShape) -> None:
     loop, gone = asyncio.get_running_loop(), asyncio.Event()
     meter = open_meter(spec.host.kind, spec.profile.idle_w, spec.host.gpu)
     peers = make_peers(spec)
@@ -60,7 +57,9 @@ async def _serve(
     _, gateway = await loop.create_unix_connection(
         lambda: FrameConnection(ToServer, received, lambda _: gone.set()), spec.gateway_socket
     )
+    observers = () if log is None else (log,)
     server = LiveServer(spec, spec.profile.profile(), executor, meter, peers, gateway.send, observers)
+    keeping = None if log is None else loop.create_task(keep_server_log(log, spec.name))
     async with await peers.listen(spec.own_socket, server.surrender):
         await server.start()
         touch(executor, shape, spec.scheduler.resident)
@@ -70,7 +69,7 @@ async def _serve(
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         gateway.close()
         await gone.wait()  # so that the last words are said
-        for task in pending:
+        for task in (*pending, *([keeping] if keeping is not None else [])):
             task.cancel()
         for task in done:
             task.result()

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from slimsched.kernel.log import Header
 from slimsched.serving.domain.host import Host
 from slimsched.serving.domain.profile_record import ProfileRecord
 from slimsched.serving.scheduling.options import SchedulerOptions
@@ -21,5 +22,10 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     clock_zero_s: float
     telemetry_period_s: float
     model: str = ""
+    life: int = 1
+    """Counts how often the server has been started."""
     log: str = ""
-    log_scenario: dict[str, object] = {}
+    """The folder to write a log to; empty: none is written."""
+    log_header: Header | None = None
+    log_limit_bytes: int = 0
+    """For all lives of the server together; 0: no limit."""

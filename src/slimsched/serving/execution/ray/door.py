@@ -7,18 +7,16 @@ import os
 from slimsched.serving.execution.live.frame_connection import FrameConnection
 from slimsched.serving.execution.live.messages import (
     BatchDone,
-    BlockGone,
     Drain,
     Fetch,
-    Forget,
-    InputMissing,
     Ready,
-    Sampled,
     ToGateway,
 )
 from slimsched.serving.execution.live.server import LiveServer
 from slimsched.serving.execution.ray.batch_split import split_by_gateway
 from slimsched.serving.execution.ray.greeting import Hello, Leaving, ToDoor, gateway_of, pack
+from slimsched.serving.routing.commands import Forget
+from slimsched.serving.routing.events import BlockDropped, InputLost, TelemetryReceived
 
 LOOK_S = 0.005
 
@@ -49,10 +47,12 @@ class Door:
         match message:
             case BatchDone():
                 for gateway, part in split_by_gateway(message):
-                    self._tell(gateway, part, [r.id for block in part.blocks for r in block.requests])
-            case BlockGone(block=block) | InputMissing(block=block):
+                    self._tell(
+                        gateway, part, [r.id for block in part.finished.blocks for r in block.requests]
+                    )
+            case BlockDropped(block=block) | InputLost(block=block):
                 self._tell(gateway_of(block.id), message, [])
-            case Sampled() | Ready():
+            case TelemetryReceived() | Ready():
                 for connection in self._gateways.values():
                     connection.send(message)
 
@@ -71,7 +71,7 @@ class Door:
         if connection is not None:
             connection.send(message)
         else:
-            self._server.receive(Forget(requests=made))
+            self._server.receive(Forget(server=self._index, requests=tuple(made)))
 
     def _received(self, connection: FrameConnection, message: ToDoor) -> None:
         if connection not in self._number:
@@ -121,4 +121,4 @@ class Door:
 
     def _forget(self, gateway: int) -> None:
         left = [request for request in self._server.kept() if gateway_of(request) == gateway]
-        self._server.receive(Forget(requests=left))
+        self._server.receive(Forget(server=self._index, requests=tuple(left)))

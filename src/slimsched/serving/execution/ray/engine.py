@@ -74,8 +74,7 @@ class RayEngine:
         self.namespace = namespace
         self.first_id = membership.number << GATEWAY_BITS
         self.clock_zero_s = monotonic() - (time() - membership.epoch_s)
-        self.load: Callable[[], Load] = Load
-        """What this gateway has to carry; whoever knows it puts it here."""
+        self._load: Callable[[], Load] = Load  # what this gateway has to carry
         self._specs, self._roster, self._membership = specs, roster, membership
         self._wanted: set[int] = set()
         self._connections: dict[int, FrameConnection] = {}
@@ -84,6 +83,10 @@ class RayEngine:
         self._ended: dict[int, str] = {}  # servers that Ray has given up, and why
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
+
+    def watch_load(self, load: Callable[[], Load]) -> None:
+        """Report this load to the roster, which decides how many servers run."""
+        self._load = load
 
     async def start(self, listener: EngineListener) -> None:
         """Return when every server is ready, or those that Ray found a place for."""
@@ -209,7 +212,7 @@ class RayEngine:
             async with asyncio.timeout(PATIENCE_S):
                 up = sorted(self._connections)
                 number, ended = self._membership.number, sorted(self._ended)
-                wanted = await self._roster.report.remote(number, self.load(), up, ended)
+                wanted = await self._roster.report.remote(number, self._load(), up, ended)
                 self._wanted = set(wanted)
 
     def _actor(self, server: int) -> Any:

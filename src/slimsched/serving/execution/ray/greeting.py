@@ -4,7 +4,8 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from slimsched.serving.execution.live.messages import Drain, Fetch, Forget, Recall, TakeBlock, ToGateway
+from slimsched.serving.execution.live.messages import Drain, Fetch, TakeBlock, ToGateway
+from slimsched.serving.routing.commands import Forget, RecallRequests
 
 GATEWAY_BITS = 40
 """Requests and blocks of gateway n are numbered from n · 2⁴⁰ on, so that a server can tell whose they are."""
@@ -34,7 +35,7 @@ class Handed(Struct, frozen=True, kw_only=True, tag=True):
     values: memoryview = memoryview(b"")
 
 
-ToDoor = Hello | TakeBlock | Forget | Recall | Drain | Fetch
+ToDoor = Hello | TakeBlock | Forget | RecallRequests | Drain | Fetch
 FromDoor = ToGateway | Leaving
 
 

@@ -10,19 +10,20 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from slimsched.kernel.observer import GATEWAY_NAME, Observer
+from slimsched.kernel.observer import Observer
 from slimsched.kernel.timeline import Timeline
 from slimsched.kernel.wake import Wake, WakeAt
-from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
+from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.fault import Fault
+from slimsched.serving.domain.machine import GATEWAY_NAME, life_name
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.simulated.crowding import Crowding
 from slimsched.serving.execution.simulated.network import SimulatedNetwork
 from slimsched.serving.execution.simulated.server import SimulatedServer
-from slimsched.serving.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
+from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
 from slimsched.serving.routing.events import (
     BlockDropped,
     Event,
@@ -99,19 +100,18 @@ class SimulatedCluster:
         timeline.now_s = max(timeline.now_s, until_s)
         return timeline.now_s
 
-    def segment_finished(self, server: int, batch: Batch) -> None:
+    def segment_finished(self, event: SegmentFinished) -> None:
         """A server reports a batch: the metadata travels, and after the last segment the logits."""
-        model, first = self._cluster.models[batch.key.model], batch.blocks[0].requests[0]
-        if model.tree.is_plan((*first.path, *batch.key.choices)):
-            size = batch.size * model.spec.answer_bytes
-            at_s = self._network.send(server, GATEWAY, size, self.timeline.now_s)
+        block = event.blocks[0]
+        model = self._cluster.models[block.key.model]
+        if model.tree.is_plan((*block.requests[0].path, event.choice, *event.ahead)):
+            size = event.size * model.spec.answer_bytes
+            at_s = self._network.send(event.server, GATEWAY, size, self.timeline.now_s)
         else:
-            at_s = self._network.notify(server, GATEWAY, self.timeline.now_s)
-        key = batch.key
-        event = SegmentFinished(server=server, choice=key.choice, ahead=key.ahead, blocks=batch.blocks)
+            at_s = self._network.notify(event.server, GATEWAY, self.timeline.now_s)
         self.timeline.at(at_s, self._tell, event)
 
-    def block_dropped(self, server: int, block: Block, reason: str) -> None:
+    def block_dropped(self, server: int, block: Block, reason: DropReason) -> None:
         """A server reports that it gave a block up."""
         at_s = self._network.notify(server, GATEWAY, self.timeline.now_s)
         self.timeline.at(at_s, self._tell, BlockDropped(server=server, block=block, reason=reason))
@@ -132,7 +132,7 @@ class SimulatedCluster:
         self._tell(RequestsArrived(requests=requests))
 
     def _tell(self, event: Event) -> None:
-        """Feed the gateway one event and carry its commands out."""
+        """Feed the gateway one event, let observers see what it decided, then carry that out."""
         now_s = self.timeline.now_s
         commands = self._gateway.handle(event, now_s=now_s)
         for observer in self._observers:
@@ -149,8 +149,8 @@ class SimulatedCluster:
                 self.timeline.at(at_s, self.servers[server].recall, requests)
             case WakeAt(at_s=at_s):
                 self.timeline.at(at_s, self._tell, Wake())
-            case Answer() | Drop():
-                pass  # the client has it; meters count it
+            case Answer() | Drop() | Forget():
+                pass  # the client has it, meters count it; simulated activations take no memory
             case _:
                 assert_never(command)
 
@@ -220,10 +220,9 @@ class SimulatedCluster:
     def _boot(self, index: int) -> SimulatedServer:
         """A fresh server; each life has its own name in the log."""
         self._lives[index] += 1
-        life = "" if self._lives[index] == 1 else f"#{self._lives[index]}"
         server = SimulatedServer(
             index=index,
-            name=self._cluster.names[index] + life,
+            name=life_name(self._cluster.names[index], self._lives[index]),
             profile=self._cluster.profiles[index],
             models=self._cluster.models,
             cost=self._costs[index],

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from math import sqrt
 from multiprocessing import get_context
 
 import msgspec
-import numpy as np
 from msgspec import Struct
 
+from slimsched.kernel.statistics import mean_of
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.registry import RouterMaker, make_router
@@ -58,15 +57,12 @@ def _one(run: tuple[Scenario, str, int, RouterMaker]) -> Trace:
 
 
 def _gather(traces: list[Trace]) -> Compared:
-    """Mean of every figure and Student's half interval of the mean."""
-    from scipy.special import stdtrit  # the quantile of Student's t
-
+    """Average every figure over seeds."""
     rows = [msgspec.structs.asdict(trace.summary) for trace in traces]
     mean, ci95 = dict(rows[0]), {}
     for name, first in rows[0].items():
         if isinstance(first, float | int) and len(rows) > 1:
-            values = np.array([row[name] for row in rows], dtype=float)
-            mean[name] = type(first)(values.mean()) if isinstance(first, float) else round(values.mean())
-            width = stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / sqrt(len(values))
-            ci95[name] = float(width)
+            over_seeds = mean_of([row[name] for row in rows])
+            mean[name] = over_seeds.value if isinstance(first, float) else round(over_seeds.value)
+            ci95[name] = over_seeds.ci95
     return Compared(summary=Summary(**mean), ci95=ci95, trace=traces[0])

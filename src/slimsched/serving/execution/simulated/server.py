@@ -6,13 +6,15 @@ from typing import Protocol, assert_never
 from slimsched.kernel.observer import Observer
 from slimsched.kernel.timeline import Timeline
 from slimsched.kernel.wake import Wake, WakeAt
-from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.cancellation import RequestsCancelled
+from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.simulated.device import SimulatedDevice
+from slimsched.serving.routing.events import SegmentFinished
 from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
 from slimsched.serving.scheduling.events import (
     BatchFinished,
@@ -20,7 +22,6 @@ from slimsched.serving.scheduling.events import (
     Event,
     InstanceLoaded,
     InstanceUnloaded,
-    RequestsRecalled,
     Started,
     TelemetrySampled,
 )
@@ -33,11 +34,11 @@ UNLOAD_S = 0.001
 class Upstream(Protocol):
     """Whom a server reports to."""
 
-    def segment_finished(self, server: int, batch: Batch) -> None:
+    def segment_finished(self, event: SegmentFinished) -> None:
         """A batch is done."""
         ...
 
-    def block_dropped(self, server: int, block: Block, reason: str) -> None:
+    def block_dropped(self, server: int, block: Block, reason: DropReason) -> None:
         """A block was given up."""
         ...
 
@@ -75,6 +76,7 @@ class SimulatedServer:
         self._upstream = upstream
         self._observers = observers
         self._is_warm = False
+        self._arrived: dict[int, list[float]] = {}  # by block: when it came, how many of it have not run
 
     def start(self, *, warm: bool = False) -> None:
         """Begin with what shall always be loaded; a warm server has loaded it before its time begins."""
@@ -84,11 +86,12 @@ class SimulatedServer:
 
     def receive(self, block: Block) -> None:
         """A block and its inputs are here."""
+        self._arrived[block.id] = [self._timeline.now_s, len(block.requests)]
         self._handle(BlockArrived(block=block))
 
     def recall(self, requests: tuple[int, ...]) -> None:
         """Nobody waits for these requests any more."""
-        self._happen(RequestsRecalled(requests=requests))
+        self._happen(RequestsCancelled(requests=requests))
 
     def sample(self) -> ServerSnapshot:
         """Read the sensors, tell the scheduler, and return what the gateway shall see."""
@@ -105,6 +108,8 @@ class SimulatedServer:
             vram_bytes=fleet.memory_bytes,
             queued=self.scheduler.queued_by_segment(),
             instances=len(fleet),
+            power_source=self.device.profile.source.partition(":")[0],
+            waiting={str(key): why for key, why in self.scheduler.explain().items()},
         )
 
     def crowd(self, crowding: float) -> None:
@@ -119,7 +124,7 @@ class SimulatedServer:
         self._expect_finish()
 
     def _handle(self, event: Event) -> None:
-        """Feed one event and carry the commands out."""
+        """Feed one event, let observers see what was decided, then carry that out."""
         now_s = self._timeline.now_s
         commands = self.scheduler.handle(event, now_s=now_s)
         for observer in self._observers:
@@ -144,6 +149,7 @@ class SimulatedServer:
             case UnloadInstance(instance=instance_id):
                 self._later(now_s + UNLOAD_S, InstanceUnloaded(instance=instance_id))
             case DropBlock(block=block, reason=reason):
+                self._waited_s(block, now_s)
                 self._upstream.block_dropped(self.index, block, reason)
             case WakeAt(at_s=at_s):
                 self._later(at_s, Wake())
@@ -165,13 +171,33 @@ class SimulatedServer:
             self._timeline.at(at_s, self._finish, self.device.version)
 
     def _finish(self, version: int) -> None:
+        """The device is done with a batch: let the scheduler begin the next one, then report."""
         if not self.alive or version != self.device.version:
             return
-        batch, busy_s, energy_j = self.device.finish(self._timeline.now_s)
-        self._upstream.segment_finished(self.index, batch)
-        before = self.device.version
+        now_s = self._timeline.now_s
+        batch, busy_s, energy_j = self.device.finish(now_s)
+        before, key = self.device.version, batch.key
         self._handle(BatchFinished(instance=batch.instance, busy_s=busy_s, energy_j=energy_j))
+        finished = SegmentFinished(
+            server=self.index,
+            choice=key.choice,
+            blocks=batch.blocks,
+            ahead=key.ahead,
+            size=batch.size,
+            busy_s=busy_s,
+            energy_j=energy_j,
+            queue_s=tuple([self._waited_s(block, now_s - busy_s) for block in batch.blocks]),
+        )
+        self._upstream.segment_finished(finished)
         if self.device.version == before:
             self._expect_finish()
             if not self.device.is_busy:
                 self._upstream.busy_changed(self.index)
+
+    def _waited_s(self, block: Block, until_s: float) -> float:
+        """How long a block (or part of it) was here before it ran."""
+        arrival = self._arrived[block.id]
+        arrival[1] -= len(block.requests)
+        if not arrival[1]:
+            del self._arrived[block.id]
+        return until_s - arrival[0]

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimsched.models.spec import Path
-
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.routing.estimate import Estimate

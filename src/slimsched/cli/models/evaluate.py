@@ -1,0 +1,66 @@
+"""`slim model evaluate DIR`: measure what each plan of a model folder is worth, and write quality.npz."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from slimsched.kernel.errors import ConfigError, DataError
+
+
+def evaluate_folder(
+    folder: Path,
+    data: Path | None,
+    *,
+    agreement: bool = False,
+    examples: int = 256,
+    batch: int = 64,
+    device: str = "auto",
+    as_json: bool = False,
+) -> None:
+    """Run every plan on labelled data, or compare every plan with the widest one."""
+    from slimsched.cli.models.plan_table import plan_rows, plan_table
+    from slimsched.cli.progress import image_bar
+    from slimsched.models.data.inputs import Inputs, read_inputs
+    from slimsched.models.device import pick_device
+    from slimsched.models.figures import ModelFigures
+    from slimsched.models.package import QUALITY, load_model, read_figures, read_quality, read_spec
+    from slimsched.models.plan_quality import agreement_name, measure_accuracy, measure_agreement
+    from slimsched.models.quality import write_quality
+    from slimsched.models.tensors import example_inputs
+
+    if data is None and not agreement:
+        raise ConfigError(
+            "name labelled data with --data, or add --agreement to compare plans with the widest one"
+        )
+    spec = read_spec(folder)
+    inputs = None if data is None else read_inputs(data, spec, labelled=not agreement)
+    model = load_model(folder)
+    if inputs is None:
+        inputs = Inputs(arrays=tuple(one.numpy() for one in example_inputs(model, examples)))
+    measure = measure_agreement if agreement else measure_accuracy
+    with image_bar(f"{len(spec.plans)} plans", len(inputs)) as bar:
+        correct = measure(
+            model,
+            inputs,
+            batch=batch,
+            device=str(pick_device(device)),
+            advance=lambda done: bar.advance(bar.task_ids[0], done),
+        )
+    name = agreement_name(spec, len(inputs), random=data is None) if agreement else f"accuracy on {data}"
+    texts = [spec.text(plan) for plan in spec.plans]
+    write_quality(folder / QUALITY, correct, name=name, texts=texts)
+    quality = read_quality(folder, spec)
+    figures: ModelFigures | None = None
+    with suppress(DataError):  # the table then shows no arithmetic
+        figures = read_figures(folder, spec)
+    if as_json:
+        rows = plan_rows(spec, figures, None, quality)
+        typer.echo(json.dumps({"name": name, "examples": len(inputs), "plans": rows}))
+        return
+    console = Console(highlight=False)
+    console.print(plan_table(spec, figures, None, quality))
+    console.print(f"quality: {name}, {len(inputs)} examples", markup=False)
+    console.print(f"written: {folder / QUALITY}", soft_wrap=True)

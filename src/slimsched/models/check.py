@@ -1,0 +1,354 @@
+"""Does a model keep its promises? Runs every plan and says what is wrong, where, and what to do.
+
+1. Every plan runs on batches of 1 and 3, and gives the outputs that the spec names.
+2. The rows of a batch do not influence each other, and the same inputs give the same outputs.
+3. Choices do not disturb each other: all are loaded first, then run.
+4. The cut model gives what the whole one gives, where there is a whole one.
+5. Shapes handed over depend on the choices only as the spec says; choices stand narrowest first.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+import torch
+from msgspec import Struct, field
+from torch import Tensor
+
+from slimsched.models.dry_run import Traffic, watch
+from slimsched.models.elastic import ElasticModel, Tensors
+from slimsched.models.figures import ModelFigures, StepFigures
+from slimsched.models.model_error import ModelError, users_code
+from slimsched.models.plan_run import PlanRun, as_tensors, step_text
+from slimsched.models.plan_tree import PlanTree
+from slimsched.models.spec import ModelSpec, Path, Step
+from slimsched.models.tensors import DTYPES, example_inputs, shape_text
+
+ROWS = 3
+MOST_COMPARED = 64
+"""Plans compared with the whole model; a model with more has some drawn at random."""
+
+SHARED = "after other choices were loaded: choices share something that changes, such as a width attribute"
+COPIES = "give each choice a copy of its own; adapters.Switched does it"
+
+Arrays = dict[Path, Tensors]
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """One thing to mend."""
+
+    where: str
+    what: str
+    remedy: str = ""
+
+
+class Report(Struct, kw_only=True):
+    """What a check found. `figures` is there when every plan ran."""
+
+    spec: ModelSpec
+    problems: list[Problem] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
+    figures: ModelFigures | None = None
+    handed_bytes: dict[Path, int] = field(default_factory=dict)
+    """Bytes that one example hands over on a path, from segment to segment and as its answer."""
+    shapes: dict[Path, str] = field(default_factory=dict)
+    compared: int = 0
+
+    def add(self, where: str, what: str, remedy: str = "") -> None:
+        """Note a problem once."""
+        problem = Problem(where=where, what=what, remedy=remedy)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+
+@torch.inference_mode()
+def check_model(model: ElasticModel, *, advance: Callable[[str], None] = lambda stage: None) -> Report:
+    """Check a model and find its figures by a dry run."""
+    report, spec = Report(spec=model.spec), model.spec
+    run = PlanRun(model)
+    try:
+        run.make_all()
+        raw = example_inputs(model, ROWS)
+        prepared = run.prepare(raw)
+        alone = run.prepare(tuple(one[1:2] for one in raw))
+    except ModelError as error:
+        report.add(f"model '{spec.name}'", error.what, error.remedy)
+        return report
+    advance("three rows")
+    batch = _run_all(run, prepared, report)
+    if not report.problems:
+        advance("one row")
+        single = _run_all(run, alone, report)
+    if report.problems:
+        _look_for_shared_state(model, prepared, report)
+        return report
+    _check_outputs(run, batch, report)
+    _check_shapes(spec, batch, report)
+    _check_rows(spec, batch, single, report)
+    advance("again")
+    _check_repeats(model, run, prepared, batch, report)
+    advance("whole")
+    _check_whole(model, prepared, batch, report)
+    advance("figures")
+    report.handed_bytes = _handed_bytes(spec, batch)
+    report.shapes = {path: shape_text(given) for path, given in batch.items()}
+    report.figures = model.figures() or _figures(run, prepared, alone, batch, single)
+    _check_order(spec, report)
+    return report
+
+
+def _run_all(run: PlanRun, prepared: Tensors, report: Report) -> Arrays:
+    def failed(path: Path, error: ModelError) -> None:
+        report.add(f"plan beginning {run.spec.text(path)}", error.what, error.remedy)
+
+    return dict(run.every_path(prepared, run.spec.plans, failed=failed))
+
+
+def _look_for_shared_state(model: ElasticModel, prepared: Tensors, report: Report) -> None:
+    """Where plans fail, find out whether they run as long as no other choice is loaded."""
+    try:
+        for plan in _sample(model.spec.plans):
+            for _ in PlanRun(model).every_path(prepared, [plan]):
+                pass
+    except ModelError:
+        return
+    report.problems.insert(
+        0,
+        Problem(
+            where=f"model '{model.spec.name}'", what=f"every plan runs alone, but not {SHARED}", remedy=COPIES
+        ),
+    )
+
+
+def _check_outputs(run: PlanRun, batch: Arrays, report: Report) -> None:
+    """Compare finished outputs with the spec, and refuse what is no number."""
+    spec = run.spec
+    for plan in spec.plans:
+        where = f"plan {spec.text(plan)}"
+        try:
+            outputs = run.finish(batch[plan])
+        except ModelError as error:
+            report.add(where, error.what, error.remedy)
+            continue
+        if len(outputs) != len(spec.outputs):
+            report.add(
+                where,
+                f"gives {len(outputs)} outputs, but the spec names {len(spec.outputs)}",
+                "list every output as [[output]] in model.toml, or return fewer",
+            )
+            continue
+        for wanted, tensor in zip(spec.outputs, outputs, strict=True):
+            shape, dtype = (ROWS, *wanted.shape), DTYPES[wanted.datatype]
+            if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+                report.add(
+                    where,
+                    f"output '{wanted.name}' is {tuple(tensor.shape)} {tensor.dtype}, but the spec says "
+                    f"{shape} {dtype}",
+                    "correct [[output]] in model.toml, or change the output in finish()",
+                )
+            elif tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                report.add(
+                    where,
+                    f"output '{wanted.name}' holds NaN or infinity",
+                    "look for a division by zero, or weights that were not loaded",
+                )
+
+
+def _check_shapes(spec: ModelSpec, batch: Arrays, report: Report) -> None:
+    """What a step takes may depend on the previous choice, and only if the spec says so."""
+    by_place: dict[tuple[int, int], dict[str, Path]] = {}
+    by_segment: dict[int, dict[str, Path]] = {}
+    plans = set(spec.plans)
+    for path, given in batch.items():
+        if path in plans:
+            continue  # outputs are compared with the spec
+        for tensor in given:
+            if not tensor.dim() or tensor.shape[0] != ROWS:
+                report.add(
+                    step_text(spec, path),
+                    f"hands over {tuple(tensor.shape)} for a batch of {ROWS}",
+                    "keep the batch as the first dimension of every tensor",
+                )
+        by_place.setdefault((len(path) - 1, path[-1]), {}).setdefault(shape_text(given), path)
+        by_segment.setdefault(len(path) - 1, {}).setdefault(shape_text(given), path)
+    for segment, shapes in by_segment.items():
+        if len(shapes) > 1 and not spec.follows_previous:
+            report.add(
+                f"segment {segment}",
+                "hands over "
+                + " and ".join(f"{text} on {spec.text(path)}" for text, path in shapes.items())
+                + ", but the spec says follows_previous = false",
+                "set follows_previous = true, or hand over the same shape at every choice",
+            )
+    if spec.follows_previous:
+        for (segment, choice), shapes in by_place.items():
+            if len(shapes) > 1:
+                report.add(
+                    f"segment {segment} at '{spec.segments[segment][choice]}'",
+                    "hands over " + " and ".join(f"{text} on {spec.text(p)}" for text, p in shapes.items()),
+                    "make the shape depend on this segment's choice only",
+                )
+        if by_segment and all(len(shapes) == 1 for shapes in by_segment.values()):
+            report.hints.append(
+                "every choice hands over the same shape: follows_previous = false is enough, and means fewer "
+                "instances to load"
+            )
+
+
+def _check_rows(spec: ModelSpec, batch: Arrays, single: Arrays, report: Report) -> None:
+    for path, given in batch.items():
+        alone = single[path]
+        for tensor, one in zip(given, alone, strict=True):
+            if tensor.dim() and tensor.shape[0] == ROWS and not _close(tensor[1:2], one):
+                report.add(
+                    step_text(spec, path),
+                    f"a result depends on the other rows of the batch (by {_gap(tensor[1:2], one):.1g})",
+                    "call eval() on batch norms, and compute nothing across the batch",
+                )
+                return
+
+
+def _check_repeats(
+    model: ElasticModel, run: PlanRun, prepared: Tensors, batch: Arrays, report: Report
+) -> None:
+    """Run some plans again on the same segments, then on segments made just before they run."""
+    plans = _sample(model.spec.plans)
+    for path, given in run.every_path(prepared, plans):
+        if not _all_close(given, batch[path]):
+            report.add(
+                step_text(model.spec, path),
+                "gives another result when it runs again on the same inputs",
+                "switch off dropout with eval(), draw no random numbers, and keep no state between calls",
+            )
+            return
+    for path, given in PlanRun(model).every_path(prepared, plans):
+        if not _all_close(given, batch[path]):
+            report.add(
+                step_text(model.spec, path),
+                f"gives another result {SHARED}",
+                COPIES,
+            )
+            return
+
+
+def _check_whole(model: ElasticModel, prepared: Tensors, batch: Arrays, report: Report) -> None:
+    spec = model.spec
+    for plan in _sample(spec.plans):
+        names = tuple(spec.segments[segment][choice] for segment, choice in enumerate(plan))
+        where = f"plan {spec.text(plan)}"
+        try:
+            with users_code(f"model '{spec.name}', whole({names})"):
+                whole = model.whole(names)
+                given = None if whole is None else as_tensors(whole(prepared), f"whole({names})")
+        except ModelError as error:
+            report.add(where, error.what, error.remedy)
+            continue
+        if given is None:
+            continue
+        report.compared += 1
+        if not _all_close(given, batch[plan]):
+            gap = max((_gap(a, b) for a, b in zip(given, batch[plan], strict=False)), default=0.0)
+            report.add(
+                where,
+                f"the cut model gives {shape_text(batch[plan])}, which differs from the whole model's "
+                f"{shape_text(given)} by {gap:.2g}",
+                "look for a layer that the cut leaves out, runs twice or in another order",
+            )
+
+
+def _check_order(spec: ModelSpec, report: Report) -> None:
+    """Going on from the same path, a later choice must not be cheaper than an earlier one."""
+    assert report.figures is not None
+    tree, steps = PlanTree(spec.plans), report.figures.steps
+    totals = {
+        plan: sum(steps[spec.step(plan[:length])].macs for length in range(1, len(plan) + 1))
+        for plan in spec.plans
+    }
+    cheapest: dict[Path, int] = {}
+    for plan, total in totals.items():
+        for length in range(1, len(plan) + 1):
+            cheapest[plan[:length]] = min(total, cheapest.get(plan[:length], total))
+    if not any(totals.values()):
+        report.hints.append("no arithmetic was counted: the operators are not known to torch's flop counter")
+    for path, rows in zip(tree.paths, tree.children, strict=True):
+        children = [tree.paths[row] for row in rows]
+        for before, after in pairwise(children):
+            if cheapest[after] < cheapest[before]:
+                names = spec.segments[len(path)]
+                report.add(
+                    f"segment {len(path)}",
+                    f"choices are out of order: '{names[after[-1]]}' stands after '{names[before[-1]]}', but "
+                    f"takes less arithmetic ({cheapest[after]:,} against {cheapest[before]:,} MACs)",
+                    "list the choices of a segment narrowest first",
+                )
+
+
+def _handed_bytes(spec: ModelSpec, batch: Arrays) -> dict[Path, int]:
+    """Bytes of one example that each path's last step hands on."""
+    return {path: sum(_row_bytes(one) for one in given) for path, given in batch.items()}
+
+
+def _figures(run: PlanRun, prepared: Tensors, alone: Tensors, batch: Arrays, single: Arrays) -> ModelFigures:
+    """Watch each step once with three rows and once with one; the difference is what two rows add."""
+    spec = run.spec
+    steps: dict[Step, StepFigures] = {}
+    weights: dict[tuple[int, int], int] = {}
+    output: dict[tuple[int, int], int] = {}
+    workspace: dict[tuple[int, int], int] = {}
+    for path, given in batch.items():
+        step, place = spec.step(path), (len(path) - 1, path[-1])
+        output[place] = max(output.get(place, 0), sum(prod(one.shape[1:]) for one in given))
+        if step in steps:
+            continue
+        segment = run.segment(step)
+        many = _watched(segment, batch[path[:-1]] if path[:-1] else prepared)
+        few = _watched(segment, single[path[:-1]] if path[:-1] else alone)
+        steps[step] = StepFigures(_per_row(many.macs, few.macs), _per_row(many.moved, few.moved))
+        weights[place] = max(weights.get(place, 0), few.weights)
+        workspace[place] = max(workspace.get(place, 0), _per_row(many.largest, few.largest))
+    order = sorted(steps, key=lambda step: (step[0], step[2], step[1]))
+    return ModelFigures(
+        steps={step: steps[step] for step in order}, weights=weights, output=output, workspace=workspace
+    )
+
+
+def _watched(segment: Callable[[Tensors], Tensors], tensors: Tensors) -> Traffic:
+    return watch(segment, tensors)[1]
+
+
+def _per_row(many: int, few: int) -> int:
+    return max(0, round((many - few) / (ROWS - 1)))
+
+
+def _row_bytes(tensor: Tensor) -> int:
+    return prod(tensor.shape[1:]) * tensor.element_size()
+
+
+def _sample(plans: Sequence[Path]) -> list[Path]:
+    """All plans, or the narrowest, the widest and some others."""
+    if len(plans) <= MOST_COMPARED:
+        return list(plans)
+    picks = np.random.default_rng(0).choice(len(plans), MOST_COMPARED - 2, replace=False)
+    return sorted({min(plans), max(plans), *(plans[int(pick)] for pick in picks)})
+
+
+def _all_close(one: Tensors, other: Tensors) -> bool:
+    return len(one) == len(other) and all(_close(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    """Equal up to rounding, which is coarser for half precision and for large numbers."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not one.is_floating_point():
+        return bool(torch.equal(one, other))
+    scale = max(1e-6, float(one.float().abs().max())) if one.numel() else 1.0
+    tolerance = 3e-2 if one.element_size() < 4 else 1e-3
+    return bool(torch.allclose(one.float(), other.float(), rtol=tolerance, atol=tolerance * scale))
+
+
+def _gap(one: Tensor, other: Tensor) -> float:
+    if one.shape != other.shape or not one.numel():
+        return float("inf")
+    return float((one.double() - other.double()).abs().max())

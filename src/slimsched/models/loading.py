@@ -1,0 +1,158 @@
+"""Turning a model folder into a model: import the operator's code, build, load the weights strictly."""
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from slimsched.models.elastic import ElasticModel
+from slimsched.models.model_error import ModelError, users_code
+from slimsched.models.package import Description
+from slimsched.models.spec import ModelSpec
+
+_loads = count()
+
+
+def build_model(folder: Path, description: Description, spec: ModelSpec) -> ElasticModel:
+    """Run the folder's build function, check what it gives, and load the weights into it."""
+    build = find_build(folder, description.code)
+    with users_code(f"building model '{spec.name}'"):
+        model = build(spec) if _wants_spec(build) else build()
+    if not isinstance(model, ElasticModel):
+        raise ModelError(
+            f"{description.code} in {folder} returned {type(model).__name__}, not an ElasticModel",
+            remedy="return one of the adapters, or a subclass of slimsched.models.elastic.ElasticModel",
+        )
+    check_spec(getattr(model, "spec", None), spec, description.code)
+    for module in model.modules():
+        module.requires_grad_(False).eval()
+    if description.weights is not None:
+        load_weights(folder / description.weights, model.weights())
+    return model
+
+
+def find_build(folder: Path, code: str) -> Callable[..., Any]:
+    """Find the function that `code` names: 'model.py:build' in the folder, or 'package.module:function'."""
+    source, colon, name = code.partition(":")
+    if not (source and colon and name):
+        raise ModelError(
+            f"code = '{code}' in {folder} is not understood",
+            remedy='write "model.py:build" or "package.module:function"',
+        )
+    with users_code(f"importing {source} of {folder}"):
+        module = _import_file(folder / source) if source.endswith(".py") else _import_dotted(source)
+    build = getattr(module, name, None)
+    if not callable(build):
+        raise ModelError(
+            f"{source} of {folder} has no function '{name}'", remedy=f"define {name}(spec) there"
+        )
+    found: Callable[..., Any] = build
+    return found
+
+
+def check_spec(given: ModelSpec | None, wanted: ModelSpec, code: str) -> None:
+    """Compare the spec of the code with that of model.toml, and name what differs."""
+    if given is None:
+        raise ModelError(
+            f"the model that {code} returns has no spec",
+            remedy="take the spec as build(spec) and set self.spec",
+        )
+    for name in ModelSpec.__struct_fields__:
+        ours, theirs = getattr(wanted, name), getattr(given, name)
+        if ours != theirs:
+            raise ModelError(
+                f"model.toml and {code} disagree about {name}: {_short(ours)} in model.toml, "
+                f"{_short(theirs)} in the code",
+                remedy="write build(spec) and use the spec that it is given",
+            )
+
+
+def load_weights(path: Path, wanted: Mapping[str, Tensor]) -> None:
+    """Copy every tensor of a file into the model; names and shapes must be the same on both sides."""
+    try:
+        given = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(
+            f"cannot read weights {path} ({error})",
+            remedy="write them with safetensors.torch.save_file(model.weights(), path)",
+        ) from None
+    if missing := sorted(wanted.keys() - given.keys()):
+        raise ModelError(
+            f"{path} lacks tensor '{missing[0]}'{_more(missing)}, which the model has",
+            remedy="save the weights of this model again",
+        )
+    if extra := sorted(given.keys() - wanted.keys()):
+        raise ModelError(
+            f"{path} holds tensor '{extra[0]}'{_more(extra)}, which the model does not have",
+            remedy="save the weights of this model again",
+        )
+    for name, tensor in wanted.items():
+        if tensor.shape != given[name].shape:
+            raise ModelError(
+                f"{path}: tensor '{name}' has shape {tuple(given[name].shape)}, "
+                f"but the model needs {tuple(tensor.shape)}",
+                remedy="build the model with the sizes that it was trained with",
+            )
+        if tensor.is_floating_point() != given[name].is_floating_point():
+            raise ModelError(
+                f"{path}: tensor '{name}' is {given[name].dtype}, but the model needs {tensor.dtype}",
+                remedy="save the weights of this model again",
+            )
+    with torch.no_grad():
+        for name, tensor in wanted.items():
+            tensor.copy_(given[name])
+
+
+def _import_file(path: Path) -> Any:
+    """Import a file as a package with a new name, so that `from .layers import …` finds its folder."""
+    if not path.is_file():
+        raise ModelError(f"there is no file {path}", remedy="correct code = … in model.toml")
+    place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    name = f"slim_model_{place}_{next(_loads)}"
+    found = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[str(path.parent)])
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _import_dotted(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise
+        raise ModelError(
+            f"there is no module '{name}'",
+            remedy="install the package it is in, or correct code = … in model.toml",
+        ) from None
+
+
+def _wants_spec(build: Callable[..., Any]) -> bool:
+    return len(inspect.signature(build).parameters) > 0
+
+
+def _more(names: list[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""
+
+
+def _short(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 120 else f"{text[:120]}…"

@@ -1,0 +1,242 @@
+"""A model on disk: one folder with a description, code, weights, and what was measured.
+
+    model.toml            name, inputs, outputs, segments, plans, and where the code is
+    model.py              the code, which the operator trusts; it is never taken over the network
+    weights.safetensors   the weights, never pickled
+    quality.npz           what each plan is worth (slim model evaluate)
+    figures.json          what each step computes and moves (slim model check)
+    profiles/*.json       how fast devices run it (slim profile)
+
+A folder that `slim model train` wrote (model.json, model.safetensors) is such a folder as well.
+Reading a description needs no torch. Loading a model does.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct, field
+
+from slimsched.kernel.errors import ConfigError, DataError
+from slimsched.models.figures import ModelFigures
+from slimsched.models.figures_file import read_figures_file
+from slimsched.models.plan_tree import PlanTree
+from slimsched.models.quality import QualityTable
+from slimsched.models.quality import read_quality as read_table
+from slimsched.models.slimresnet.shape import NetworkShape
+from slimsched.models.slimresnet.spec import slimresnet_figures, slimresnet_spec
+from slimsched.models.spec import ModelSpec, TensorSpec, every_plan, uniform_plans
+from slimsched.models.spec import Path as Plan
+
+if TYPE_CHECKING:
+    from slimsched.models.elastic import ElasticModel
+
+DESCRIPTION, QUALITY, FIGURES, PROFILES = "model.toml", "quality.npz", "figures.json", "profiles"
+CARD = "model.json"
+"""The description that `slim model train` writes instead of model.toml."""
+
+
+class SegmentEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One [[segment]]: the names of its choices, narrowest first."""
+
+    choices: tuple[str, ...]
+
+
+class Description(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What model.toml holds."""
+
+    name: str
+    code: str
+    segment: tuple[SegmentEntry, ...]
+    input: tuple[TensorSpec, ...]
+    output: tuple[TensorSpec, ...]
+    version: str = "1"
+    description: str = ""
+    weights: str | None = None
+    plans: str | tuple[tuple[str, ...], ...] = "all"
+    follows_previous: bool = False
+    nested: bool = False
+    labels: str | tuple[str, ...] = field(default=())
+
+
+class _Card(Struct, frozen=True, kw_only=True):
+    """The part of a training card that a spec needs."""
+
+    name: str
+    shape: NetworkShape
+    classes: tuple[str, ...]
+
+
+def read_description(folder: Path) -> Description:
+    """Read model.toml and say which line of it is wrong."""
+    path = folder / DESCRIPTION
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Description)
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(
+            f"no model in {folder}: it holds neither {DESCRIPTION} nor {CARD}; "
+            f"make a skeleton with slim model new {folder}"
+        ) from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    except msgspec.ValidationError as error:
+        known = ", ".join(_toml_names(Description))
+        raise ConfigError(f"{path}: {_in_toml_words(str(error))}; known keys: {known}") from None
+
+
+def read_spec(folder: Path) -> ModelSpec:
+    """Read what a model is, without torch and without running its code."""
+    if is_trained(folder):
+        card = _read_card(folder)
+        return slimresnet_spec(card.shape, _plain_name(card.name), card.classes)
+    found = read_description(folder)
+    path = folder / DESCRIPTION
+    segments = tuple(entry.choices for entry in found.segment)
+    try:
+        _check_order(segments)
+        spec = ModelSpec(
+            name=found.name,
+            version=found.version,
+            inputs=found.input,
+            outputs=found.output,
+            segments=segments,
+            plans=_read_plans(found.plans, segments),
+            follows_previous=found.follows_previous,
+            nested=found.nested,
+            labels=_read_labels(folder, found.labels),
+            description=found.description,
+        )
+        _check_labels(spec)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return spec
+
+
+def load_model(folder: Path) -> "ElasticModel":
+    """Import a model's code and load its weights; the result is ready to run (in evaluation mode).
+
+    The code runs with the rights of this process: load only folders that you trust.
+    """
+    if is_trained(folder):
+        from slimsched.models.slimresnet.elastic import trained_model
+
+        return trained_model(folder)
+    from slimsched.models.loading import build_model
+
+    return build_model(folder, read_description(folder), read_spec(folder))
+
+
+def read_quality(folder: Path, spec: ModelSpec | None = None) -> QualityTable:
+    """Read what each plan is worth; `slim model evaluate` writes it."""
+    spec = spec or read_spec(folder)
+    path = folder / QUALITY
+    if not path.exists():
+        raise DataError(
+            f"{folder} has no {QUALITY}; write it with slim model evaluate {folder} --data FOLDER, "
+            "or without labels with --agreement"
+        )
+    return read_table(path, PlanTree(spec.plans), texts=[spec.text(plan) for plan in spec.plans])
+
+
+def read_figures(folder: Path, spec: ModelSpec | None = None) -> ModelFigures:
+    """Read what each step computes and moves; `slim model check` writes it."""
+    path = folder / FIGURES
+    if is_trained(folder) and not path.exists():
+        return slimresnet_figures(_read_card(folder).shape)
+    return read_figures_file(path, spec or read_spec(folder))
+
+
+def profile_paths(folder: Path) -> list[Path]:
+    """List the profiles measured on devices, by name."""
+    return sorted((folder / PROFILES).glob("*.json"))
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether `slim model train` wrote this folder."""
+    return (folder / CARD).is_file() and not (folder / DESCRIPTION).exists()
+
+
+def _read_card(folder: Path) -> _Card:
+    try:
+        return msgspec.json.decode((folder / CARD).read_bytes(), type=_Card)
+    except (OSError, msgspec.DecodeError) as error:
+        raise DataError(f"{folder / CARD} is no model card: {error}") from None
+
+
+def _plain_name(name: str) -> str:
+    return name.replace("/", "-")
+
+
+def _read_plans(
+    plans: str | tuple[tuple[str, ...], ...], segments: tuple[tuple[str, ...], ...]
+) -> tuple[Plan, ...]:
+    if plans == "all":
+        return every_plan(segments)
+    if plans == "uniform":
+        return uniform_plans(segments)
+    if isinstance(plans, str):
+        raise ConfigError(
+            f'plans = \'{plans}\' is not known; write "all", "uniform", or a list of plans such as '
+            '[["0.5", "0.5"], ["1.0", "1.0"]]'
+        )
+    return tuple(_read_plan(plan, segments) for plan in plans)
+
+
+def _read_plan(names: tuple[str, ...], segments: tuple[tuple[str, ...], ...]) -> Plan:
+    if not 1 <= len(names) <= len(segments):
+        raise ConfigError(
+            f"plan {list(names)} names {len(names)} choices; the model has {len(segments)} segments, "
+            f"so name 1 to {len(segments)}"
+        )
+    for number, name in enumerate(names):
+        if name not in segments[number]:
+            raise ConfigError(
+                f"plan {list(names)}: segment {number} has no choice '{name}'; "
+                f"it has {', '.join(segments[number])}"
+            )
+    return tuple(segments[number].index(name) for number, name in enumerate(names))
+
+
+def _read_labels(folder: Path, labels: str | tuple[str, ...]) -> tuple[str, ...]:
+    if not isinstance(labels, str):
+        return labels
+    try:
+        lines = (folder / labels).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"cannot read the labels in {folder / labels} ({error}); write one label per line"
+        ) from None
+    return tuple(line.strip() for line in lines if line.strip())
+
+
+def _check_labels(spec: ModelSpec) -> None:
+    classes = spec.outputs[0].shape[-1] if spec.outputs[0].shape else 1
+    if spec.labels and len(spec.labels) != classes:
+        raise ConfigError(
+            f"there are {len(spec.labels)} labels, but '{spec.outputs[0].name}' has {classes} classes; "
+            "give one label per class, in the order of the classes"
+        )
+
+
+def _check_order(segments: tuple[tuple[str, ...], ...]) -> None:
+    """Refuse numeric names that do not ascend; `slim model check` finds other names out of order."""
+    for number, choices in enumerate(segments):
+        try:
+            values = [float(name) for name in choices]
+        except ValueError:
+            continue
+        if values != sorted(values):
+            ordered = sorted(choices, key=float)
+            raise ConfigError(
+                f"segment {number}: choices {list(choices)} are out of order; narrowest first is {ordered}"
+            )
+
+
+def _toml_names(kind: type[Struct]) -> list[str]:
+    return [one.encode_name for one in msgspec.structs.fields(kind)]
+
+
+def _in_toml_words(message: str) -> str:
+    """Words for people who write TOML: 'Object' is a table, `$` the file."""
+    return message.replace("Object", "the table").replace(" - at `$.", " - at `").replace("`$`", "the top")

@@ -1,0 +1,35 @@
+"""Writing the skeleton: copy the template, give the model its folder's name, save first weights."""
+
+import re
+from pathlib import Path
+
+import torch
+from msgspec import structs
+from safetensors.torch import save_file
+
+from slimsched.kernel.errors import DataError
+from slimsched.models.loading import build_model
+from slimsched.models.package import DESCRIPTION, Description, read_description, read_spec
+
+TEMPLATE = Path(__file__).parent / "template"
+WEIGHTS = "weights.safetensors"
+
+
+def write_skeleton(folder: Path) -> list[Path]:
+    """Write a model that works as it is; refuse a folder that holds anything."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"{folder} is there already and not empty; name a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", folder.resolve().name) or "model"
+    for source in sorted(TEMPLATE.glob("model.*")):
+        text = source.read_text(encoding="utf-8").replace('name = "skeleton"', f'name = "{name}"')
+        (folder / source.name).write_text(text, encoding="utf-8")
+    description = read_description(folder)
+    torch.manual_seed(0)
+    model = build_model(folder, _without_weights(description), read_spec(folder))
+    save_file(model.weights(), folder / WEIGHTS)
+    return [folder / DESCRIPTION, folder / "model.py", folder / WEIGHTS]
+
+
+def _without_weights(description: Description) -> Description:
+    return structs.replace(description, weights=None)

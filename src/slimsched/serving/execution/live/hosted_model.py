@@ -1,0 +1,159 @@
+"""A model with its code on a device: what each key runs, and inputs to try it with."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from slimsched.models.datatype import TORCH
+from slimsched.models.elastic import ElasticModel, Segment, Tensors
+from slimsched.models.spec import TensorSpec
+from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.served_model import ServedModel
+
+
+class Layout(NamedTuple):
+    """How one tensor of an activation lies in memory: the shape and strides of a row, and its type."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    def view(self, flat: Tensor, rows: int) -> Tensor:
+        """See the beginning of a flat byte buffer as rows of this layout."""
+        numbers = flat[: rows * self.row_bytes].view(self.dtype)
+        return numbers.as_strided((rows, *self.shape), (prod(self.shape), *self.strides))
+
+    def empty(self, rows: int, device: torch.device) -> Tensor:
+        """Make room for rows of this layout."""
+        return self.view(torch.empty(rows * self.row_bytes, dtype=torch.uint8, device=device), rows)
+
+
+class HostedModel:
+    """One model on one device. Segments are made when first asked for, and dropped when told so."""
+
+    def __init__(self, served: ServedModel, elastic: ElasticModel, device: torch.device) -> None:
+        self.served, self.spec, self.device = served, served.spec, device
+        self._elastic = elastic
+        elastic.place(device)
+        self._segments: dict[Key, Segment] = {}
+        self._layouts: dict[tuple[int, int], tuple[Layout, ...]] = {}
+
+    def segment(self, key: Key) -> Segment:
+        """What runs this key: raw inputs to the first segment are prepared, a plan's last outputs finished."""
+        segment = self._segments.get(key)
+        if segment is None:
+            segment = self._segments[key] = self._made(key)
+        return segment
+
+    def drop(self, key: Key) -> None:
+        """Let go of a key's segment and the weights that only it uses."""
+        self._segments.pop(key, None)
+
+    def made(self) -> list[Key]:
+        """The keys whose segments are there."""
+        return list(self._segments)
+
+    def weight_bytes(self) -> int:
+        """Bytes of all weights of the segments that are there, shared ones counted once."""
+        storages: dict[int, int] = {}
+        for segment in self._segments.values():
+            for tensor in _tensors(segment):
+                storages[_address(tensor)] = tensor.numel() * tensor.element_size()
+        return sum(storages.values())
+
+    def inputs(self, rows: int) -> Tensors:
+        """Made-up raw inputs on the host, as clients would send them."""
+        return tuple(_made_up(tensor, rows) for tensor in self.spec.inputs)
+
+    @torch.no_grad()
+    def example(self, key: Key, rows: int) -> Tensors:
+        """Made-up inputs of a key: raw ones for the first segment, else what the segment before hands on."""
+        if key.segment == 0:
+            return self.inputs(rows)
+        return tuple(_random(layout, rows, self.device) for layout in self.layouts(key))
+
+    def layouts(self, key: Key) -> tuple[Layout, ...]:
+        """How the inputs of a key lie in memory."""
+        if key.segment == 0:
+            return tuple(
+                Layout(tensor.shape, _contiguous(tensor.shape), TORCH[tensor.datatype])
+                for tensor in self.spec.inputs
+            )
+        before = (key.segment - 1, key.previous)
+        if before not in self._layouts:
+            self._layouts[before] = self._dry_run(key)
+        return self._layouts[before]
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one number of an activation; of an input where the model has one segment."""
+        later = [key for key in self.served.keys.values() if key.segment > 0]
+        return self.layouts(later[0])[0].dtype.itemsize if later else self.layouts(self._first())[0].dtype.itemsize
+
+    def _first(self) -> Key:
+        return next(iter(self.served.keys.values()))
+
+    @torch.no_grad()
+    def _dry_run(self, key: Key) -> tuple[Layout, ...]:
+        """Run one made-up row through a plan up to this key, and see what is handed to it."""
+        plan = next(plan for plan in self.served.tree.plans if key in self.served.legs(plan))
+        rows: Tensors = tuple(tensor.to(self.device) for tensor in self.inputs(2))
+        for leg in self.served.legs(plan)[: key.segment]:
+            rows = self.segment(leg)(rows)
+        return tuple(Layout(tuple(t.shape[1:]), tuple(t.stride()[1:]), t.dtype) for t in rows)
+
+    def _made(self, key: Key) -> Segment:
+        names = self.spec.segments
+        previous = names[key.segment - 1][key.previous] if key.previous >= 0 else None
+        segment = self._elastic.segment(key.segment, names[key.segment][key.choice], previous)
+        first, last = key.segment == 0, self.spec.ends(key.segment, key.choice)
+        if not first and not last:
+            return segment
+        return _Wrapped(segment, self._elastic, first=first, last=last)
+
+
+class _Wrapped:
+    """A segment with what comes before the first and after the last one."""
+
+    def __init__(self, segment: Segment, elastic: ElasticModel, *, first: bool, last: bool) -> None:
+        self.segment, self._elastic, self._first, self._last = segment, elastic, first, last
+
+    def __call__(self, rows: Tensors) -> Tensors:
+        rows = self.segment(self._elastic.prepare(rows) if self._first else rows)
+        return self._elastic.finish(rows) if self._last else rows
+
+
+def _tensors(segment: Segment) -> Sequence[Tensor]:
+    """The weights of a segment, where it is a module or holds one."""
+    inner = segment.segment if isinstance(segment, _Wrapped) else segment
+    module = inner if isinstance(inner, torch.nn.Module) else getattr(inner, "module", None)
+    return [*module.parameters(), *module.buffers()] if isinstance(module, torch.nn.Module) else []
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.data_ptr() if tensor.layout == torch.strided else id(tensor)
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape[place + 1 :]) for place in range(len(shape)))
+
+
+def _made_up(tensor: TensorSpec, rows: int) -> Tensor:
+    """Random bytes for images, random numbers for floats, zeros for other integers: any model takes those."""
+    shape, dtype = (rows, *tensor.shape), TORCH[tensor.datatype]
+    if dtype == torch.uint8:
+        return torch.randint(0, 256, shape, dtype=dtype)
+    return torch.rand(shape).to(dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
+
+
+def _random(layout: Layout, rows: int, device: torch.device) -> Tensor:
+    tensor = layout.empty(rows, device)
+    return tensor.uniform_() if layout.dtype.is_floating_point else tensor.zero_()

@@ -1,0 +1,49 @@
+"""Fresh machines for the replay of a serving run, made by the names they have in its log."""
+
+from collections.abc import Callable
+
+from slimsched.kernel.errors import DataError
+from slimsched.kernel.log import Header
+from slimsched.kernel.replay import Replayable
+from slimsched.serving.domain.machine import AUTOSCALER_NAME, GATEWAY_NAME, server_of
+from slimsched.serving.execution.run_setting import read_setting
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.routing.autoscaler import Autoscaler, LoadReported
+from slimsched.serving.routing.events import Event as GatewayEvent
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.registry import RouterMaker, make_router
+from slimsched.serving.scheduling.events import Event as SchedulerEvent
+from slimsched.serving.scheduling.greedy import GreedyScheduler
+
+
+def machines_of(header: Header, make: RouterMaker = make_router) -> Callable[[str], Replayable]:
+    """Return a function that makes any machine of the logged run by its name."""
+    setting = read_setting(header)
+    return machines_for(setting.build(), setting.router, setting.seed, first_id=setting.first_id, make=make)
+
+
+def machines_for(
+    scenario: Scenario, router: str, seed: int, *, first_id: int = 0, make: RouterMaker = make_router
+) -> Callable[[str], Replayable]:
+    """Return a function that makes any machine of such a run by its name.
+
+    'server-0#2' is the second life of server-0: a scheduler that knows nothing of the first.
+    """
+    cluster = scenario.cluster
+
+    def machine(name: str) -> Replayable:
+        if name == GATEWAY_NAME:
+            router_made = make(router, cluster, seed)
+            gateway = Gateway(cluster, router_made, scenario.gateway, first_block=first_id)
+            return Replayable(gateway, GatewayEvent)
+        if name == AUTOSCALER_NAME and scenario.autoscale is not None:
+            return Replayable(Autoscaler(scenario.autoscale), LoadReported)
+        server = server_of(name)
+        if server not in cluster.names:
+            known = ", ".join([GATEWAY_NAME, *cluster.names[:8]])
+            raise DataError(f"the log names a machine '{name}' that its scenario has not; it has {known}")
+        index = cluster.names.index(server)
+        scheduler = GreedyScheduler(scenario.schedulers[index], cluster.profiles[index])
+        return Replayable(scheduler, SchedulerEvent)
+
+    return machine

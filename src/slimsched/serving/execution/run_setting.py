@@ -1,0 +1,50 @@
+"""The setting of a serving run: what its log's header holds, enough to make the run's machines again."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from slimsched import __version__
+from slimsched.kernel.errors import DataError
+from slimsched.kernel.log import Header
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.scenario_file import CONFIGS, build_scenario
+
+
+class RunSetting(Struct, frozen=True, kw_only=True):
+    """A scenario file as it was read, the router and the seed.
+
+    `beside` is the folder where the scenario's own devices and profiles lie; empty for a shipped scenario.
+    With `for_clients` the run kept the promises to clients (`Scenario.for_clients`). `first_id` is where the
+    gateway began to number its blocks.
+    """
+
+    scenario: dict[str, Any]
+    router: str
+    seed: int = 0
+    beside: str = ""
+    for_clients: bool = False
+    first_id: int = 0
+
+    def header(self) -> Header:
+        """Return the header of a log of this run."""
+        return Header(slim=__version__, kind="serving", setting=msgspec.to_builtins(self))
+
+    def build(self) -> Scenario:
+        """Read the scenario again, as it was run."""
+        beside = Path(self.beside) if self.beside else CONFIGS
+        scenario = build_scenario(self.scenario, "the log's scenario", beside)
+        return scenario.for_clients() if self.for_clients else scenario
+
+
+def read_setting(header: Header) -> RunSetting:
+    """Read the setting of a serving run from its log's header."""
+    try:
+        return msgspec.convert(header.setting, RunSetting)
+    except msgspec.ValidationError as error:
+        raise DataError(
+            f"the log's header (written by slim {header.slim}) holds no setting of a serving run: {error}; "
+            "replay it with the version that wrote it"
+        ) from None
