@@ -1,36 +1,136 @@
-"""Small clusters and values that many tests use."""
+"""Small clusters and values that many tests use. SlimResNet has widths for choices; tests name those."""
 
-from slimsched.models.slimresnet.shape import SLIM_RESNET
-from slimsched.models.slimresnet.width import SEGMENTS, WIDTHS
+from collections.abc import Sequence
+
+from slimsched.models.figures import ModelFigures, StepFigures
+from slimsched.models.plan_tree import PlanTree
+from slimsched.models.quality import QualityTable
+from slimsched.models.slimresnet.spec import path_of, widths_of
+from slimsched.models.slimresnet.width import WIDTHS
+from slimsched.models.spec import START, ModelSpec, Path, Step, TensorSpec, every_plan
 from slimsched.serving.domain.block import Block, block_of
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.device import Device
-from slimsched.serving.domain.key import KEYS, onward
+from slimsched.serving.domain.key import Key, key_of, onward
 from slimsched.serving.domain.link import Link
 from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.request import NO_PLAN, Request
 from slimsched.serving.domain.roofline import modelled_profile
-from slimsched.serving.execution.scenario_file import load_accuracy
+from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.execution.model_source import shipped_model
+from slimsched.serving.execution.scenario_file import with_accuracy
 
 MEGABYTE = 1_000_000
 
+MODEL = with_accuracy(shipped_model(), "paper")
+"""The shipped SlimResNet with the paper's accuracies."""
 
-def flat_profile(*, latency_s: float = 0.01, instance_bytes: int = MEGABYTE, name: str = "flat") -> Profile:
-    """Every batch takes the same time, every instance the same memory."""
-    keys = KEYS.values()
-    places = [(segment, width) for segment in range(SEGMENTS) for width in WIDTHS]
-    return Profile(
+
+def choice(width: float) -> int:
+    """The choice that runs at this width."""
+    return WIDTHS.index(width)
+
+
+def path(*widths: float) -> Path:
+    """The path that these widths make."""
+    return path_of(widths)
+
+
+def key(segment: int, width: float, previous: float | None = None) -> Key:
+    """A key of SlimResNet by its widths."""
+    return key_of(0, segment, choice(width), START if previous is None else choice(previous))
+
+
+def widths(one: Key) -> tuple[float, ...]:
+    """The widths at which a key runs its segments."""
+    return widths_of(one.choices)
+
+
+def toy_model(
+    name: str = "toy",
+    *,
+    segments: Sequence[Sequence[str]] = (("small", "large"), ("small", "large")),
+    plans: Sequence[Path] | None = None,
+    follows_previous: bool = False,
+    nested: bool = False,
+    accuracies: Sequence[float] | None = None,
+    macs: int = 20_000_000,
+    weight: float = 1.0,
+    number: int = 0,
+) -> ServedModel:
+    """A model with made-up figures: each choice takes twice the arithmetic of the one before it.
+
+    Unless `accuracies` gives them by plan, a plan's accuracy rises with its arithmetic, from 0.6 to 0.9.
+    """
+    named = tuple(tuple(choices) for choices in segments)
+    spec = ModelSpec(
         name=name,
-        source="made for a test",
-        batches=[1, 16],
-        concurrency=[1, 2],
-        latency_s={key: [[latency_s, latency_s], [latency_s, latency_s]] for key in keys},
-        energy_j={key: [1.0, 1.0] for key in keys},
-        instance_bytes=dict.fromkeys(places, instance_bytes),
-        load_s=dict.fromkeys(places, 0.001),
-        idle_w=10.0,
-        element_bytes=2,
+        inputs=(TensorSpec(name="x", datatype="FP32", shape=(256,)),),
+        outputs=(TensorSpec(name="y", datatype="FP32", shape=(10,)),),
+        segments=named,
+        plans=tuple(plans) if plans is not None else every_plan(named),
+        follows_previous=follows_previous,
+        nested=nested,
     )
+    figures = _toy_figures(spec, macs)
+    tree = PlanTree(spec.plans)
+    values = _toy_accuracies(spec, figures) if accuracies is None else accuracies
+    points = dict(zip(spec.plans, values, strict=True))
+    quality = QualityTable.from_points(tree, name="made for a test", points=points)
+    return ServedModel(spec, quality, figures, number=number, weight=weight)
+
+
+def _toy_figures(spec: ModelSpec, macs: int) -> ModelFigures:
+    def step(one: Step) -> StepFigures:
+        _, chosen, previous = one
+        wider_input = 1.0 + 0.25 * max(0, previous)
+        return StepFigures(int(macs * 2**chosen * wider_input), 10_000 * 2**chosen)
+
+    places = spec.places()
+    return ModelFigures(
+        steps={one: step(one) for one in spec.steps()},
+        weights={place: 100_000 * 2 ** place[1] for place in places},
+        output={place: 1000 * 2 ** place[1] for place in places},
+        workspace={place: 2000 * 2 ** place[1] for place in places},
+    )
+
+
+def _toy_accuracies(spec: ModelSpec, figures: ModelFigures) -> list[float]:
+    costs = [
+        sum(figures.steps[spec.step(plan[:length])].macs for length in range(1, len(plan) + 1))
+        for plan in spec.plans
+    ]
+    return [0.6 + 0.3 * (cost / max(costs)) ** 0.5 for cost in costs]
+
+
+def flat_profile(
+    *,
+    latency_s: float = 0.01,
+    instance_bytes: int = MEGABYTE,
+    name: str = "flat",
+    models: Sequence[ServedModel] = (MODEL,),
+) -> Profile:
+    """Every batch takes the same time, every instance the same memory."""
+    parts = []
+    for number, model in enumerate(models):
+        numbered = model.numbered(number)
+        keys = numbered.keys.values()
+        places = [(number, *place) for place in model.spec.places()]
+        parts.append(
+            Profile(
+                name=name,
+                source="made for a test",
+                batches=[1, 16],
+                concurrency=[1, 2],
+                latency_s={one: [[latency_s, latency_s], [latency_s, latency_s]] for one in keys},
+                energy_j={one: [1.0, 1.0] for one in keys},
+                instance_bytes=dict.fromkeys(places, instance_bytes),
+                load_s=dict.fromkeys(places, 0.001),
+                idle_w=10.0,
+                element_bytes=2,
+            )
+        )
+    return Profile.joined(parts)
 
 
 def device(name: str, tflops: float) -> Device:
@@ -46,14 +146,25 @@ def device(name: str, tflops: float) -> Device:
     )
 
 
-def small_cluster(speeds: tuple[float, ...] = (10.0, 10.0, 3.0), batch_limit: int = 8) -> Cluster:
-    profiles = {speed: modelled_profile(device(f"gpu-{speed:g}", speed), SLIM_RESNET) for speed in speeds}
+def small_cluster(
+    speeds: Sequence[float] = (10.0, 10.0, 3.0),
+    batch_limit: int = 8,
+    *,
+    models: Sequence[ServedModel] = (MODEL,),
+) -> Cluster:
+    """Servers of these speeds, in teraflops, on a fast network."""
+    numbered = [model.numbered(number) for number, model in enumerate(models)]
+    profiles = {
+        speed: Profile.joined(
+            [modelled_profile(device(f"gpu-{speed:g}", speed), model) for model in numbered]
+        )
+        for speed in speeds
+    }
     link = Link(bandwidth_bytes_per_s=500e6, latency_s=0.0005)
     return Cluster(
         names=[f"server-{number}" for number in range(len(speeds))],
         profiles=[profiles[speed] for speed in speeds],
-        network=SLIM_RESNET,
-        accuracy=load_accuracy("paper"),
+        models=numbered,
         links=[link] * len(speeds),
         gateway_link=link,
         batch_limit=batch_limit,
@@ -61,10 +172,13 @@ def small_cluster(speeds: tuple[float, ...] = (10.0, 10.0, 3.0), batch_limit: in
 
 
 def requests(
-    count: int, *, first: int = 0, widths: tuple[float, ...] = (), **asked: float
+    count: int, *, first: int = 0, widths: tuple[float, ...] = (), width: float | None = None, **asked: float
 ) -> tuple[Request, ...]:
+    """Requests with ids from `first` on that have passed these widths; `width` is the one they state."""
+    plan = NO_PLAN if width is None else MODEL.tree.index[path(width, width, width, width)]
+    values = {"plan": plan, "path": path(*widths), **asked}
     return tuple(
-        Request(id=first + number, arrival_s=0.0, widths=widths, **asked)  # type: ignore[arg-type]
+        Request(id=first + number, arrival_s=0.0, **values)  # type: ignore[arg-type]
         for number in range(count)
     )
 
@@ -80,6 +194,6 @@ def block(
     **asked: float,
 ) -> Block:
     """A block of `count` requests whose ids begin at 100 × its number."""
-    widths = () if previous is None else (previous,) * segment
-    members = requests(count, first=100 * number, widths=widths, **asked)
-    return block_of(number, onward(KEYS[segment, width, previous], ahead), members)
+    passed = () if previous is None else (previous,) * segment
+    members = requests(count, first=100 * number, widths=passed, **asked)
+    return block_of(number, onward(key(segment, width, previous), path(*ahead)), members)

@@ -3,7 +3,7 @@ import pytest
 from slimsched.kernel.errors import SlimError
 from slimsched.serving.domain.instance import TRANSITIONS, Instance, InstanceState, next_state
 
-INSTANCE = Instance(id=7, segment=2, width=0.5, memory_bytes=1)
+INSTANCE = Instance(id=7, segment=2, choice=1, memory_bytes=1)
 
 
 def test_an_instance_lives_from_loading_to_gone() -> None:
@@ -15,7 +15,7 @@ def test_an_instance_lives_from_loading_to_gone() -> None:
 
 def test_a_step_that_is_not_in_the_table_names_state_and_step() -> None:
     with pytest.raises(
-        SlimError, match=r"instance 7 \(segment 2 at 0.5\) is busy: it cannot take the step 'unload'"
+        SlimError, match=r"instance 7 \(segment 2 at choice 1\) is busy: it cannot take the step 'unload'"
     ):
         next_state(INSTANCE, InstanceState.BUSY, "unload")
 

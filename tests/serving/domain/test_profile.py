@@ -1,25 +1,22 @@
 import pytest
 
-from cluster import device, flat_profile
+from cluster import MODEL, choice, device, flat_profile, key
 from slimsched.kernel.errors import DataError
-from slimsched.models.slimresnet.shape import SLIM_RESNET
-from slimsched.serving.domain.key import KEYS
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.roofline import modelled_profile
 
-KEY = KEYS[1, 0.5, 0.25]
+KEY, KEYS = key(1, 0.5, 0.25), MODEL.keys.values()
 
 
 def sloped(**changes: object) -> Profile:
-    keys = KEYS.values()
     flat = flat_profile()
     values: dict[str, object] = {
         "name": "sloped",
         "source": "test",
         "batches": [1, 5],
         "concurrency": [1, 3],
-        "latency_s": {key: [[1.0, 3.0], [2.0, 6.0]] for key in keys},
-        "energy_j": {key: [1.0, 3.0] for key in keys},
+        "latency_s": {one: [[1.0, 3.0], [2.0, 6.0]] for one in KEYS},
+        "energy_j": {one: [1.0, 3.0] for one in KEYS},
         "instance_bytes": flat.instance_bytes,
         "load_s": flat.load_s,
         "idle_w": 1.0,
@@ -48,9 +45,10 @@ def test_work_is_the_best_throughput_over_batch_and_concurrency() -> None:
     [
         ({"batches": [2, 5]}, "batches must rise from 1"),
         ({"concurrency": [1, 1]}, "concurrency must rise from 1"),
-        ({"latency_s": {}}, "is missing; measure or model all 52 keys"),
-        ({"latency_s": {key: [[0.0, 1.0], [1.0, 1.0]] for key in KEYS.values()}}, "not above 0"),
-        ({"energy_j": {key: [-1.0, 1.0] for key in KEYS.values()}}, "none below 0"),
+        ({"latency_s": {}}, "latency_s and energy_j must name the same keys"),
+        ({"latency_s": {one: [[1.0, 1.0]] for one in KEYS}}, "needs 2 × 2 latencies"),
+        ({"latency_s": {one: [[0.0, 1.0], [1.0, 1.0]] for one in KEYS}}, "not above 0"),
+        ({"energy_j": {one: [-1.0, 1.0] for one in KEYS}}, "none below 0"),
         ({"idle_w": -5.0}, "idle_w is -5"),
     ],
 )
@@ -60,9 +58,9 @@ def test_an_impossible_profile_is_refused(changes: dict[str, object], says: str)
 
 
 def test_a_modelled_profile_is_faster_when_narrower_and_on_a_faster_device() -> None:
-    slow, fast = (modelled_profile(device("d", tflops), SLIM_RESNET) for tflops in (2.0, 10.0))
+    slow, fast = (modelled_profile(device("d", tflops), MODEL) for tflops in (2.0, 10.0))
     for segment in range(4):
-        narrow, wide = (KEYS[segment, width, 1.0 if segment else None] for width in (0.25, 1.0))
+        narrow, wide = (key(segment, width, 1.0 if segment else None) for width in (0.25, 1.0))
         assert slow.latency_s(narrow, 16) < slow.latency_s(wide, 16)
         assert fast.latency_s(wide, 16) < slow.latency_s(wide, 16)
-        assert fast.instance_bytes[segment, 0.25] < fast.instance_bytes[segment, 1.0]
+        assert fast.instance_bytes[0, segment, choice(0.25)] < fast.instance_bytes[0, segment, choice(1.0)]

@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from logs import entries
+from cluster import path
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.log import Log, LogWriter
 from slimsched.kernel.replay import replay
+from slimsched.models.slimresnet.spec import widths_of
 from slimsched.serving.domain.fault import Fault
 from slimsched.serving.execution.replay import machines_for, machines_of
 from slimsched.serving.execution.run_setting import RunSetting
@@ -25,12 +26,22 @@ from slimsched.serving.scheduling.commands import RunBatch
 PAPER = load_scenario("paper", accuracy="paper")
 
 
-def logged(path: Path, scenario: Scenario, router: str, seed: int) -> Path:
+def logged(at: Path, scenario: Scenario, router: str, seed: int) -> Path:
     raw = {**read_scenario("paper")[0], "accuracy": "paper"}
     header = RunSetting(scenario=raw, router=router, seed=seed).header()
-    with LogWriter(path, header) as log:
+    with LogWriter(at, header) as log:
         simulate(scenario, router, seed=seed, observers=[log])
-    return path
+    return at
+
+
+class Sends:
+    """An observer that keeps what the gateway sent."""
+
+    def __init__(self) -> None:
+        self.all: list[SendBlock] = []
+
+    def observe(self, now_s: float, machine: str, event: object, commands: list[object]) -> None:
+        self.all += [command for command in commands if isinstance(command, SendBlock)]
 
 
 FAULTS = (
@@ -48,17 +59,17 @@ def test_every_request_is_answered_once_though_a_server_dies_and_returns(router:
     assert (row.lost, row.duplicates, row.dropped, row.unfinished) == (0, 0, 0, 0)
 
 
-def test_a_stated_width_runs_through_on_one_server_and_survives_its_death(tmp_path: Path) -> None:
+def test_a_stated_width_runs_through_on_one_server_and_survives_its_death() -> None:
     scenario = PAPER.with_load(rate_per_s=1500.0, seconds=1.5).with_faults(FAULTS)
-    stated = replace(scenario, load=replace(scenario.load, width=0.5))
-    row = simulate(stated, "jsq", drain=True).summary
+    stated = replace(scenario, load=replace(scenario.load, plan="0.5"))
+    sends = Sends()
+    row = simulate(stated, "jsq", drain=True, observers=[sends]).summary  # type: ignore[list-item]
     assert row.completed == row.arrived > 2000
     assert (row.lost, row.duplicates, row.dropped, row.unfinished) == (0, 0, 0, 0)
-    assert row.accuracy_prior == pytest.approx(PAPER.cluster.accuracy.accuracy((0.5,) * 4))
-    log = entries(logged(tmp_path / "run.jsonl", stated, "jsq", 1))
-    sends = [c for entry in log for c in entry.commands if isinstance(c, SendBlock)]
-    assert {c.block.key.last_segment for c in sends} == {3}, "always to the end"
-    assert {c.block.key.widths for c in sends} <= {(0.5,) * n for n in range(1, 5)}
+    half = path(0.5, 0.5, 0.5, 0.5)
+    assert row.accuracy_prior == pytest.approx(PAPER.cluster.models[0].quality.accuracy(half))
+    assert {send.block.key.last_segment for send in sends.all} == {3}, "always to the end"
+    assert {send.block.key.choices for send in sends.all} <= {half[:length] for length in range(1, 5)}
 
 
 def test_the_same_seed_gives_the_same_log_byte_for_byte(tmp_path: Path) -> None:
@@ -72,20 +83,20 @@ def test_the_same_seed_gives_the_same_log_byte_for_byte(tmp_path: Path) -> None:
 def test_a_log_replayed_into_fresh_machines_gives_the_same_commands(router: str, tmp_path: Path) -> None:
     scenario = PAPER.with_load(rate_per_s=2000.0, seconds=1.2).with_faults(FAULTS)
     log = Log(logged(tmp_path / "run.jsonl", scenario, router, 1))
-    found = replay(log.entries(), machines_of(log.header))
+    compared = replay(log.entries(), machines_of(log.header))
     assert log.ending is not None
-    assert log.ending.entries == found.entries
-    assert found.difference is None
-    assert found.machines == 5, "gateway, three servers, and the second life of one"
-    assert found.entries > 1000
+    assert log.ending.entries == compared.entries
+    assert compared.difference is None
+    assert compared.machines == 5, "gateway, three servers, and the second life of one"
+    assert compared.entries > 1000
 
 
 def test_replay_shows_the_first_difference(tmp_path: Path) -> None:
     log = Log(logged(tmp_path / "run.jsonl", PAPER.with_load(seconds=0.2), "random", 1))
-    found = replay(log.entries(), machines_for(PAPER, "random", 2))  # another seed: other dice
-    assert found.difference is not None
-    assert found.difference.machine == "gateway"
-    assert found.difference.logged != found.difference.replayed
+    compared = replay(log.entries(), machines_for(PAPER, "random", 2))  # another seed: other dice
+    assert compared.difference is not None
+    assert compared.difference.machine == "gateway"
+    assert compared.difference.logged != compared.difference.replayed
 
 
 def test_segments_of_one_request_may_run_on_different_servers_and_activations_cross_the_network() -> None:
@@ -95,7 +106,7 @@ def test_segments_of_one_request_may_run_on_different_servers_and_activations_cr
 
 
 def test_no_router_beats_the_fluid_bound() -> None:
-    rate = 1.3 * capacity_per_s(PAPER.cluster, (1.0,) * 4)
+    rate = 1.3 * capacity_per_s(PAPER.cluster, path(1.0, 1.0, 1.0, 1.0))
     scenario = PAPER.with_load(rate_per_s=rate, seconds=3.0)
     bound = fluid_optimum(PAPER.cluster, rate).accuracy
     for router in ("sed", "drift-plus-penalty", "lp"):
@@ -132,7 +143,8 @@ class Widths:
         self.seen: set[float] = set()
 
     def observe(self, now_s: float, machine: str, event: object, commands: list[object]) -> None:
-        self.seen |= {command.batch.key.width for command in commands if isinstance(command, RunBatch)}
+        ran = [command.batch.key for command in commands if isinstance(command, RunBatch)]
+        self.seen |= {width for key in ran for width in widths_of(key.choices)}
 
 
 def test_observers_see_everything_and_change_nothing() -> None:

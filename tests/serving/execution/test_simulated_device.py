@@ -1,8 +1,7 @@
 import pytest
 
-from cluster import block, flat_profile
+from cluster import MODEL, block, flat_profile, key
 from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.key import KEYS
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.service_cost import ServiceCost
 from slimsched.serving.execution.simulated.device import SimulatedDevice
@@ -16,8 +15,8 @@ def shared_profile() -> Profile:
         source="test",
         batches=[1],
         concurrency=[1, 2],
-        latency_s={key: [[1.0], [1.5]] for key in KEYS.values()},
-        energy_j={key: [6.0] for key in KEYS.values()},
+        latency_s={one: [[1.0], [1.5]] for one in MODEL.keys.values()},
+        energy_j={one: [6.0] for one in MODEL.keys.values()},
         instance_bytes=flat.instance_bytes,
         load_s=flat.load_s,
         idle_w=10.0,
@@ -26,7 +25,7 @@ def shared_profile() -> Profile:
 
 
 def batch(number: int) -> Batch:
-    return Batch(id=number, key=KEYS[0, 0.5, None], instance=number, blocks=(block(number, 1),), size=1)
+    return Batch(id=number, key=key(0, 0.5), instance=number, blocks=(block(number, 1),), size=1)
 
 
 def test_a_batch_alone_takes_the_profiles_time() -> None:
@@ -47,7 +46,7 @@ def test_batches_slow_each_other_only_while_they_overlap() -> None:
     assert device.finish(1.75)[0].id == 2
 
 
-def test_batches_beyond_the_lanes_that_were_profiled_wait_their_turn() -> None:
+def test_batches_beyond_those_profiled_together_wait_their_turn() -> None:
     device = SimulatedDevice(shared_profile())
     for number in range(3):
         device.start(batch(number), 0.0)

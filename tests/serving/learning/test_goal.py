@@ -2,22 +2,24 @@
 
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
+from pathlib import Path as FilePath
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from tests.cluster import small_cluster
 
+from cluster import MODEL, path, small_cluster
 from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
-from slimsched.models.slimresnet.width import WIDTH_TUPLES, WIDTHS
-from slimsched.serving.domain.key import KEYS
+from slimsched.models.slimresnet.spec import widths_of
+from slimsched.models.slimresnet.width import WIDTHS
+from slimsched.models.spec import START, Path
+from slimsched.serving.domain.key import Key
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.comparison import Compared
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.learning.experiments import FRONT, front_accuracy
 from slimsched.serving.learning.goal_training import GoalTraining, from_vector, to_vector, train_goal
-from slimsched.serving.routing.cost_to_go import ROW, CostToGo
+from slimsched.serving.routing.cost_to_go import CostToGo
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.guard import GuardedRouter
 from slimsched.serving.routing.observation import Observation
@@ -31,28 +33,32 @@ def run(router: str, **load: float):  # type: ignore[no-untyped-def]
     return simulate(PAPER.with_load(**load), router).summary  # type: ignore[arg-type]
 
 
+def width(key: Key) -> float:
+    return WIDTHS[key.choice]
+
+
 def test_cost_to_go_is_the_best_over_all_ways_to_go_on() -> None:
-    cluster = small_cluster((4.0,))
-    work = {key: 0.01 * (1 + key.segment) * key.width for key in KEYS.values()}
-    value, rest = CostToGo(cluster.accuracy, [work], [work]).at(2.0, 0.5, 0.0)
-    so_far = (0.5, 0.25)
+    work = {key: 0.01 * (1 + key.segment) * width(key) for key in MODEL.keys.values()}
+    value, rest = CostToGo(MODEL, [work], [work]).at(2.0, 0.5, 0.0)
+    so_far = path(0.5, 0.25)
     worth = {}
-    for onward in product(WIDTHS, repeat=2):
-        cost = sum(work[KEYS[2 + n, w, (0.25, *onward)[n]]] for n, w in enumerate(onward))
-        worth[onward] = (cluster.accuracy.accuracy((*so_far, *onward)) - 2.5 * cost, cost)
+    for onward in product(range(len(WIDTHS)), repeat=2):
+        plan = (*so_far, *onward)
+        cost = sum(work[leg] for leg in MODEL.legs(plan)[2:])
+        worth[onward] = (MODEL.quality.accuracy(plan) - 2.5 * cost, cost)
     best = max(worth.values())
-    assert value[ROW[so_far], 0] == pytest.approx(best[0])
-    assert rest[ROW[so_far], 0] == pytest.approx(best[1])
+    row = MODEL.tree.row[so_far]
+    assert value[row, 0] == pytest.approx(best[0])
+    assert rest[row, 0] == pytest.approx(best[1])
 
 
-def test_a_floor_leaves_only_tuples_that_reach_it() -> None:
-    cluster = small_cluster((4.0,))
-    work = {key: key.width for key in KEYS.values()}
-    table = CostToGo(cluster.accuracy, [work], [work])
+def test_a_floor_leaves_only_plans_that_reach_it() -> None:
+    work = {key: width(key) for key in MODEL.keys.values()}
+    table = CostToGo(MODEL, [work], [work])
     free, floored = table.at(5.0, 0.0, 0.0)[1][0, 0], table.at(5.0, 0.0, 0.755)[1][0, 0]
-    reaching = [t for t in WIDTH_TUPLES if cluster.accuracy.accuracy(t) >= 0.755]
+    reaching = [plan for plan in MODEL.tree.plans if MODEL.quality.accuracy(plan) >= 0.755]
     assert free == 4 * 0.25
-    assert floored == min(sum(t) for t in reaching)
+    assert floored == min(sum(widths_of(plan)) for plan in reaching)
 
 
 def test_at_an_easy_load_everything_is_served_wide() -> None:
@@ -74,11 +80,11 @@ def test_a_limit_on_the_99th_percentile_is_kept_and_room_below_it_is_used() -> N
     assert loose.accuracy > tight.accuracy
 
 
-def test_gains_from_a_training_run_are_used_and_a_file_without_any_is_refused(tmp_path: Path) -> None:
+def test_gains_from_a_training_run_are_used_and_a_file_without_any_is_refused(tmp_path: FilePath) -> None:
     (tmp_path / "gains.json").write_text('{"parameters": {"wait": 0.05}}')
     made = make_router(f"goal:gains={tmp_path}/gains.json", PAPER.cluster, 0)
     assert isinstance(made, GuardedRouter)
-    assert made.router.learned == GoalParameters(wait=0.05)
+    assert made.router.gains == GoalParameters(wait=0.05)
     with pytest.raises(DataError, match="slim router train goal"):
         make_router(f"goal:gains={tmp_path}/none.json", PAPER.cluster, 0)
 
@@ -110,14 +116,14 @@ def test_a_request_can_ask_for_its_own_accuracy() -> None:
     made = make_router("goal", PAPER.cluster, 0)
     seen = Observation(3)
     seen.count, seen.arrival_rate_per_s, seen.min_accuracy = 16, 40_000.0, 0.764
-    widths: tuple[float, ...] = ()
+    taken: Path = ()
     for segment in range(4):
-        seen.segment, seen.previous, seen.widths = segment, widths[-1] if widths else None, widths
-        seen.source = 0 if widths else -1
+        seen.segment, seen.previous, seen.path = segment, taken[-1] if taken else START, taken
+        seen.source = 0 if taken else -1
         route = made.route(seen)
         assert route is not None
-        widths = (*widths, route.width)
-    assert PAPER.cluster.accuracy.accuracy(widths) >= 0.764
+        taken = (*taken, route.choice)
+    assert MODEL.quality.accuracy(taken) >= 0.764
 
 
 @pytest.mark.parametrize("servers", [1, 2, 12, 64])
@@ -181,7 +187,7 @@ def test_in_shadow_mode_the_fallback_decides_and_the_log_says_what_goal_would_do
     other = made.fallback.route(seen)
     assert route is not None
     assert other is not None
-    assert (route.server, route.width) == (other.server, other.width)
+    assert (route.server, route.choice) == (other.server, other.choice)
     assert route.reason.startswith("shadow: goal would take server")
     assert sum(made.counts.values()) == 1
 

@@ -7,8 +7,8 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from tests.cluster import small_cluster
 
+from cluster import small_cluster
 from slimsched.kernel.errors import ConfigError, DataError
 from slimsched.kernel.policy_file import read_policy, write_policy
 from slimsched.kernel.ppo import advantages, log_probability, losses
@@ -94,7 +94,7 @@ def test_numpy_inference_gives_the_likelihood_torch_gives() -> None:
     seen = Observation(3)
     seen.fifo, seen.utilization[:] = 40, (0.2, 0.5, 0.9)
     for _ in range(20):
-        assert router.route(seen).width in WIDTHS
+        assert router.route(seen).choice in range(len(WIDTHS))
     states = torch.tensor(np.array([d.state for d in router.decisions]), dtype=torch.float32)
     actions = torch.tensor([d.action for d in router.decisions])
     with torch.no_grad():

@@ -2,17 +2,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster import requests
+from slimsched.models.spec import START
+from slimsched.serving.domain.request import NO_PLAN
 from slimsched.serving.routing.fifo import Fifo, Place
 
 places = st.tuples(
-    st.integers(0, 3), st.sampled_from([None, 0.25, 1.0]), st.integers(-1, 2), st.sampled_from([0.0, 0.5])
+    st.integers(0, 3),
+    st.sampled_from([START, 0, 3]),
+    st.integers(-1, 2),
+    st.sampled_from([NO_PLAN, 7]),
+    st.integers(0, 1),
 )
 
 
 def test_the_head_is_the_oldest_and_takes_all_of_its_place() -> None:
     fifo = Fifo()
-    here: Place = (0, None, -1, 0.0)
-    there: Place = (1, 0.5, 2, 0.0)
+    here: Place = (0, START, -1, NO_PLAN, 0)
+    there: Place = (1, 1, 2, NO_PLAN, 0)
     fifo.push(here, requests(2))
     fifo.push(there, requests(1, first=10))
     fifo.push(here, requests(2, first=20))

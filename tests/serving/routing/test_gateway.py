@@ -2,8 +2,9 @@
 
 import pytest
 
-from cluster import requests, small_cluster
+from cluster import MODEL, choice, path, requests, small_cluster, widths
 from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.models.slimresnet.spec import widths_of
 from slimsched.serving.domain.block import Block, block_of
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.drop_reason import DropReason
@@ -33,7 +34,7 @@ class Obedient:
     def route(self, seen: Observation) -> Route | None:
         if self.server is None or not seen.alive[self.server]:
             return None
-        return Route(self.server, self.width, self.group, "told so", self.ahead)
+        return Route(self.server, choice(self.width), self.group, "told so", path(*self.ahead))
 
 
 class Front:
@@ -54,7 +55,8 @@ class Front:
     def finish(
         self, *blocks: Block, server: int = 0, width: float = 0.5, ahead: tuple[float, ...] = ()
     ) -> list[Command]:
-        return self.tell(SegmentFinished(server=server, width=width, ahead=ahead, blocks=blocks))
+        done = SegmentFinished(server=server, choice=choice(width), ahead=path(*ahead), blocks=blocks)
+        return self.tell(done)
 
 
 def sent(commands: list[Command]) -> list[SendBlock]:
@@ -85,7 +87,7 @@ def test_four_segments_later_a_request_is_answered_with_the_widths_it_ran_at() -
     assert out.source == 0, "the activation lies where the segment before ran"
     (answer,) = front.finish(out.block, width=1.0)
     assert isinstance(answer, Answer)
-    assert answer.requests[0].widths == (0.25, 0.5, 0.75, 1.0)
+    assert answer.requests[0].path == path(0.25, 0.5, 0.75, 1.0)
     assert front.gateway.in_system == 0
 
 
@@ -106,7 +108,7 @@ def test_what_a_dead_server_held_begins_again_from_the_image_before_all_others()
     (again,) = sent(front.tell(ServerDown(server=0)))
     assert again.server == 1
     assert again.source == -1
-    assert [(r.id, r.widths) for r in again.block.requests] == [(0, ()), (1, ())]
+    assert [(r.id, r.path) for r in again.block.requests] == [(0, ()), (1, ())]
     assert second.block.id != again.block.id
 
 
@@ -191,7 +193,7 @@ def test_requests_of_different_places_never_share_a_block() -> None:
     front.finish(two.block, server=1, width=0.25)
     front.router.server = 2
     out = sent(front.tell(Wake()))
-    assert [(c.source, c.block.key.previous) for c in out] == [(0, 0.5), (1, 0.25)]
+    assert [(c.source, c.block.key.previous) for c in out] == [(0, choice(0.5)), (1, choice(0.25))]
 
 
 def test_the_observation_counts_what_is_out() -> None:
@@ -210,20 +212,20 @@ def test_the_observation_counts_what_is_out() -> None:
 def test_a_width_that_was_asked_for_is_served_whatever_the_router_says() -> None:
     front = Front()
     blocks = sent(front.tell(RequestsArrived(requests=(*requests(1), *requests(2, first=5, width=1.0)))))
-    assert sorted((c.block.key.width, len(c.block.requests)) for c in blocks) == [(0.5, 1), (1.0, 2)]
+    assert sorted((widths(c.block.key)[0], len(c.block.requests)) for c in blocks) == [(0.5, 1), (1.0, 2)]
 
 
 def test_a_block_of_one_stated_width_goes_through_all_segments_without_asking_again() -> None:
     front = Front(Obedient(width=0.5))
     (out,) = sent(front.tell(RequestsArrived(requests=requests(2, width=1.0))))
-    assert (out.block.key.segment, out.block.key.widths) == (0, (1.0,) * 4)
+    assert (out.block.key.segment, widths(out.block.key)) == (0, (1.0,) * 4)
     backlog_s = front.gateway.seen.backlog_s[0]
     assert backlog_s == pytest.approx(
         2 * sum(front.gateway.cluster.work_s[leg][0] for leg in out.block.key.legs)
     )
     (answer,) = front.finish(out.block, width=1.0, ahead=(1.0,) * 3)
     assert isinstance(answer, Answer)
-    assert [request.widths for request in answer.requests] == [(1.0,) * 4] * 2
+    assert [widths_of(request.path) for request in answer.requests] == [(1.0,) * 4] * 2
     assert front.gateway.seen.backlog_s[0] == 0.0 < backlog_s
 
 
@@ -238,36 +240,35 @@ def test_a_server_that_dies_half_way_through_costs_no_request() -> None:
 def test_a_router_may_plan_some_segments_ahead_and_is_asked_again_after_them() -> None:
     front = Front(Obedient(width=0.5, ahead=(0.25,)))
     (out,) = sent(front.arrive(2))
-    assert out.block.key.widths == (0.5, 0.25)
+    assert widths(out.block.key) == (0.5, 0.25)
     front.router.ahead = ()
     (on,) = sent(front.finish(out.block, width=0.5, ahead=(0.25,)))
-    assert (on.block.key.segment, on.block.key.previous) == (2, 0.25)
-    assert [request.widths for request in on.block.requests] == [(0.5, 0.25)] * 2
+    assert (on.block.key.segment, on.block.key.previous) == (2, choice(0.25))
+    assert [request.path for request in on.block.requests] == [path(0.5, 0.25)] * 2
 
 
 def test_what_a_server_left_of_a_plan_is_sent_out_again() -> None:
     front = Front(Obedient(width=0.5))
     (out,) = sent(front.tell(RequestsArrived(requests=requests(2, width=1.0))))
     (rest,) = sent(front.finish(out.block, width=1.0, ahead=(1.0,)))
-    assert (rest.block.key.segment, rest.block.key.widths) == (2, (1.0, 1.0))
+    assert (rest.block.key.segment, widths(rest.block.key)) == (2, (1.0, 1.0))
 
 
 def test_an_accuracy_floor_lifts_the_width_where_it_could_not_be_reached_any_more() -> None:
     front = Front(Obedient(width=0.25))
     (out,) = sent(front.arrive(1, min_accuracy=0.76))
-    accuracy = front.gateway.cluster.accuracy
-    widths: tuple[float, ...] = ()
+    passed: tuple[int, ...] = ()
     for _ in range(3):
-        widths = (*widths, out.block.key.width)
-        assert accuracy.best_reachable(widths) >= 0.76
-        (out,) = sent(front.finish(out.block, width=out.block.key.width))
-    assert accuracy.accuracy((*widths, out.block.key.width)) >= 0.76
+        passed = (*passed, out.block.key.choice)
+        assert MODEL.quality.best_reachable(passed) >= 0.76
+        (out,) = sent(front.finish(out.block, width=widths(out.block.key)[0]))
+    assert MODEL.quality.accuracy((*passed, out.block.key.choice)) >= 0.76
 
 
 def test_an_energy_ceiling_lowers_the_width() -> None:
-    free = sent(Front(Obedient(width=1.0)).arrive(1))[0].block.key.width
-    frugal = sent(Front(Obedient(width=1.0)).arrive(1, max_energy_j=0.001))[0].block.key.width
-    assert (free, frugal) == (1.0, 0.25)
+    (free,) = sent(Front(Obedient(width=1.0)).arrive(1))
+    (frugal,) = sent(Front(Obedient(width=1.0)).arrive(1, max_energy_j=0.001))
+    assert (widths(free.block.key), widths(frugal.block.key)) == ((1.0,), (0.25,))
 
 
 def test_cancelled_requests_are_dropped_when_next_seen_and_cost_no_more() -> None:

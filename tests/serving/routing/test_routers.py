@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster import small_cluster
+from cluster import MODEL, choice, path, small_cluster
 from slimsched.kernel.errors import ConfigError, UnknownNameError
-from slimsched.models.width import WIDTHS
+from slimsched.models.slimresnet.width import WIDTHS
+from slimsched.models.spec import START
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
@@ -43,15 +44,15 @@ def observations(count: int, servers: int = len(CLUSTER)) -> list[Observation]:
         seen = Observation(servers)
         seen.now_s = number * 0.01
         seen.segment = int(rng.integers(4))
-        seen.widths = tuple(rng.choice(WIDTHS, size=seen.segment).tolist())
-        seen.previous = seen.widths[-1] if seen.widths else None
+        seen.path = path(*rng.choice(WIDTHS, size=seen.segment).tolist())
+        seen.previous = seen.path[-1] if seen.path else START
         for server in rng.permutation(servers)[: int(rng.integers(servers))]:
             seen.set_alive(int(server), False)
         seen.source = int(rng.choice(seen.alive_ids)) if seen.segment else -1
         seen.count = int(rng.integers(1, 40))
         seen.deadline_s = seen.now_s + float(rng.choice([-0.1, 0.05, 0.5, 5.0]))
         seen.fifo = seen.count + int(rng.integers(100))
-        seen.arrival_rate_per_s = float(rng.uniform(0, 5000))
+        seen.arrival_rate_per_s = seen.model_rates_per_s[0] = float(rng.uniform(0, 5000))
         seen.outstanding[:] = rng.integers(0, 50, size=servers)
         seen.backlog_s[:] = rng.uniform(0, 0.5, size=servers)
         states.append(seen)
@@ -66,7 +67,7 @@ def test_a_route_names_a_living_server_a_known_width_and_a_group(spec: str) -> N
         route = router.route(seen)
         if route is not None:
             assert route.server in seen.alive_ids
-            assert route.width in WIDTHS
+            assert route.choice in range(len(WIDTHS))
             assert route.group >= 1
             assert route.reason
 
@@ -102,18 +103,18 @@ def test_with_nothing_to_do_and_time_enough_full_width_is_served(name: str) -> N
     seen.count, seen.deadline_s, seen.arrival_rate_per_s = 1, 10.0, 1.0
     route = make_router(name, CLUSTER, seed=0).route(seen)
     assert route is not None
-    assert route.width == 1.0
+    assert route.choice == choice(1.0)
 
 
 def test_drift_plus_penalty_pays_only_for_widths_that_buy_accuracy() -> None:
     seen = Observation(len(CLUSTER))
     seen.count, seen.segment, seen.source = 1, 3, 0
-    seen.widths, seen.previous = (0.25, 0.25, 0.25), 0.25
+    seen.path, seen.previous = path(0.25, 0.25, 0.25), choice(0.25)
     router = make_router("drift-plus-penalty", CLUSTER, seed=0)
-    best = max(WIDTHS, key=lambda width: CLUSTER.accuracy.accuracy((*seen.widths, width)))
+    best = max(range(len(WIDTHS)), key=lambda wide: MODEL.quality.accuracy((*seen.path, wide)))
     route = router.route(seen)
     assert route is not None
-    assert route.width == best == 1.0
+    assert route.choice == best == choice(1.0)
 
 
 @pytest.mark.parametrize("name", ["sed", "speed-jsq", "slackfit", "lp", "drift-plus-penalty"])
@@ -133,7 +134,7 @@ def test_under_pressure_widths_get_narrower(name: str) -> None:
     seen.outstanding[:], seen.backlog_s[:] = 500, 5.0
     route = make_router(name, CLUSTER, seed=0).route(seen)
     assert route is not None
-    assert route.width == 0.25
+    assert route.choice == choice(0.25)
 
 
 def test_options_follow_the_name() -> None:

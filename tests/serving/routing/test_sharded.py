@@ -20,7 +20,7 @@ class LeastBacklog:
     def route(self, seen: Observation) -> Route:
         assert len(seen.backlog_s) == self.servers == 4
         alive = seen.alive_ids
-        return Route(alive[int(np.argmin(seen.backlog_s[alive]))], 0.5, 4, f"input at {seen.source}")
+        return Route(alive[int(np.argmin(seen.backlog_s[alive]))], 1, 4, f"input at {seen.source}")
 
 
 def sharded() -> tuple[ShardedRouter, Observation]:

@@ -1,9 +1,8 @@
 """Algorithm 1, line by line: events in, commands out."""
 
-from cluster import MEGABYTE, block, flat_profile
+from cluster import MEGABYTE, MODEL, block, choice, flat_profile, key, widths
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.serving.domain.cancellation import RequestsCancelled
-from slimsched.serving.domain.key import KEYS
 from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
 from slimsched.serving.scheduling.events import (
     BatchFinished,
@@ -22,7 +21,8 @@ class Server:
 
     def __init__(self, **options: object) -> None:
         values: dict[str, object] = {"batch_limit": 4, "scale_trigger": 100, **options}
-        self.scheduler = GreedyScheduler(SchedulerOptions(**values), flat_profile())  # type: ignore[arg-type]
+        chosen = SchedulerOptions(**values)  # type: ignore[arg-type]
+        self.scheduler = GreedyScheduler(chosen, flat_profile(), [MODEL])
 
     def tell(self, event: object, now_s: float = 0.0) -> list[Command]:
         commands = self.scheduler.handle(event, now_s=now_s)  # type: ignore[arg-type]
@@ -54,10 +54,10 @@ def test_a_key_that_nothing_fits_gets_an_instance_and_then_runs() -> None:
     server = Server()
     (load,) = server.arrive(1, 3)
     assert isinstance(load, LoadInstance)
-    assert (load.instance.segment, load.instance.width) == (0, 0.5)
+    assert (load.instance.segment, load.instance.choice) == (0, choice(0.5))
     (run,) = ran(server.tell(InstanceLoaded(instance=load.instance.id)))
     assert run.batch.size == 3
-    assert run.batch.key == KEYS[0, 0.5, None]
+    assert run.batch.key == key(0, 0.5)
     assert run.why == "all that waited"
 
 
@@ -90,7 +90,7 @@ def test_an_instance_wider_than_asked_runs_the_width_asked_for_by_slicing() -> N
     wide = server.load(1.0)
     (run,) = ran(server.arrive(1, 1, width=0.5))
     assert run.batch.instance == wide
-    assert run.batch.key.width == 0.5
+    assert widths(run.batch.key) == (0.5,)
 
 
 def test_among_free_instances_the_narrowest_that_fits_wins() -> None:
@@ -98,14 +98,14 @@ def test_among_free_instances_the_narrowest_that_fits_wins() -> None:
     for number, width in enumerate((0.25, 0.5, 0.75, 1.0), start=90):  # narrow first: none fits the next
         server.load(width, number=number)
     (run,) = ran(server.arrive(1, 1, width=0.5))
-    assert server.scheduler.fleet.step(run.batch.instance, "finished", 0.0).width == 0.5
+    assert server.scheduler.fleet.step(run.batch.instance, "finished", 0.0).choice == choice(0.5)
 
 
 def test_an_instance_wider_than_asked_can_be_told_to_run_at_its_own_width() -> None:
     server = Server(wider_instance="full")
     server.load(1.0)
     (run,) = ran(server.arrive(1, 1, width=0.5))
-    assert run.batch.key.width == 1.0
+    assert widths(run.batch.key) == (1.0,)
 
 
 def test_in_fifo_a_head_that_cannot_run_holds_up_everything_behind_it() -> None:
@@ -154,7 +154,7 @@ def test_busy_instances_are_joined_by_more_only_past_the_trigger_and_up_to_the_c
     server.load(0.5)
     server.arrive(1, 4)
     assert server.arrive(2, 5) == []
-    assert "below the scale trigger 6" in server.scheduler.explain()[KEYS[0, 0.5, None]]
+    assert "below the scale trigger 6" in server.scheduler.explain()[key(0, 0.5)]
     loads = server.arrive(3, 20)
     assert [type(command) for command in loads] == [LoadInstance, LoadInstance]
     assert server.arrive(4, 20) == [], "what is loading is waited for"
@@ -166,7 +166,7 @@ def test_no_instance_is_loaded_past_the_vram_cap() -> None:
     server.arrive(1, 1)
     assert server.arrive(2, 1, width=1.0) == []
     assert server.scheduler.explain() == {
-        KEYS[0, 1.0, None]: "VRAM: 1000000 bytes in use, 1000000 more would pass the cap 1000000"
+        key(0, 1.0): "VRAM: 1000000 bytes in use, 1000000 more would pass the cap 1000000"
     }
 
 
@@ -176,14 +176,14 @@ def test_reclaim_unloads_the_longest_idle_instance_when_vram_blocks_the_head() -
     assert server.arrive(1, 1, width=1.0) == [UnloadInstance(instance=idle)]
     (load,) = server.tell(InstanceUnloaded(instance=idle))
     assert isinstance(load, LoadInstance)
-    assert load.instance.width == 1.0
+    assert load.instance.choice == choice(1.0)
 
 
 def test_no_instance_is_loaded_while_utilization_is_at_the_block() -> None:
     server = Server(utilization_block=0.9)
     server.tell(TelemetrySampled(utilization=0.9, power_w=100.0, vram_bytes=0))
     assert server.arrive(1, 1) == []
-    assert "utilization 90% is not below the block 90%" in server.scheduler.explain()[KEYS[0, 0.5, None]]
+    assert "utilization 90% is not below the block 90%" in server.scheduler.explain()[key(0, 0.5)]
     (load,) = server.tell(TelemetrySampled(utilization=0.89, power_w=100.0, vram_bytes=0))
     assert isinstance(load, LoadInstance)
 
@@ -221,7 +221,7 @@ def test_upward_merge_fills_a_batch_with_narrower_requests_of_the_same_segment()
     server.arrive(4, 1, width=0.5)
     server.arrive(5, 1, width=1.0)
     (run,) = ran(server.finish(instance))
-    assert run.batch.key.width == 0.75
+    assert widths(run.batch.key) == (0.75,)
     assert [b.id for b in run.batch.blocks] == [2, 4, 3], "widest riders first, none wider than the batch"
 
 
@@ -236,28 +236,28 @@ def test_early_drop_gives_up_what_can_no_longer_be_in_time_and_says_why() -> Non
 
 
 def test_resident_widths_are_loaded_at_the_start_and_stay() -> None:
-    server = Server(resident=(1.0,), idle_unload_s=1.0)
+    server = Server(resident=("1.0",), idle_unload_s=1.0)
     loads = server.tell(Started())
-    assert [(c.instance.segment, c.instance.width) for c in loads if isinstance(c, LoadInstance)] == [
-        (segment, 1.0) for segment in range(4)
+    assert [(c.instance.segment, c.instance.choice) for c in loads if isinstance(c, LoadInstance)] == [
+        (segment, choice(1.0)) for segment in range(4)
     ]
     for load in loads:
         assert isinstance(load, LoadInstance)
         server.tell(InstanceLoaded(instance=load.instance.id))
     (run,) = ran(server.arrive(1, 2, width=0.25))
-    assert run.batch.key.width == 0.25
+    assert widths(run.batch.key) == (0.25,)
     server.finish(run.batch.instance)
     assert server.tell(Wake(), now_s=100.0) == []
     assert len(server.scheduler.fleet) == 4
 
 
 def test_a_key_that_goes_on_holds_an_instance_of_every_segment_until_the_batch_is_done() -> None:
-    server = Server(resident=(0.5,))
+    server = Server(resident=("0.5",))
     for load in server.tell(Started()):
         assert isinstance(load, LoadInstance)
         server.tell(InstanceLoaded(instance=load.instance.id))
     (run,) = ran(server.arrive(1, 3, ahead=(0.5, 0.25, 0.5)))
-    assert run.batch.key.widths == (0.5, 0.5, 0.25, 0.5)
+    assert widths(run.batch.key) == (0.5, 0.5, 0.25, 0.5)
     assert len({run.batch.instance, *run.batch.also}) == 4
     assert not ran(server.arrive(2, 1, segment=3, previous=0.5)), "the last segment's instance is taken too"
     (after,) = ran(server.finish(run.batch.instance))
@@ -268,7 +268,7 @@ def test_a_key_that_goes_on_runs_as_far_as_instances_are_free() -> None:
     server = Server()
     first, second = server.load(0.5), server.load(0.5, segment=1, number=91)
     (run,) = ran(server.arrive(1, 2, ahead=(0.5, 0.5, 0.5)))
-    assert run.batch.key.widths == (0.5, 0.5)
+    assert widths(run.batch.key) == (0.5, 0.5)
     assert (run.batch.instance, run.batch.also) == (first, (second,))
 
 
@@ -283,7 +283,7 @@ def test_requests_that_go_on_differently_share_no_batch() -> None:
 
 
 def test_a_batch_takes_in_about_what_it_can_run_in_its_time() -> None:
-    longest_s = flat_profile().latency_s(KEYS[0, 0.5, None], 21)
+    longest_s = flat_profile().latency_s(key(0, 0.5), 21)
     server = Server(batch_limit=64, batch_limit_s=longest_s)
     instance = server.load(0.5)
     (run,) = ran(server.arrive(1, 32))

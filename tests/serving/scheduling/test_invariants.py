@@ -6,18 +6,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from cluster import MEGABYTE, flat_profile
+from cluster import MEGABYTE, MODEL, flat_profile, toy_model
 from slimsched.kernel.timeline import Timeline
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block, block_of
 from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import KEYS
+from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.request import Request
 from slimsched.serving.execution.simulated.server import SimulatedServer
 from slimsched.serving.routing.events import SegmentFinished
 from slimsched.serving.scheduling.commands import LoadInstance, RunBatch, UnloadInstance
 from slimsched.serving.scheduling.events import BatchFinished, InstanceLoaded, InstanceUnloaded
 from slimsched.serving.scheduling.options import SchedulerOptions
+
+FAMILY = toy_model("family", segments=[("s", "m", "l")]).numbered(1)
+EXITS = toy_model(
+    "exits", segments=[("exit", "on"), ("exit", "on"), ("a", "b")], plans=[(0,), (1, 0), (1, 1, 0), (1, 1, 1)]
+).numbered(2)
+MODELS = [MODEL, FAMILY, EXITS]
+"""Nested and following the choice before, neither with one segment, neither with plans that end early."""
+
+KEYS = [key for model in MODELS for key in model.keys.values()]
 
 options = st.builds(
     SchedulerOptions,
@@ -36,7 +45,7 @@ options = st.builds(
 arrivals = st.lists(
     st.tuples(
         st.floats(0.0, 0.5),
-        st.sampled_from(sorted(KEYS.values(), key=str)),
+        st.sampled_from(KEYS),
         st.integers(1, 9),
         st.floats(0.01, 2.0),
         st.integers(0, 2),
@@ -74,17 +83,20 @@ class Watch:
 
     def check(self, batch: Batch) -> None:
         assert batch.size == sum(len(block.requests) for block in batch.blocks) <= self.options.batch_limit
-        assert len({(block.key.segment, block.key.previous) for block in batch.blocks}) == 1
-        asked = max(block.key.width for block in batch.blocks)
+        keys = [block.key for block in batch.blocks]
+        assert len({(key.model, key.segment, key.previous) for key in keys}) == 1
+        asked = max(key.choice for key in keys)
         if not self.options.merge_upward:
-            assert {block.key.width for block in batch.blocks} == {asked}
-        fits = [
-            self.instances[n].width
-            for n in self.free
-            if self.instances[n].segment == batch.key.segment and self.instances[n].width >= asked
-        ]
-        assert self.instances[batch.instance].width == min(fits)
-        assert batch.key.width == (asked if self.options.wider_instance == "slice" else min(fits))
+            assert {key.choice for key in keys} == {asked}
+        fits = [self.instances[n].choice for n in self.free if self.fits(self.instances[n], keys[0], asked)]
+        assert self.instances[batch.instance].choice == min(fits)
+        assert batch.key.choice == (asked if self.options.wider_instance == "slice" else min(fits))
+
+    def fits(self, instance: Instance, key: Key, asked: int) -> bool:
+        """Only in a nested model does an instance of a wider choice stand in."""
+        same_segment = (instance.model, instance.segment) == (key.model, key.segment)
+        wide_enough = instance.choice >= asked if MODELS[key.model].spec.nested else instance.choice == asked
+        return same_segment and wide_enough
 
 
 class Gateway:
@@ -107,13 +119,14 @@ class Gateway:
 @settings(max_examples=200, deadline=None)
 @given(options, arrivals)
 def test_every_request_comes_back_exactly_once_and_no_rule_is_broken(
-    scheduler: SchedulerOptions, blocks: list[tuple[float, object, int, float, int]]
+    scheduler: SchedulerOptions, blocks: list[tuple[float, Key, int, float, int]]
 ) -> None:
     timeline, gateway, watch = Timeline(), Gateway(), Watch(scheduler)
     server = SimulatedServer(
         index=0,
         name="server-0",
-        profile=flat_profile(latency_s=0.003),
+        profile=flat_profile(latency_s=0.003, models=MODELS),
+        models=MODELS,
         options=scheduler,
         timeline=timeline,
         upstream=gateway,
@@ -122,11 +135,17 @@ def test_every_request_comes_back_exactly_once_and_no_rule_is_broken(
     sent = 0
     for number, (at_s, key, count, patience_s, priority) in enumerate(blocks):
         members = tuple(
-            Request(id=sent + i, arrival_s=at_s, deadline_s=at_s + patience_s, priority=priority)
+            Request(
+                id=sent + i,
+                arrival_s=at_s,
+                deadline_s=at_s + patience_s,
+                priority=priority,
+                model=key.model,
+            )
             for i in range(count)
         )
         sent += count
-        timeline.at(at_s, server.receive, block_of(number, key, members))  # type: ignore[arg-type]
+        timeline.at(at_s, server.receive, block_of(number, key, members))
     while timeline.next_s() < 60.0:
         timeline.advance()
     assert sorted(gateway.back) == list(range(sent))

@@ -1,12 +1,12 @@
 import pytest
 
-from cluster import block, requests
+from cluster import MODEL, block, requests
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.wake import Wake
 from slimsched.models.slimresnet.width import parse_widths
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.snapshot import ServerSnapshot
-from slimsched.serving.execution.scenario_file import load_accuracy, load_scenario
+from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.commands import Answer, Drop
 from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, TelemetryReceived
@@ -28,7 +28,7 @@ def summary(meter: Meter, in_system: int = 0, seconds: float = 10.0) -> Summary:
 
 
 def test_figures_are_a_fold_over_the_log() -> None:
-    meter = Meter(load_accuracy("paper"))
+    meter = Meter([MODEL])
     arrived = RequestsArrived(requests=requests(10, deadline_s=3.0))
     meter.observe(0.0, "gateway", arrived, [])
     full, quarter = parse_widths("1.0"), parse_widths("0.25")
@@ -42,7 +42,7 @@ def test_figures_are_a_fold_over_the_log() -> None:
     late = Answer(requests=requests(1, first=2, widths=full, deadline_s=3.0))
     gone = Drop(requests=requests(1, first=3), reason=DropReason.QUEUE_FULL)
     meter.observe(4.0, "gateway", Wake(), [late, gone])
-    ran = SegmentFinished(server=0, width=0.5, blocks=(block(1, 3),), size=3, busy_s=0.2, energy_j=6.0)
+    ran = SegmentFinished(server=0, choice=1, blocks=(block(1, 3),), size=3, busy_s=0.2, energy_j=6.0)
     meter.observe(0.5, "gateway", ran, [])
     meter.observe(0.5, "server-0", BatchFinished(instance=1, busy_s=0.2, energy_j=6.0), [])
     for server, (utilization, power_w) in enumerate([(1.0, 200.0), (0.5, 100.0)]):
@@ -62,12 +62,12 @@ def test_figures_are_a_fold_over_the_log() -> None:
     assert row.energy_idle_j == pytest.approx(300.0)
     assert row.gpu_var == pytest.approx(0.0625)
     assert row.batch_mean == 3.0
-    assert row.widths == pytest.approx({"0.25": 1 / 3, "0.5": 0, "0.75": 0, "1": 2 / 3})
+    assert row.choices == pytest.approx({"0.25": 1 / 3, "0.5": 0, "0.75": 0, "1.0": 2 / 3})
     assert row.bound_share == pytest.approx(row.accuracy_prior * 3 / (10 * 0.76))
 
 
 def test_an_answer_given_twice_or_a_request_gone_missing_is_counted() -> None:
-    meter = Meter(load_accuracy("paper"))
+    meter = Meter([MODEL])
     meter.observe(0.0, "gateway", RequestsArrived(requests=requests(3)), [])
     twice = Answer(requests=requests(1, widths=parse_widths("1.0")) * 2)
     meter.observe(1.0, "gateway", RequestsArrived(requests=()), [twice])

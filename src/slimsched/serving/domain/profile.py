@@ -66,7 +66,7 @@ class Profile:
         whole = object.__new__(Profile)
         vars(whole).update(vars(parts[0]))
         whole.parts = tuple(parts)
-        whole.top_concurrency = max(part.top_concurrency for part in parts)
+        whole.top_concurrency = min(part.top_concurrency for part in parts)
         whole._latency = {key: rows for part in parts for key, rows in part._latency.items()}
         whole._energy = {key: row for part in parts for key, row in part._energy.items()}
         whole.instance_bytes = {at: size for part in parts for at, size in part.instance_bytes.items()}

@@ -38,7 +38,7 @@ class CostToGo:
         objective: Sequence[Mapping[Key, float]],
     ) -> None:
         self.tree = model.tree
-        self._leaf = model.weight * model.quality.by_plan
+        self._leaf = model.quality.by_plan
         self.work = np.array([_by_row(model, one) for one in work])  # (kinds, rows): of the last key
         self.objective = np.array([_by_row(model, one) for one in objective])
         self.at = lru_cache(maxsize=512)(self._at)

@@ -1,15 +1,23 @@
 """Plans for all segments at once: where, how wide, and what deadlines make of it."""
 
+from cluster import choice, path
+from slimsched.models.slimresnet.spec import widths_of
 from slimsched.models.slimresnet.width import SEGMENTS
-from slimsched.serving.domain.key import KEYS
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.learning.registry import SERVING, make_router
+from slimsched.serving.routing.fluid import capacity_per_s
 from slimsched.serving.routing.guard import GuardedRouter
 from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.registry import SERVING, make_router
+from slimsched.serving.routing.router import Route
 from slimsched.serving.routing.routers.goal import GoalRouter
 
 LAPTOP = load_scenario("laptop")
+MODEL = LAPTOP.cluster.models[0]
+
+
+def widths(route: Route) -> tuple[float, ...]:
+    return widths_of((route.choice, *route.ahead))
 
 
 def router(spec: str = SERVING) -> GoalRouter:
@@ -30,12 +38,12 @@ def head(
 
 def test_a_plan_has_a_width_for_every_segment_and_an_idle_cluster_runs_at_full_width() -> None:
     route = router().route(head())
-    assert (route.width, *route.ahead) == (1.0,) * SEGMENTS
+    assert widths(route) == (1.0,) * SEGMENTS
 
 
 def test_a_head_in_the_middle_is_planned_to_the_end() -> None:
     seen = head()
-    seen.segment, seen.previous, seen.widths, seen.source = 2, 0.5, (0.5, 0.5), 1
+    seen.segment, seen.previous, seen.path, seen.source = 2, choice(0.5), path(0.5, 0.5), 1
     assert len(router().route(seen).ahead) == SEGMENTS - 3
 
 
@@ -43,7 +51,7 @@ def test_the_nearer_the_backlog_comes_to_the_limit_the_narrower_all_segments_are
     works = []
     for backlog_s in (0.05, 0.12, 0.16, 0.2):
         route = router().route(head(backlog_s=(backlog_s, backlog_s)))
-        works.append(sum((route.width, *route.ahead)))
+        works.append(sum(widths(route)))
     assert works == sorted(works, reverse=True)
     assert works[0] == SEGMENTS
     assert works[-1] == 0.25 * SEGMENTS
@@ -51,7 +59,7 @@ def test_the_nearer_the_backlog_comes_to_the_limit_the_narrower_all_segments_are
 
 def test_with_more_time_the_same_backlog_is_no_crowd() -> None:
     route = router().route(head(backlog_s=(0.2, 0.2), deadline_s=1.0))
-    assert sum((route.width, *route.ahead)) == SEGMENTS
+    assert sum(widths(route)) == SEGMENTS
 
 
 def test_a_shorter_deadline_counts_at_once_and_a_longer_one_by_and_by() -> None:
@@ -71,15 +79,14 @@ def test_a_shorter_deadline_counts_at_once_and_a_longer_one_by_and_by() -> None:
 
 def test_a_stated_width_goes_where_it_is_done_first_in_fair_shares() -> None:
     seen = head(count=64, backlog_s=(0.5, 0.0))
-    seen.asked = 0.5
+    seen.plan = MODEL.tree.index[path(0.5, 0.5, 0.5, 0.5)]
     route = router().route(seen)
-    assert (route.server, route.width, route.group) == (1, 0.5, 16)
+    assert (route.server, widths(route), route.group) == (1, (0.5,) * SEGMENTS, 16)
 
 
-def test_requests_that_planned_networks_serve_are_in_time_and_wider_than_the_load_forces() -> None:
-    work_s = [LAPTOP.cluster.work_s[KEYS[s, 1.0, 1.0 if s else None]] for s in range(SEGMENTS)]
-    holds_per_s = float((1.0 / sum(work_s)).sum())
+def test_requests_that_whole_plans_serve_are_in_time_and_wider_than_the_load_forces() -> None:
+    holds_per_s = capacity_per_s(LAPTOP.cluster, path(1.0, 1.0, 1.0, 1.0))
     load = LAPTOP.with_load(rate_per_s=2 * holds_per_s, seconds=4.0, deadline_s=0.25)
-    row = simulate(load, SERVING, drain=True).summary
+    row = simulate(load, SERVING, make=make_router, drain=True).summary
     assert row.slo_attainment > 0.98
     assert row.accuracy_prior > 0.78
