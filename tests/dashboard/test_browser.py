@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from slimsched.serving.telemetry.log import read_log
 
 from served import Served
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.telemetry.live_view import LiveView
-from slimsched.serving.telemetry.log import read_log
 
 Load = Callable[[str], AbstractContextManager[None]]
 PATIENCE_S = 30

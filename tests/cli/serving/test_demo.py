@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from slimsched.serving.telemetry.log import read_log
 from typer.testing import CliRunner
 
 from served import CONFIG
@@ -12,7 +13,6 @@ from slimsched.cli.serving.demo import random_holds_per_s
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.learning.registry import SERVING
-from slimsched.serving.telemetry.log import read_log
 from slimsched.serving.telemetry.run_folder import read_run
 
 

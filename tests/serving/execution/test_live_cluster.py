@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from slimsched.serving.telemetry.log import read_log
 
 from cluster import flat_profile, small_cluster
 from slimsched.kernel.errors import ConfigError
@@ -30,7 +31,6 @@ from slimsched.serving.routing.router import Route
 from slimsched.serving.scheduling.commands import RunBatch
 from slimsched.serving.scheduling.greedy import GreedyScheduler
 from slimsched.serving.scheduling.options import SchedulerOptions
-from slimsched.serving.telemetry.log import read_log
 
 SERVERS = 2
 OPTIONS = SchedulerOptions(batch_limit=8, utilization_block=2.0)

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from slimsched.serving.execution.simulated.replay import replay
+from slimsched.serving.telemetry.log import Header, LogWriter, read_log
 
 from slimsched.kernel.errors import ConfigError
 from slimsched.serving.domain.fault import Fault
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario, read_scenario
-from slimsched.serving.execution.simulated.replay import replay
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.commands import SendBlock
 from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
 from slimsched.serving.routing.registry import ROUTERS
 from slimsched.serving.scheduling.commands import RunBatch
-from slimsched.serving.telemetry.log import Header, LogWriter, read_log
 
 PAPER = load_scenario("paper", accuracy="paper")
 

@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from slimsched.models.training.loop import EpochReport
+from slimsched.models.slimresnet.paper_table import UNIFORM
+from slimsched.models.width import format_widths
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -45,56 +45,44 @@ def train(
         Path | None, typer.Option("--teacher", help="Model to learn from, where the recipe says so.")
     ] = None,
     device: DeviceOption = "auto",
+    limit_s: Annotated[
+        float | None, typer.Option("--limit-s", help="Stop with a checkpoint before this many seconds.")
+    ] = None,
 ) -> None:
     """Train a slimmable network; run it again with the same --out to go on after an interruption.
 
     Example: slim model train --data photos/ --config configs/train-folder.toml --out runs/photos
     """
     from slimsched.cli.progress import TrainingProgress
-    from slimsched.models.data.dataset import open_images
     from slimsched.models.device import pick_device
-    from slimsched.models.slimresnet.weights import TRAINED, ModelCard, load, save
-    from slimsched.models.training.loop import train as train_network
+    from slimsched.models.network_choice import load
     from slimsched.models.training.recipe import read_recipe
-    from slimsched.models.training.run_log import RunLog
+    from slimsched.models.training.run import run_training
 
     recipe = read_recipe(config)
-    images = open_images(data, "train", side=recipe.network.image_size)
     chosen = pick_device(device)
     tutor = load(teacher).net.to(chosen) if teacher is not None else None
-    held_out = None
-    if recipe.training.held_out:
-        images, held_out = images.split(recipe.training.held_out, seed=recipe.training.seed)
-    colours = images.colours()
-    with RunLog(out) as log, TrainingProgress(recipe.training.epochs) as progress:
-
-        def report(epoch: "EpochReport") -> None:
-            log.write(epoch)
-            progress.report(epoch)
-
-        net, last = train_network(
+    with TrainingProgress(recipe.training.epochs) as progress:
+        result = run_training(
             recipe,
-            images,
-            colours=colours,
-            folder=out,
+            data,
+            out,
             device=chosen,
-            held_out=held_out,
             teacher=tutor,
-            report=report,
+            report=progress.report,
             advance=progress.advance,
+            limit_s=limit_s,
         )
-    card = ModelCard(
-        name=out.name,
-        shape=net.shape,
-        colours=colours,
-        classes=images.classes,
-        recipe=recipe,
-        epochs=last.epoch,
-        training_s=round(last.seconds, 1),
-        trained_on=f"{len(images)} images, {chosen}",
-    )
-    save(out, TRAINED, net, card)
-    typer.echo(f"trained {last.epoch} epochs in {last.seconds / 60:.1f} min; model in {out}")
+    done = result.progress
+    if not result.finished:
+        typer.echo(f"stopped after epoch {done.epoch} of {done.epochs or '?'}; run the same command to go on")
+        return
+    typer.echo(f"trained {done.epoch} epochs in {done.seconds / 60:.1f} min; model in {out}")
+    uniform = {name: result.card.accuracy_percent[name] for name in map(format_widths, UNIFORM)}
+    scores = ", ".join(f"{name.split(',')[0]}: {percent:.1f} %" for name, percent in uniform.items())
+    typer.echo(f"accuracy by width on {result.card.scored_on}: {scores}")
+    if result.warning:
+        typer.echo(result.warning, err=True)
 
 
 @app.command()
@@ -111,9 +99,14 @@ def evaluate(
         Path | None,
         typer.Option("--bits", help="With --widths all: write which image is right, one bit each."),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Score every picture of a folder, the training images too.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure top-1 accuracy on the test images; the paper's eight tuples unless told otherwise.
+    """Measure top-1 accuracy on images that were not trained on; eight width tuples unless told otherwise.
+
+    These are the data's own test images or, in a folder without any, the pictures that training held out.
 
     Example: slim model evaluate --data data/ --widths 0.25 --widths 0.25,0.5,0.75,1.0 --json
     """
@@ -121,18 +114,23 @@ def evaluate(
     from slimsched.cli.progress import image_bar
     from slimsched.kernel.errors import ConfigError
     from slimsched.models.correctness import write_correctness
-    from slimsched.models.data.dataset import open_images
+    from slimsched.models.data.scored_images import scored_images
     from slimsched.models.device import pick_device
     from slimsched.models.evaluation import Evaluator, accuracy_percent
-    from slimsched.models.slimresnet.weights import load
-    from slimsched.models.width import WIDTH_TUPLES, format_widths
+    from slimsched.models.network_choice import load
+    from slimsched.models.width import WIDTH_TUPLES
 
     tuples = read_tuples(widths)
     if bits is not None and tuples != list(WIDTH_TUPLES):
         raise ConfigError("--bits stores all 256 tuples; add --widths all")
     trained = load(model)
-    images = open_images(data, "test", side=trained.card.shape.image_size, classes=trained.card.classes)
-    evaluator = Evaluator(trained.net.to(pick_device(device)), trained.card.colours)
+    card = trained.card
+    run = None if model is None else model if model.is_dir() else model.parent
+    scored = scored_images(
+        data, side=card.shape.image_size, classes=card.classes, run=run, everything=everything
+    )
+    images = scored.images
+    evaluator = Evaluator(trained.net.to(pick_device(device)), card.colours)
     with image_bar(f"{len(tuples)} tuples", len(images)) as bar:
         correct = evaluator.correct(
             images, tuples, batch=batch, advance=lambda done: bar.advance(bar.task_ids[0], done)
@@ -143,9 +141,9 @@ def evaluate(
     if as_json:
         uniform = {str(pick[0]): value for pick, value in found.items() if len(set(pick)) == 1}
         mixed = {format_widths(pick): value for pick, value in found.items() if len(set(pick)) > 1}
-        typer.echo(json.dumps({"uniform": uniform, "mixed": mixed}))
+        typer.echo(json.dumps({"uniform": uniform, "mixed": mixed, "scored_on": scored.description}))
     else:
-        accuracy_table(found, trained.card.shape, images=len(images), paper=model is None)
+        accuracy_table(found, card.shape, scored_on=scored.description, paper=model is None)
 
 
 @app.command()
@@ -165,7 +163,6 @@ def pareto(
     from slimsched.models.correctness import read_correctness
     from slimsched.models.pareto import all_points, pareto_set
     from slimsched.models.slimresnet.shape import SLIM_RESNET
-    from slimsched.models.width import format_widths
 
     points = all_points(SLIM_RESNET, read_correctness(bits))
     best = pareto_set(points)
@@ -190,7 +187,7 @@ def info(model: ModelOption = None, as_json: JsonOption = False) -> None:
     Example: slim model info --json
     """
     from slimsched.cli.models.table import describe, info_table
-    from slimsched.models.slimresnet.weights import load
+    from slimsched.models.network_choice import load
 
     facts = describe(load(model).card)
     if as_json:
