@@ -181,7 +181,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     short = (
         recipe.read_text()
         .replace("epochs = 40", "epochs = 1")
-        .replace("least_steps = 800", "least_steps = 1")
+        .replace("least_steps = 600", "least_steps = 1")
     )
     recipe.write_text(short)
     shutil.copy(ROOT / "examples" / "rocket.jpg", tmp_path / "photo.jpg")

@@ -1,5 +1,7 @@
 """How to train: the file that `slim model train --config` reads."""
 
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -117,6 +119,26 @@ def read_recipe(path: Path) -> Recipe:
         raise ConfigError(f"cannot read recipe {path}: {error.strerror}; name a TOML file") from None
     except msgspec.DecodeError as error:
         raise ConfigError(f"{path}: {error}; see configs/train-cifar100.toml for the known keys") from None
+    return check(recipe, str(path))
+
+
+def override(recipe: Recipe, changes: Sequence[str]) -> Recipe:
+    """Change single keys, each given as TABLE.KEY=VALUE with the value as in TOML."""
+    tables: dict[str, dict[str, object]] = msgspec.to_builtins(recipe)
+    for change in changes:
+        try:
+            for table, values in tomllib.loads(change).items():
+                tables[table] = (tables.get(table) or {}) | values
+        except (tomllib.TOMLDecodeError, TypeError) as error:
+            raise ConfigError(f"cannot read '{change}' ({error}); write training.batch=256") from None
+    try:
+        return check(msgspec.convert(tables, Recipe), "--set")
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"--set: {error}; see configs/train-cifar100.toml for the known keys") from None
+
+
+def check(recipe: Recipe, path: str) -> Recipe:
+    """Refuse values that no run can work with."""
     training = recipe.training
     for name in ("epochs", "batch", "learning_rate", "temperature", "validate_every", "checkpoint_every"):
         if getattr(training, name) <= 0:

@@ -1,5 +1,6 @@
 """A whole training run: open the images, hold some out, train, score, write the model and its card."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,7 +48,11 @@ def run_training(
     copy_to: Path | None = None,
     workers: int = 0,
 ) -> RunResult:
-    """Train on a folder of images, score the result and write model and card to `out`."""
+    """Train on a folder of images, score the result and write model and card to `out`.
+
+    The time limit counts from here, so reading the images is part of it.
+    """
+    started_s = time.perf_counter()
     images = open_images(data, "train", side=recipe.image_size, workers=workers)
     amount = held_out_amount(recipe.training.held_out, data)
     held_out = None
@@ -70,7 +75,7 @@ def run_training(
             teacher=teacher,
             report=report_epoch,
             advance=advance,
-            limit_s=limit_s,
+            limit_s=limit_s and max(limit_s - (time.perf_counter() - started_s), 0.1),
             copy_to=copy_to,
         )
     finished = progress.epoch == progress.epochs
