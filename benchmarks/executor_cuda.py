@@ -16,6 +16,7 @@ from statistics import median
 from time import perf_counter
 
 import torch
+from slimsched.serving.execution.live.resident_segments import ResidentSegments
 
 from slimsched.models.slimresnet.weights import TrainedModel, load
 from slimsched.serving.domain.batch import Batch
@@ -26,7 +27,6 @@ from slimsched.serving.domain.request import Request
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import BatchUnderWay
 from slimsched.serving.execution.live.cuda_executor import CudaExecutor
-from slimsched.serving.execution.live.resident_segments import ResidentSegments
 
 LONG_S = 0.7
 

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from slimsched.models.slimresnet.width import SEGMENTS
+from slimsched.models.width import SEGMENTS
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.snapshot import ServerSnapshot

@@ -20,7 +20,7 @@ from slimsched.models.training.augmentation import AugmentationRecipe, augment
 from slimsched.models.training.loop import make_optimizer
 from slimsched.models.training.recipe import TrainingRecipe
 from slimsched.models.training.sandwich import NARROWEST, WIDEST, Sandwich, draw_tuples, update_average
-from slimsched.models.slimresnet.width import WIDTH_TUPLES
+from slimsched.models.width import WIDTH_TUPLES
 
 EPOCH_IMAGES = 50_000
 PEAK_FLOP_PER_S = 790e12

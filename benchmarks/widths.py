@@ -10,7 +10,7 @@ import torch
 
 from slimsched.models.slimresnet.instance import fold
 from slimsched.models.slimresnet.weights import load
-from slimsched.models.slimresnet.width import SEGMENTS, WIDTHS
+from slimsched.models.width import SEGMENTS, WIDTHS
 
 
 def best_time_s(widths: tuple[float, ...], images: torch.Tensor, repeats: int) -> float:

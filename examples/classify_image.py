@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from PIL import Image
 
 from slimsched.models.data.image_folder import square
-from slimsched.models.slimresnet.evaluation import Evaluator
+from slimsched.models.evaluation import Evaluator
 from slimsched.models.slimresnet.weights import load
-from slimsched.models.slimresnet.width import SEGMENTS, WIDTHS
+from slimsched.models.width import SEGMENTS, WIDTHS
 
 
 def photographs(paths: list[str]) -> Iterator[tuple[str, Image.Image]]:

@@ -6,8 +6,8 @@ from slimsched.models.figures import ModelFigures, StepFigures
 from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable
 from slimsched.models.slimresnet.spec import path_of, widths_of
-from slimsched.models.slimresnet.width import WIDTHS
 from slimsched.models.spec import START, ModelSpec, Path, Step, TensorSpec, every_plan
+from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.block import Block, block_of
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.device import Device

@@ -32,7 +32,19 @@ PURE = ("serving/domain", "serving/routing", "serving/scheduling", "jobs/domain"
 TORCH_FREE = (*PURE, "kernel", "serving/workload", "serving/telemetry", "jobs/traces", "jobs/telemetry")
 """Folders that a machine without torch can import; `models` has single pure modules, listed below."""
 TORCH_FREE_MODULES = {
-    f"models/{one}" for one in ("accuracy", "width", "correctness", "pareto", "slimresnet/shape")
+    f"models/{one}"
+    for one in (
+        "spec",
+        "plan_tree",
+        "quality",
+        "figures",
+        "arrays",
+        "width",
+        "pareto",
+        "package",
+        "slimresnet/shape",
+        "slimresnet/spec",
+    )
 }
 WORLD = {"torch", "asyncio", "time", "os", "threading", "socket", "subprocess", "multiprocessing", "pathlib"}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base"}

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from slimsched.models.slimresnet.weights import load
-from slimsched.models.slimresnet.width import SEGMENTS
+from slimsched.models.width import SEGMENTS
 from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.key import KEYS
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor

@@ -8,8 +8,8 @@ import numpy as np
 from contender import Contender
 from numpy.typing import NDArray
 from setting import Setting
-
 from slimsched.cli.serving.event_loop import run
+
 from slimsched.serving.api.load_generator import LoadGenerator, SentRequest, due_times
 from slimsched.serving.api.load_report import LoadReport, report
 

@@ -26,7 +26,6 @@ from measure import Client
 from offline import rates_per_s
 from report import write_report
 from setting import Setting
-
 from slimsched.cli.serving.images import test_images
 
 WIDTHS = (0.25, 0.5, 1.0)

@@ -15,7 +15,6 @@ from typing import Any
 from contender import CONTENDERS, OUR_CONFIG, Running
 from measure import Client
 from run import Pieces, offline_rates, our_config, setting_for
-
 from slimsched.cli.serving.images import test_images
 
 SECONDS = 2.5

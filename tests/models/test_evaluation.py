@@ -4,18 +4,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from slimsched.models.correctness import read_correctness, write_correctness
 from toy import SHAPE, toy_images
 
 from slimsched.kernel.errors import DataError, WidthError
-from slimsched.models.correctness import read_correctness, write_correctness
 from slimsched.models.data import cifar
 from slimsched.models.data.image_set import Colours
-from slimsched.models.slimresnet.evaluation import Evaluator
+from slimsched.models.evaluation import Evaluator
 from slimsched.models.slimresnet.paper_table import PAPER_PERCENT, UNIFORM
 from slimsched.models.slimresnet.resnet import SlimResNet
 from slimsched.models.slimresnet.weights import load
 from slimsched.models.training.augmentation import normalize
-from slimsched.models.slimresnet.width import WIDTH_TUPLES
+from slimsched.models.width import WIDTH_TUPLES
 
 NET = SlimResNet(SHAPE).requires_grad_(False)
 

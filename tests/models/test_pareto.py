@@ -1,6 +1,7 @@
 from pathlib import Path
 
 from slimsched.models.correctness import read_correctness
+
 from slimsched.models.pareto import all_points, pareto_set
 from slimsched.models.pareto_plot import plot_pareto
 from slimsched.models.slimresnet.shape import SLIM_RESNET

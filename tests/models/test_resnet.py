@@ -9,7 +9,7 @@ from slimsched.kernel.errors import DataError, WidthError
 from slimsched.models.slimresnet.instance import fold
 from slimsched.models.slimresnet.resnet import SlimResNet
 from slimsched.models.slimresnet.shape import SLIM_RESNET, NetworkShape
-from slimsched.models.slimresnet.width import WIDTH_TUPLES, WIDTHS
+from slimsched.models.width import WIDTH_TUPLES, WIDTHS
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
 from slimsched.models.slimresnet.shape import SLIM_RESNET
-from slimsched.models.slimresnet.width import WIDTHS
+from slimsched.models.width import WIDTHS
 
 
 def test_arithmetic_falls_sixteenfold_from_full_to_quarter_width() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from slimsched.kernel.errors import WidthError
-from slimsched.models.slimresnet.width import WIDTH_TUPLES, format_widths, parse_widths, tuple_index
+from slimsched.models.width import WIDTH_TUPLES, format_widths, parse_widths, tuple_index
 
 
 def test_there_are_256_tuples_and_the_first_segment_varies_slowest() -> None:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from slimsched.dashboard.front_picture import front_picture
 from slimsched.dashboard.picture import INK, WIDTH_COLOURS, Picture, colour, draw
-from slimsched.models.slimresnet.width import WIDTH_TUPLES, WIDTHS
+from slimsched.models.width import WIDTH_TUPLES, WIDTHS
 from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.telemetry.run_folder import About, Run
 

@@ -6,7 +6,7 @@ from typing import Any
 from slimsched.kernel.errors import DataError
 from slimsched.models.pareto import ParetoPoint
 from slimsched.models.slimresnet.paper_table import PAPER_PERCENT
-from slimsched.models.slimresnet.width import format_widths
+from slimsched.models.width import format_widths
 
 
 def plot_pareto(

@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from served import Served
 from slimsched.models.slimresnet.weights import load
-from slimsched.models.slimresnet.width import parse_widths
+from slimsched.models.width import parse_widths
 from slimsched.serving.domain.key import KEYS
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import pytest
 
-from slimsched.models.slimresnet.width import format_widths
+from slimsched.models.width import format_widths
 from slimsched.serving.api.tracing import SegmentSpans
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate

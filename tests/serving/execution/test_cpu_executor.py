@@ -6,7 +6,7 @@ from torch import Tensor
 
 from cluster import block
 from slimsched.models.slimresnet.weights import TrainedModel, load
-from slimsched.models.slimresnet.width import parse_widths
+from slimsched.models.width import parse_widths
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.key import KEYS, Key, onward

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from slimsched.serving.execution.live.resident_segments import ResidentSegments
 from torch import Tensor
 
 from slimsched.kernel.errors import SlimError
 from slimsched.models.slimresnet.weights import TrainedModel, load
-from slimsched.models.slimresnet.width import parse_widths
+from slimsched.models.width import parse_widths
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import block_of
 from slimsched.serving.domain.instance import Instance
@@ -16,7 +17,6 @@ from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_bucket import BUCKETS, bucket_for, buckets_up_to
 from slimsched.serving.execution.live.batch_run import BatchRun, BatchUnderWay, run_batch
 from slimsched.serving.execution.live.cuda_executor import CudaExecutor
-from slimsched.serving.execution.live.resident_segments import ResidentSegments
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

@@ -15,7 +15,7 @@ from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.log import Header
 from slimsched.kernel.observer import Observer
 from slimsched.models.slimresnet.weights import load
-from slimsched.models.slimresnet.width import WIDTHS
+from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.host import Host
 from slimsched.serving.domain.profile_record import record_of
 from slimsched.serving.domain.terms import Terms

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from cluster import MODEL, path, small_cluster
 from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
 from slimsched.models.slimresnet.spec import widths_of
-from slimsched.models.slimresnet.width import WIDTHS
 from slimsched.models.spec import START, Path
+from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.key import Key
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.comparison import Compared

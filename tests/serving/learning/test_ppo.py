@@ -12,7 +12,7 @@ from cluster import small_cluster
 from slimsched.kernel.errors import ConfigError, DataError
 from slimsched.kernel.policy_file import read_policy, write_policy
 from slimsched.kernel.ppo import advantages, log_probability, losses
-from slimsched.models.slimresnet.width import WIDTHS
+from slimsched.models.width import WIDTHS
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.learning.ppo import PolicyNetwork, PpoOptions, PpoTrainer, epsilon_at
 from slimsched.serving.learning.ppo_checkpoint import resume_run, save_run

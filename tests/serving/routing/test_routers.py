@@ -7,8 +7,8 @@ import pytest
 
 from cluster import MODEL, choice, path, small_cluster
 from slimsched.kernel.errors import ConfigError, UnknownNameError
-from slimsched.models.slimresnet.width import WIDTHS
 from slimsched.models.spec import START
+from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate

@@ -1,11 +1,12 @@
 """Plans for all segments at once: where, how wide, and what deadlines make of it."""
 
+from slimsched.serving.learning.registry import SERVING, make_router
+
 from cluster import choice, path
 from slimsched.models.slimresnet.spec import widths_of
-from slimsched.models.slimresnet.width import SEGMENTS
+from slimsched.models.width import SEGMENTS
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.learning.registry import SERVING, make_router
 from slimsched.serving.routing.fluid import capacity_per_s
 from slimsched.serving.routing.guard import GuardedRouter
 from slimsched.serving.routing.observation import Observation

@@ -3,7 +3,7 @@ import pytest
 from cluster import MODEL, block, requests
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.wake import Wake
-from slimsched.models.slimresnet.width import parse_widths
+from slimsched.models.width import parse_widths
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.scenario_file import load_scenario

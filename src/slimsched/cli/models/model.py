@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -10,16 +10,9 @@ from msgspec import Struct
 
 from slimsched.cli.models import check, new
 from slimsched.cli.options import AsJson, with_options
+from slimsched.models.slimresnet.paper_table import UNIFORM
 from slimsched.models.slimresnet.spec import NAME as SLIMRESNET
-
-if TYPE_CHECKING:
-    import torch
-
-    from slimsched.models.data.image_set import Colours, ImageSet
-    from slimsched.models.slimresnet.resnet import SlimResNet
-    from slimsched.models.training.checkpoint import Progress
-    from slimsched.models.training.loop import EpochReport
-    from slimsched.models.training.recipe import Recipe
+from slimsched.models.width import format_widths
 
 app = typer.Typer(no_args_is_help=True)
 app.command("new")(new.command)
@@ -66,6 +59,9 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
         Path | None, typer.Option("--teacher", help="Model to learn from, if the recipe asks for one.")
     ] = None
     device: DeviceOption = "auto"
+    limit_s: Annotated[
+        float | None, typer.Option("--limit-s", help="Stop with a checkpoint before this many seconds.")
+    ] = None
 
 
 @app.command()
@@ -75,64 +71,35 @@ def train(options: TrainOptions) -> None:
 
     Example: slim model train --data photos/ --config configs/train-folder.toml --out runs/photos
     """
-    from slimsched.models.data.dataset import open_images
-    from slimsched.models.device import pick_device
-    from slimsched.models.slimresnet.weights import TRAINED, ModelCard, save
-    from slimsched.models.training.recipe import read_recipe
-
-    recipe, device, out = read_recipe(options.config), pick_device(options.device), options.out
-    images = open_images(options.data, "train", side=recipe.network.image_size)
-    held_out = None
-    if recipe.training.held_out:
-        images, held_out = images.split(recipe.training.held_out, seed=recipe.training.seed)
-    colours = images.colours()
-    net, last = _train(options, recipe, images, held_out, colours, device)
-    card = ModelCard(
-        name=out.name,
-        shape=net.shape,
-        colours=colours,
-        classes=images.classes,
-        recipe=recipe,
-        epochs=last.epoch,
-        training_s=round(last.seconds, 1),
-        trained_on=f"{len(images)} images, {device}",
-    )
-    save(out, TRAINED, net, card)
-    typer.echo(f"trained {last.epoch} epochs in {last.seconds / 60:.1f} min; model in {out}")
-
-
-def _train(
-    options: TrainOptions,
-    recipe: "Recipe",
-    images: "ImageSet",
-    held_out: "ImageSet | None",
-    colours: "Colours",
-    device: "torch.device",
-) -> "tuple[SlimResNet, Progress]":
-    """Train, with a progress bar and a log; return the network and how far it got."""
     from slimsched.cli.progress import TrainingProgress
-    from slimsched.models.slimresnet.weights import load
-    from slimsched.models.training.loop import train as train_network
-    from slimsched.models.training.run_log import RunLog
+    from slimsched.models.device import pick_device
+    from slimsched.models.network_choice import load
+    from slimsched.models.training.recipe import read_recipe
+    from slimsched.models.training.run import run_training
 
+    recipe, device = read_recipe(options.config), pick_device(options.device)
     teacher = load(options.teacher).net.to(device) if options.teacher is not None else None
-    with RunLog(options.out) as log, TrainingProgress(recipe.training.epochs) as progress:
-
-        def report(epoch: "EpochReport") -> None:
-            log.write(epoch)
-            progress.report(epoch)
-
-        return train_network(
+    with TrainingProgress(recipe.training.epochs) as progress:
+        result = run_training(
             recipe,
-            images,
-            colours=colours,
-            folder=options.out,
+            options.data,
+            options.out,
             device=device,
-            held_out=held_out,
             teacher=teacher,
-            report=report,
+            report=progress.report,
             advance=progress.advance,
+            limit_s=options.limit_s,
         )
+    done = result.progress
+    if not result.finished:
+        typer.echo(f"stopped after epoch {done.epoch} of {done.epochs or '?'}; run the same command to go on")
+        return
+    typer.echo(f"trained {done.epoch} epochs in {done.seconds / 60:.1f} min; model in {options.out}")
+    uniform = {name: result.card.accuracy_percent[name] for name in map(format_widths, UNIFORM)}
+    scores = ", ".join(f"{name.split(',')[0]}: {percent:.1f} %" for name, percent in uniform.items())
+    typer.echo(f"accuracy by width on {result.card.scored_on}: {scores}")
+    if result.warning:
+        typer.echo(result.warning, err=True)
 
 
 class EvaluateOptions(Struct, frozen=True, kw_only=True):
@@ -150,6 +117,9 @@ class EvaluateOptions(Struct, frozen=True, kw_only=True):
         Path | None,
         typer.Option("--bits", help="With --widths all: write which images are right, one bit each."),
     ] = None
+    everything: Annotated[
+        bool, typer.Option("--all", help="Score every picture of a folder, the training images too.")
+    ] = False
     agreement: Annotated[
         bool, typer.Option("--agreement", help="With DIR: no labels; compare plans with the widest one.")
     ] = False
@@ -189,22 +159,26 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
     from slimsched.cli.models.table import accuracy_table, read_tuples
     from slimsched.cli.progress import image_bar
     from slimsched.kernel.errors import ConfigError
-    from slimsched.models.data.dataset import open_images
+    from slimsched.models.data.scored_images import scored_images
     from slimsched.models.device import pick_device
+    from slimsched.models.evaluation import Evaluator, accuracy_percent
+    from slimsched.models.network_choice import load
     from slimsched.models.quality import write_quality
-    from slimsched.models.slimresnet.evaluation import Evaluator, accuracy_percent
-    from slimsched.models.slimresnet.weights import load
-    from slimsched.models.slimresnet.width import WIDTH_TUPLES
+    from slimsched.models.width import WIDTH_TUPLES
 
     if options.data is None:
         raise ConfigError("name the test images with --data or SLIM_DATA")
     tuples = read_tuples(options.widths)
     if options.bits is not None and tuples != list(WIDTH_TUPLES):
         raise ConfigError("--bits stores all 256 tuples; add --widths all")
-    trained = load(options.model)
-    shape, classes = trained.card.shape, trained.card.classes
-    images = open_images(options.data, "test", side=shape.image_size, classes=classes)
-    evaluator = Evaluator(trained.net.to(pick_device(options.device)), trained.card.colours)
+    trained, model = load(options.model), options.model
+    card = trained.card
+    run = None if model is None else model if model.is_dir() else model.parent
+    scored = scored_images(
+        options.data, side=card.shape.image_size, classes=card.classes, run=run, everything=options.everything
+    )
+    images = scored.images
+    evaluator = Evaluator(trained.net.to(pick_device(options.device)), card.colours)
     with image_bar(f"{len(tuples)} tuples", len(images)) as bar:
         correct = evaluator.correct(
             images, tuples, batch=options.batch, advance=lambda done: bar.advance(bar.task_ids[0], done)
@@ -213,15 +187,13 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
         write_quality(options.bits, correct)
     percent = {pick: accuracy_percent(row) for pick, row in zip(tuples, correct, strict=True)}
     if as_json:
-        typer.echo(json.dumps(_by_kind(percent)))
+        typer.echo(json.dumps({**_by_kind(percent), "scored_on": scored.description}))
     else:
-        accuracy_table(percent, shape, images=len(images), paper=options.model is None)
+        accuracy_table(percent, card.shape, scored_on=scored.description, paper=options.model is None)
 
 
 def _by_kind(percent: dict[tuple[float, ...], float]) -> dict[str, dict[str, float]]:
     """Separate tuples of one width from mixed ones, for JSON."""
-    from slimsched.models.slimresnet.width import format_widths
-
     return {
         "uniform": {str(pick[0]): value for pick, value in percent.items() if len(set(pick)) == 1},
         "mixed": {format_widths(pick): value for pick, value in percent.items() if len(set(pick)) > 1},
@@ -277,7 +249,7 @@ def info(folder: FolderArgument = None, model: ModelOption = None, as_json: AsJs
         show_folder(folder, as_json=as_json)
         return
     from slimsched.cli.models.table import describe, info_table
-    from slimsched.models.slimresnet.weights import load
+    from slimsched.models.network_choice import load
 
     facts = describe(load(model).card)
     if as_json:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.kernel.errors import DataError, SlimError
-from slimsched.models.slimresnet.width import SEGMENTS
+from slimsched.models.width import SEGMENTS
 from slimsched.serving.execution.live.device_figures import DeviceFigures, FigurePoint
 from slimsched.serving.execution.scenario_file import CONFIGS
 

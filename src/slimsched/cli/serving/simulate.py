@@ -1,8 +1,9 @@
 """`slim simulate`: one router on one scenario."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer

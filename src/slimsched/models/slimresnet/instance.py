@@ -12,7 +12,7 @@ from slimsched.models.slimresnet.layers import GROUP_CHANNELS, SlimConv2d, SlimG
 from slimsched.models.slimresnet.normalization import group_norm
 from slimsched.models.slimresnet.pooling import halve
 from slimsched.models.slimresnet.resnet import SlimBlock, SlimResNet, SlimSegment, check_input
-from slimsched.models.slimresnet.width import SEGMENTS, WIDTHS, check_width
+from slimsched.models.width import SEGMENTS, WIDTHS, check_width
 
 
 class FoldedConv(nn.Module):

@@ -1,6 +1,6 @@
 """The eight width tuples of the paper's Tables I and II, and what the paper reports for them."""
 
-from slimsched.models.slimresnet.width import SEGMENTS, WIDTHS
+from slimsched.models.width import SEGMENTS, WIDTHS
 
 UNIFORM: tuple[tuple[float, ...], ...] = tuple((width,) * SEGMENTS for width in WIDTHS)
 MIXED: tuple[tuple[float, ...], ...] = (

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from slimsched.models.slimresnet.width import SEGMENTS
+from slimsched.models.width import SEGMENTS
 
 
 class NetworkShape(Struct, frozen=True, kw_only=True):

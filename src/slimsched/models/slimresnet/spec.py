@@ -5,8 +5,8 @@ from functools import cache
 from slimsched.models.figures import ModelFigures, StepFigures
 from slimsched.models.plan_tree import PlanTree
 from slimsched.models.slimresnet.shape import NetworkShape
-from slimsched.models.slimresnet.width import SEGMENTS, WIDTHS
 from slimsched.models.spec import ModelSpec, Path, TensorSpec, every_plan
+from slimsched.models.width import SEGMENTS, WIDTHS
 
 NAME = "slimresnet"
 CHOICES = tuple(str(width) for width in WIDTHS)

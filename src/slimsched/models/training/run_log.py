@@ -6,8 +6,8 @@ from typing import Any, Self
 
 import msgspec
 
-from slimsched.models.slimresnet.width import format_widths
 from slimsched.models.training.loop import EpochReport
+from slimsched.models.width import format_widths
 
 
 class RunLog:
