@@ -40,7 +40,7 @@ class ElasticModel:
         return last
 
     def place(self, device: torch.device) -> None:
-        """Move the weights to a device, ready to run. A server calls this once, before it asks for segments."""
+        """Move the weights to a device. A server calls this once, before it asks for segments."""
         for module in self.modules():
             module.eval().to(device)
 

@@ -249,6 +249,6 @@ def _check_plans(where: str, segments: tuple[tuple[str, ...], ...], plans: tuple
         for segment, choice in enumerate(plan[:-1]):
             if (segment, choice) in endings:
                 raise ConfigError(
-                    f"{where}: choice {choice} of segment {segment} ends some plans, but plan {list(plan)} goes "
-                    "on after it; let plans that end early end with a choice of their own"
+                    f"{where}: choice {choice} of segment {segment} ends some plans, but plan {list(plan)} "
+                    "goes on after it; let plans that end early end with a choice of their own"
                 )

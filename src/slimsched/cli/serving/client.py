@@ -23,7 +23,7 @@ def command(
     model: Annotated[str, typer.Option("--model", help="Name of the model to ask.")] = "slimresnet",
     as_json: AsJson = False,
 ) -> None:
-    """Classify pictures: send the middle square of each, scaled to the model's size, to a running `slim serve`.
+    """Classify pictures with a running `slim serve`: sends the middle square of each, scaled to the model's size.
 
     Examples:
 
@@ -62,8 +62,8 @@ def _side(client: "Client") -> int:
     shape = tensor["shape"]
     if len(shape) != 4 or shape[1] != 3 or shape[2] != shape[3]:
         raise ConfigError(
-            f"input '{tensor['name']}' has shape {shape}: slim client sends square pictures [n, 3, side, side]; "
-            "ask other models with the Python client"
+            f"input '{tensor['name']}' has shape {shape}: slim client sends square pictures "
+            "[n, 3, side, side]; ask other models with the Python client"
         )
     return int(shape[2])
 

@@ -1,4 +1,4 @@
-"""The cluster as everyone knows it beforehand: servers, their profiles, the links between them, the models."""
+"""The cluster as everyone knows it beforehand: servers, profiles, links and models."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""An instance: one segment of a model at one choice, loaded on a device and able to run one batch at a time."""
+"""An instance: one segment at one choice, loaded on a device and able to run one batch at a time."""
 
 from enum import StrEnum
 

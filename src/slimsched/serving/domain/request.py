@@ -62,7 +62,7 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
 
 
 def alike(requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:
-    """Group neighbours that arrived together, are due together and took the same path: the first, and how many."""
+    """Group neighbours of equal arrival, deadline and path: yield the first of each group and its size."""
     first, count = requests[0], 0
     for request in requests:
         if (

@@ -1,4 +1,4 @@
-"""A model as the scheduler sees it: its spec, the tree of its plans, what they are worth and what they move."""
+"""A model as the scheduler sees it: its spec, the tree of its plans, their quality and their figures."""
 
 from slimsched.models.figures import ModelFigures
 from slimsched.models.plan_tree import PlanTree

@@ -45,7 +45,7 @@ class GoalMeter:
         return float(AGES_S[min(place, len(AGES_S) - 1)]) * max(1.0, 2.0 - before / last)
 
     def note(self, age_s: float, count: int, accuracy: float, *, last: bool) -> None:
-        """Note a block that goes out to the last segment or to the one before; accuracy counts for the last."""
+        """Note a block that goes out to one of the last two segments; accuracy counts for the last."""
         which = int(last)
         self._weight[which] += count
         self._age_s[which] += count * age_s

@@ -1,7 +1,7 @@
 """Which choices a server can run at once: those it was lately asked for, and in nested models narrower ones.
 
-A choice that no loaded instance fits must be loaded first, and a busy device refuses to load (U_blk): the head
-of its queue, and all behind it, then wait until a sample of the sensors shows it idle. So what is cold is not
+A choice that no loaded instance fits must be loaded first, and a busy device refuses to load (U_blk): the
+head of its queue, and all behind it, then wait until a sample of the sensors shows it idle. So what is cold is not
 asked for where the device is busy, and the widest choice that is warm is kept so by one request now and then.
 """
 
@@ -24,7 +24,7 @@ BUSY = 0.9
 
 
 class Warmth:
-    """When each choice was last asked for, by model, segment and server; in nested models it, or a wider one."""
+    """When each choice (in nested models it, or a wider one) was last asked for, by segment and server."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._nested = [model.spec.nested for model in cluster.models]
@@ -34,7 +34,7 @@ class Warmth:
         ]
 
     def cold(self, seen: Observation) -> NDArray[np.bool_]:
-        """(choices, servers): what a busy server would have to load; where all is cold it must load anyway."""
+        """(choices, servers): what a busy server would have to load; a server where all is cold must load anyway."""
         warm = self._asked_s[seen.model][seen.segment] >= seen.now_s - KEPT_S
         some = warm.any(axis=1, keepdims=True)
         cold: NDArray[np.bool_] = ~warm & (some & (seen.utilization >= BUSY)[:, None])

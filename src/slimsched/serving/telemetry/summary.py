@@ -16,7 +16,7 @@ class ModelSummary(Struct, frozen=True, kw_only=True):
 class Summary(Struct, frozen=True, kw_only=True):
     """The figures of one run.
 
-    `accuracy` is realised example by example where the table has examples, else the prior of the plans served;
+    `accuracy` is realised example by example where the table has them, else the prior of the plans served;
     `bound_share` is correct answers per arrived request over the fluid bound's. `energy_paper_j` is the
     paper's mean power × latency; `energy_j_per_request` is what devices drew above idle over completions.
     All are of the time after the warm-up.

@@ -11,7 +11,7 @@ from slimsched.serving.domain.served_model import ServedModel
 
 
 class ActivePower(Struct, frozen=True, kw_only=True):
-    """`watts[segment][choice]` holds a value per batch size; choices between measured ones are interpolated."""
+    """`watts[segment][choice]` holds a value per batch size; choices in between are interpolated."""
 
     batches: tuple[int, ...]
     watts: list[dict[int, list[float]]]

@@ -14,7 +14,7 @@ from slimsched.serving.execution.live.executor import Executor, Launched
 
 
 class BatchRun(Struct, frozen=True, kw_only=True):
-    """Blocks that ran, blocks that failed and why, the outputs of those that ran (after the last segment of a plan).
+    """Blocks that ran, blocks that failed and why, and the outputs of complete plans.
 
     `began_s` is on the host's monotonic clock; `legs_s` is how long each segment took if there was more than
     one.

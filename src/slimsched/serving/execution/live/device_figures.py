@@ -1,7 +1,7 @@
 """What Figures 1 to 3 of the paper show, measured: memory, utilization, energy and latency of a device.
 
-Two sweeps. Over the batch size: one chain of all segments of a plan in a closed loop. Over the load: blocks of one
-batch size arrive at random, wait in line, and run on several lanes, up to what the device can carry.
+Two sweeps. Over the batch size: one chain of all segments of a plan in a closed loop. Over the load: blocks
+of one batch size arrive at random, wait in line, and run on several lanes, up to what the device can carry.
 """
 
 from collections.abc import Callable

@@ -55,7 +55,7 @@ class HostedModel:
         self._layouts: dict[tuple[int, int], tuple[Layout, ...]] = {}
 
     def segment(self, key: Key) -> Segment:
-        """What runs this key: raw inputs to the first segment are prepared, a plan's last outputs finished."""
+        """Return what runs a key: it prepares raw inputs before the first segment and finishes after the last."""
         segment = self._segments.get(key)
         if segment is None:
             segment = self._segments[key] = self._made(key)
