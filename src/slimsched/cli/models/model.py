@@ -208,7 +208,9 @@ def pareto(
     folder: FolderArgument = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the plans that no other beats in accuracy for the same arithmetic (of the shipped model without DIR).
+    """List the plans that no other beats in accuracy for the same arithmetic.
+
+    Without DIR, of the shipped model.
 
     Examples:
 

@@ -23,7 +23,9 @@ def command(
     model: Annotated[str, typer.Option("--model", help="Name of the model to ask.")] = "slimresnet",
     as_json: AsJson = False,
 ) -> None:
-    """Classify pictures with a running `slim serve`: sends the middle square of each, scaled to the model's size.
+    """Classify pictures with a running `slim serve`.
+
+    The middle square of each picture is scaled to the model's size and sent.
 
     Examples:
 

@@ -22,8 +22,8 @@ class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
     """A server has run a segment of these blocks (or parts of them) at a choice, and further ones at `ahead`.
 
     The blocks ran as one batch of `size` examples, which took `busy_s` on the device and drew `energy_j`
-    above idle. `queue_s` is how long each block waited at the server before it ran. `legs_s` is how long each of
-    several segments ran, where that was measured.
+    above idle. `queue_s` is how long each block waited at the server before it ran. `legs_s` is how long
+    each of several segments ran, where that was measured.
     """
 
     server: int

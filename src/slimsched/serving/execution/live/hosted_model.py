@@ -55,7 +55,7 @@ class HostedModel:
         self._layouts: dict[tuple[int, int], tuple[Layout, ...]] = {}
 
     def segment(self, key: Key) -> Segment:
-        """Return what runs a key: it prepares raw inputs before the first segment and finishes after the last."""
+        """Return what runs a key, with `prepare` before the first segment and `finish` after the last."""
         segment = self._segments.get(key)
         if segment is None:
             segment = self._segments[key] = self._made(key)
