@@ -66,7 +66,12 @@ class Meter:
                 self._drops[command.reason] += len(command.requests)
 
     def ran_unheard(self, event: SegmentFinished) -> None:
-        """Count a batch that ran by the end of a run, but was not heard of by then."""
+        """Count a batch that ran by the end of a run, but was not heard of by then.
+
+        After a warm-up it is left out: those that were on their way when counting began stand in for it.
+        """
+        if self._from_s > 0.0:
+            return
         self._active_j += event.energy_j
         self._batches += 1
         self._batched += event.size
