@@ -27,7 +27,7 @@ def job_machines(header: Header) -> Callable[[str], Replayable]:
     """Make the scheduler of a run of training jobs, simulated or on Slurm."""
     from slimsched.jobs.execution.replay import machines_of
 
-    return machines_of(header)
+    return machines_of(header.setting)
 
 
 MACHINES: dict[str, Callable[[Header], Callable[[str], Replayable]]] = {
