@@ -1,4 +1,4 @@
-"""`slim serve` with [autoscale] on this machine: servers start when it is crowded and leave when it is not."""
+"""`slim serve` with [autoscale] on this machine: servers start when it is crowded, and leave when idle."""
 
 import json
 import time

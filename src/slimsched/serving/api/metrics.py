@@ -219,10 +219,9 @@ class Metrics:
         return found
 
     def _logged(self) -> list[str]:
-        """Say how large the event log is, and whether it stopped."""
-        if self.log is None:
-            return []
-        size, full = float(self.log.size_bytes), float(self.log.is_full)
+        """Say how large the event log is, and whether it stopped; 0 where none is written."""
+        log = self.log
+        size, full = (0.0, 0.0) if log is None else (float(log.size_bytes), float(log.is_full))
         return [
             *family("slim_event_log_bytes", "gauge", "Size of the gateway's event log.", [({}, size)]),
             *family("slim_event_log_full", "gauge", "1 once the event log has stopped.", [({}, full)]),

@@ -53,7 +53,9 @@ class Meter:
         if isinstance(event, RequestsArrived):
             self._arrived += len(event.requests)
         elif isinstance(event, SegmentFinished):
-            self.ran(event)
+            self._active_j += event.energy_j
+            self._batches += 1
+            self._batched += event.size
         elif isinstance(event, TelemetryReceived):
             said = event.snapshot
             self._samples.setdefault(said.taken_s, []).append((said.utilization, said.power_w))
@@ -63,8 +65,8 @@ class Meter:
             elif isinstance(command, Drop):
                 self._drops[command.reason] += len(command.requests)
 
-    def ran(self, event: SegmentFinished) -> None:
-        """Count a batch: one that was heard of, or one that ran by the end of a run and was not."""
+    def ran_unheard(self, event: SegmentFinished) -> None:
+        """Count a batch that ran by the end of a run, but was not heard of by then."""
         self._active_j += event.energy_j
         self._batches += 1
         self._batched += event.size

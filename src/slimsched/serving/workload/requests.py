@@ -31,6 +31,8 @@ class RequestStream:
         self._min_accuracy = min_accuracy
         self._width = width
         self._impatient: list[bool] | None = None if impatient is None else impatient.tolist()
+        self.is_impatient = impatient is not None
+        """Whether any sender hangs up."""
         self.cancel_after_s = cancel_after_s
         """When senders that do not wait hang up, counted from arrival."""
         self._next = 0
@@ -60,8 +62,8 @@ class RequestStream:
 
     def impatient(self, requests: tuple[Request, ...]) -> list[Request]:
         """Those of these requests whose senders hang up if they are not answered in time."""
-        marks = self._impatient
-        return [] if marks is None else [request for request in requests if marks[request.id]]
+        marks = self._impatient or ()
+        return [request for request in requests if marks[request.id]]
 
     def _make(self, index: int) -> Request:
         arrival_s = self._arrivals_s[index]

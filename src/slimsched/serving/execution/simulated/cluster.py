@@ -147,9 +147,10 @@ class SimulatedCluster:
         """Hand over one request, or all that come before anything else happens."""
         requests = self._stream.take_until(until_s) if self._gateway.awaits_step else self._stream.take_one()
         self.timeline.now_s = requests[-1].arrival_s
-        for request in self._stream.impatient(requests):
-            self._impatient.add(request.id)
-            self.timeline.at(request.arrival_s + self._stream.cancel_after_s, self._hang_up, request.id)
+        if self._stream.is_impatient:
+            for request in self._stream.impatient(requests):
+                self._impatient.add(request.id)
+                self.timeline.at(request.arrival_s + self._stream.cancel_after_s, self._hang_up, request.id)
         self._tell(RequestsArrived(requests=requests))
 
     def _hang_up(self, request: int) -> None:

@@ -75,7 +75,7 @@ class SimulatedServer:
         self._upstream = upstream
         self._observers = observers
         self._is_warm = False
-        self._arrived: dict[int, list[float]] = {}  # by block: when it came, how many of it have not run
+        self._arrived: dict[int, tuple[float, int]] = {}  # by block: when it came, requests that have not run
 
     def start(self, *, warm: bool = False) -> None:
         """Begin with what shall always be loaded; a warm server has loaded it before its time begins."""
@@ -92,7 +92,7 @@ class SimulatedServer:
 
     def receive(self, block: Block) -> None:
         """A block and its inputs are here."""
-        self._arrived[block.id] = [self._timeline.now_s, len(block.requests)]
+        self._arrived[block.id] = self._timeline.now_s, len(block.requests)
         self._handle(BlockArrived(block=block))
 
     def recall(self, requests: tuple[int, ...]) -> None:
@@ -155,7 +155,7 @@ class SimulatedServer:
             case UnloadInstance(instance=instance_id):
                 self._later(now_s + UNLOAD_S, InstanceUnloaded(instance=instance_id))
             case DropBlock(block=block, reason=reason):
-                self._waited_s(block, now_s)
+                self._waited_s((block,), now_s)
                 self._upstream.block_dropped(self.index, block, reason)
             case WakeAt(at_s=at_s):
                 self._later(at_s, Wake())
@@ -192,7 +192,7 @@ class SimulatedServer:
             size=batch.size,
             busy_s=busy_s,
             energy_j=energy_j,
-            queue_s=tuple([self._waited_s(block, now_s - busy_s) for block in batch.blocks]),
+            queue_s=self._waited_s(batch.blocks, now_s - busy_s),
         )
         self._upstream.segment_finished(finished)
         if self.device.version == before:
@@ -200,10 +200,12 @@ class SimulatedServer:
             if not self.device.is_busy:
                 self._upstream.busy_changed(self.index)
 
-    def _waited_s(self, block: Block, until_s: float) -> float:
-        """How long a block (or part of it) was here before it ran."""
-        arrival = self._arrived[block.id]
-        arrival[1] -= len(block.requests)
-        if not arrival[1]:
-            del self._arrived[block.id]
-        return until_s - arrival[0]
+    def _waited_s(self, blocks: tuple[Block, ...], until_s: float) -> tuple[float, ...]:
+        """How long each block (or part of it) was here before it ran."""
+        arrived, waited_s = self._arrived, []
+        for block in blocks:
+            arrived_s, left = arrived.pop(block.id)
+            if left > len(block.requests):
+                arrived[block.id] = arrived_s, left - len(block.requests)
+            waited_s.append(until_s - arrived_s)
+        return tuple(waited_s)
