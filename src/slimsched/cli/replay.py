@@ -107,11 +107,11 @@ def _row(logs: list[Compared]) -> dict[str, object]:
 
 
 def _totals(logs: list[Compared]) -> tuple[int, int, int]:
-    found = [one.replayed for one in logs]
+    replayed = [one.replayed for one in logs]
     return (
-        sum(one.entries for one in found),
-        sum(one.commands for one in found),
-        sum(one.machines for one in found),
+        sum(one.entries for one in replayed),
+        sum(one.commands for one in replayed),
+        sum(one.machines for one in replayed),
     )
 
 
