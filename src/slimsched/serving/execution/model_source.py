@@ -3,13 +3,17 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from slimsched.kernel.errors import DataError
 from slimsched.models.package import read_figures, read_quality, read_spec
+from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable
 from slimsched.models.quality import read_quality as read_table
 from slimsched.models.slimresnet import shipped
 from slimsched.models.slimresnet.shape import SLIM_RESNET
 from slimsched.models.slimresnet.spec import NAME, plan_tree, slimresnet_figures, slimresnet_spec
+from slimsched.models.spec import ModelSpec
 from slimsched.serving.domain.served_model import ServedModel
 
 if TYPE_CHECKING:
@@ -23,18 +27,24 @@ def shipped_model(quality: QualityTable | None = None) -> ServedModel:
     return ServedModel(spec, table, slimresnet_figures(SLIM_RESNET))
 
 
-def read_model(source: str, beside: Path | None = None) -> ServedModel:
+def read_model(source: str, beside: Path | None = None, *, rated: bool = True) -> ServedModel:
     """Read a model without its code: the shipped one by its name, any other from its folder.
 
-    A folder is looked for beside the scenario first, then from where the command was started.
+    A folder is looked for beside the scenario first, then from where the command was started. Without
+    `rated`, its plans need not have been evaluated.
     """
     if source == NAME:
         return shipped_model()
     folder = find_folder(source, beside)
     spec = read_spec(folder)
-    return ServedModel(
-        spec, read_quality(folder, spec), read_figures(folder, spec), folder=str(folder.resolve())
-    )
+    quality = read_quality(folder, spec) if rated else _unrated(spec)
+    return ServedModel(spec, quality, read_figures(folder, spec), folder=str(folder.resolve()))
+
+
+def _unrated(spec: ModelSpec) -> QualityTable:
+    """A table in which all plans are worth the same."""
+    tree = PlanTree(spec.plans)
+    return QualityTable(tree, name="not evaluated", accuracy=np.ones(len(tree.plans)))
 
 
 def find_folder(source: str, beside: Path | None = None) -> Path:
