@@ -35,8 +35,8 @@ def main() -> None:
     scenario = scenario.with_load(rate_per_s=rate, seconds=options.seconds)
     bound = fluid_optimum(scenario.cluster, rate)
     print(
-        f"{model.name}, quality: {model.quality.name}; {rate:,.0f} requests/s = {options.load:g} × the widest "
-        f"plan's capacity; fluid bound {100 * bound.accuracy:.2f} %",
+        f"{model.name}, quality: {model.quality.name}; {rate:,.0f} requests/s = {options.load:g} × what the "
+        f"widest plan can carry; fluid bound {100 * bound.accuracy:.2f} %",
         flush=True,
     )
     rows = asyncio.run(
