@@ -30,6 +30,8 @@ class Lamp:
 
 
 def candle(hours: float, scent: str = "none") -> Lamp:
+    if hours < 0:
+        raise ConfigError("a candle burns for at least no time; give hours of 0 or more")
     return Lamp(watts=hours, label=scent)
 
 
@@ -54,6 +56,12 @@ def test_values_without_a_name_go_to_the_options_in_order() -> None:
     lamp = LAMPS.make("candle:7:rose")
     assert (lamp.watts, lamp.label) == (7.0, "rose")
     assert LAMPS.make("candle:scent=rose:7").watts == 7.0
+
+
+def test_what_the_part_itself_refuses_is_told_with_the_whole_spec() -> None:
+    LAMPS.check("candle:-1")
+    with pytest.raises(ConfigError, match="lamp 'candle:-1': a candle burns"):
+        LAMPS.make("candle:-1")
 
 
 def test_context_reaches_those_who_have_a_parameter_for_it() -> None:

@@ -72,7 +72,10 @@ class PluginTable(Generic[T]):
         accepted = _parameters(maker)
         takes_all = any(one.kind is one.VAR_KEYWORD for one in accepted.values())
         passed = {name: value for name, value in context.items() if takes_all or name in accepted}
-        part = maker(**passed, **options)
+        try:
+            part = maker(**passed, **options)
+        except SlimError as error:
+            raise ConfigError(f"{self.kind} '{spec}': {error}") from error
         if self._result is not None and not isinstance(part, self._result):
             raise ConfigError(
                 f"'{spec}' is not a {self.kind}: derive it from "
@@ -81,7 +84,7 @@ class PluginTable(Generic[T]):
         return part
 
     def check(self, spec: str) -> None:
-        """Raise the error that `make` would raise for a wrong spec, without making anything."""
+        """Raise an error if the name or the options are wrong, without making anything."""
         self._read(spec, frozenset())
 
     def options(self, spec: str) -> dict[str, Option]:
