@@ -1,10 +1,10 @@
-"""Compiles the job scheduler and simulator with mypyc, for long studies: about twice the events a second.
+"""Compile the job scheduler and simulator with mypyc, for long studies: about twice the events per second.
 
     python benchmarks/compile_jobs.py build/compiled
     PYTHONPATH=build/compiled slim jobs compare ...
 
-The source needs no change for it; the compiled copy gives the same logs. Needs a C compiler and `mypy` and
-`setuptools` (both in the `dev` extra's environment). Compile again after a change of the source.
+The source stays as it is, and the compiled copy gives the same logs. This needs a C compiler, `mypy` and
+`setuptools` (the `dev` extra installs the last two). Compile again when the source changes.
 """
 
 import shutil
@@ -32,12 +32,12 @@ JOBS = (
     "tuner",
     "waiting",
 )
-MODULES = [f"slimsched/jobs/{name}.py" for name in JOBS] + [
-    "slimsched/execution/simulated/jobs.py",
-    "slimsched/execution/simulated/jobs_network.py",
+MODULES = [f"slimsched/jobs/scheduling/{name}.py" for name in JOBS] + [
+    "slimsched/jobs/execution/simulated/cluster.py",
+    "slimsched/jobs/execution/simulated/shared_links.py",
 ]
 OPEN_CLASSES = {"policy.py": "Policy", "tuner.py": "Tuner"}
-"""Classes that modules we do not compile derive from."""
+"""Classes that have subclasses in modules we do not compile."""
 OPEN = "import mypy_extensions\n\n\n@mypy_extensions.mypyc_attr(allow_interpreted_subclasses=True)"
 SETUP = """\
 from mypyc.build import mypycify
@@ -54,7 +54,7 @@ def main(folder: Path) -> None:
     shutil.copytree(SOURCE, folder / "slimsched", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(SOURCE.parents[1] / "configs", folder / "slimsched" / "configs")
     for module, name in OPEN_CLASSES.items():
-        path = folder / "slimsched" / "jobs" / module
+        path = folder / "slimsched" / "jobs" / "scheduling" / module
         path.write_text(path.read_text().replace(f"\nclass {name}:", f"\n{OPEN}\nclass {name}:"))
     (folder / "setup.py").write_text(SETUP.format(modules=MODULES))
     subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=folder, check=True)

@@ -1,4 +1,4 @@
-"""What the dashboard costs the serving loop: taking an answer in, and making a frame of the last ten seconds.
+"""What the dashboard costs the serving loop: the time to observe an answer and to make a frame.
 
 python benchmarks/dashboard_frame.py --rate 10000
 """
@@ -18,10 +18,10 @@ STEP_S, WINDOW_S = 0.005, 10.0
 
 
 def main() -> None:
-    """Feed a live view answers for twelve seconds of its time; frames are timed once its window is full."""
+    """Feed a live view twelve simulated seconds of answers; time frames once its window of ten is full."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rate", type=int, default=10_000, help="answers a second")
-    a_step = int(parser.parse_args().rate * STEP_S)
+    parser.add_argument("--rate", type=int, default=10_000, help="answers per second")
+    per_step = int(parser.parse_args().rate * STEP_S)
     view = LiveView(load_scenario("paper").cluster, "sed", window_s=WINDOW_S)
     observed_s, frames_s, number = 0.0, [], 0
     for step in range(int((WINDOW_S + 2.0) / STEP_S)):
@@ -29,13 +29,13 @@ def main() -> None:
         requests = tuple(
             Request(
                 id=number + n,
-                arrival_s=now_s - 0.05 * (n + 1) / a_step,
+                arrival_s=now_s - 0.05 * (n + 1) / per_step,
                 deadline_s=now_s + 1.0,
                 widths=(1.0, 1.0, 0.5, 0.25),
             )
-            for n in range(a_step)
+            for n in range(per_step)
         )
-        number += a_step
+        number += per_step
         began_s = perf_counter()
         view.observe(now_s, GATEWAY_NAME, RequestsArrived(requests=requests), [Answer(requests=requests)])
         observed_s += perf_counter() - began_s

@@ -1,11 +1,12 @@
-"""How close a server comes to the bare network on the same core.
+"""How close a server comes to the bare model on the same core.
 
     python benchmarks/executor.py [--batch 32] [--core 1]
 
-Offline: the four packed segments in a loop, one batch after another. Executor: the same batches as a server
-runs them, segment by segment through the activation store. Server: real requests through a live cluster of
-one server process, all at once, at a fixed width. All in one run on one core; compare the ratios. Then the
-time of a width switch: the first batch of a key right after one of another width, over the second.
+Offline runs the four packed segments in a loop, one batch after another. Executor runs the same batches as a
+server does, segment by segment through the activation store. Server sends real requests, all at once and at a
+fixed width, through a live cluster of one server process. All three run on one core in one run, so compare
+their ratios. The time of a width switch is that of the first batch after a change of width, minus that of
+the second.
 """
 
 import argparse
@@ -44,11 +45,11 @@ from slimsched.serving.routing.registry import make_router
 from slimsched.serving.scheduling.options import SchedulerOptions
 
 ROUNDS = 12
-SERVED_ROUNDS = 60  # long enough that filling and emptying the pipeline does not count
+SERVED_ROUNDS = 60  # long enough to neglect the start and the end
 
 
 def offline(model: TrainedModel, width: float, batch: int) -> float:
-    """Images a second of the bare network."""
+    """Return the images per second of the bare model."""
     precision = cpu_precision()
     folded = [fold(model.net, s, width=width, previous=width if s else None) for s in range(4)]
     segments = [pack(one, precision) for one in folded]
@@ -65,7 +66,7 @@ def offline(model: TrainedModel, width: float, batch: int) -> float:
 
 
 def executor_alone(model: TrainedModel, width: float, batch: int) -> float:
-    """Images a second through executor and store, raw images in, logits out."""
+    """Return the images per second through executor and store, from raw images to logits."""
     executor, store = CpuExecutor(model), ActivationStore()
     for segment in range(4):
         executor.load(Instance(id=segment, segment=segment, width=width, memory_bytes=0))
@@ -88,7 +89,7 @@ def executor_alone(model: TrainedModel, width: float, batch: int) -> float:
 
 
 async def server(width: float, batch: int, core: int) -> float:
-    """Images a second through gateway, server process and executor."""
+    """Return the images per second through gateway, server process and executor."""
     link = Link(bandwidth_bytes_per_s=2e9, latency_s=0.0002)
     profile = load_profile("cpu-8-core", CONFIGS)
     cluster = Cluster(
@@ -130,7 +131,7 @@ async def server(width: float, batch: int, core: int) -> float:
 
 
 def switch_s(model: TrainedModel, batch: int) -> float:
-    """Extra time of a batch whose width differs from the one before it."""
+    """Return the extra time of a batch whose width differs from that of the batch before."""
     executor = CpuExecutor(model)
     executor.load(Instance(id=0, segment=2, width=1.0, memory_bytes=0))
     inputs = executor.activation((batch, 64, 16, 16))
@@ -157,7 +158,7 @@ def main() -> None:
     torch.set_num_threads(1)
     everywhere = os.sched_getaffinity(0)
     model = load()
-    print(f"images a second at batch {given.batch}, one core")
+    print(f"images per second at batch {given.batch}, one core")
     print(f"{'width':>6}{'offline':>10}{'executor':>18}{'server':>18}")
     for width in (0.25, 1.0):
         os.sched_setaffinity(0, {given.core})

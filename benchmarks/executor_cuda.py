@@ -1,11 +1,11 @@
-"""How close the executor comes to the bare network on a CUDA device.
+"""How close the executor comes to the bare model on a CUDA device.
 
-    python benchmarks/executor_cuda.py [--batch 256] [--lanes 6] [--json]
+    python benchmarks/executor_cuda.py [--batch 256] [--streams 6] [--json]
 
-Offline: the whole network as one CUDA graph, replayed again and again over an input that is already on the
-device and normalized, nothing copied in or out; once alone, once as several graphs on as many streams.
-Executor: batches as a server runs them, segment by segment through the activation store, raw images in and
-logits out, as many chains at once as there are lanes. Then the time of a width switch.
+Offline replays the whole model as one CUDA graph, over an input that is already on the device and normalized,
+so nothing is copied in or out. It runs once alone, and once as several graphs on as many streams. Executor
+runs batches as a server does, segment by segment through the activation store, from raw images to logits,
+with one chain of batches per stream. The last figure is the time of a width switch.
 """
 
 import argparse
@@ -31,8 +31,8 @@ from slimsched.serving.execution.live.resident_segments import ResidentSegments
 LONG_S = 0.7
 
 
-def whole_network(segments: ResidentSegments, width: float, batch: int) -> Callable[[], None]:
-    """The four segments captured as one graph; returns what replays it."""
+def whole_model(segments: ResidentSegments, width: float, batch: int) -> Callable[[], None]:
+    """Capture the four segments as one graph and return a function that replays it."""
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     raw = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8, device="cuda")
     images = segments.normalized(raw)
@@ -60,8 +60,8 @@ def whole_network(segments: ResidentSegments, width: float, batch: int) -> Calla
 
 
 def offline(segments: ResidentSegments, width: float, batch: int, streams: int = 1) -> float:
-    """Images a second of the bare network."""
-    graphs = [whole_network(segments, width, batch) for _ in range(streams)]
+    """Return the images per second of the bare model."""
+    graphs = [whole_model(segments, width, batch) for _ in range(streams)]
     for _ in range(20):
         for replay in graphs:
             replay()
@@ -80,7 +80,7 @@ def offline(segments: ResidentSegments, width: float, batch: int, streams: int =
 
 
 class Chain:
-    """Batches that go through all four segments again and again."""
+    """A batch that goes through all four segments again and again."""
 
     def __init__(self, executor: CudaExecutor, width: float, batch: int, first: int) -> None:
         self._executor, self._store = executor, ActivationStore()
@@ -96,11 +96,11 @@ class Chain:
         self._under_way: BatchUnderWay | None = None
 
     def ready(self) -> bool:
-        """Whether the segment under way is done."""
+        """Return whether the segment under way is done."""
         return self._under_way is None or self._under_way.ready()
 
     def step(self) -> None:
-        """Wait for the segment under way and begin the next."""
+        """Wait for the segment under way and start the next."""
         self.finish()
         if self._segment == 0:
             self._store.put(self._ids, self._raw)
@@ -108,21 +108,21 @@ class Chain:
         self._segment = (self._segment + 1) % 4
 
     def finish(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the segment under way."""
         if self._under_way is not None:
             self._under_way.finish()
 
 
-def executor_alone(executor: CudaExecutor, width: float, batch: int, lanes: int) -> float:
-    """Images a second through executor and store, raw images in, logits out, `lanes` chains at once."""
+def executor_alone(executor: CudaExecutor, width: float, batch: int, streams: int) -> float:
+    """Return the images per second through executor and store, with `streams` chains at once."""
     slots = [
-        Instance(id=4 * lane + segment, segment=segment, width=width, memory_bytes=0)
-        for lane in range(lanes)
+        Instance(id=4 * number + segment, segment=segment, width=width, memory_bytes=0)
+        for number in range(streams)
         for segment in range(4)
     ]
     for slot in slots:
         executor.load(slot)
-    chains = [Chain(executor, width, batch, 1000 * lane) for lane in range(lanes)]
+    chains = [Chain(executor, width, batch, 1000 * number) for number in range(streams)]
     rates = []
     for _ in range(4):
         began_s, count = perf_counter(), 0
@@ -140,7 +140,7 @@ def executor_alone(executor: CudaExecutor, width: float, batch: int, lanes: int)
 
 
 def switch_s(executor: CudaExecutor, batch: int) -> float:
-    """Extra time of a batch whose width differs from the one before it."""
+    """Return the extra time of a batch whose width differs from that of the batch before."""
     executor.load(Instance(id=0, segment=2, width=1.0, memory_bytes=0))
     inputs = executor.activation((batch, 64, 16, 16))
     keys = [KEYS[2, width, 0.5] for width in (0.25, 1.0)]
@@ -158,14 +158,14 @@ def switch_s(executor: CudaExecutor, batch: int) -> float:
     return median(extra_s)
 
 
-def measure(batch: int, lanes: int, model: TrainedModel) -> dict[str, object]:
-    """All figures of one device."""
-    executor = CudaExecutor(model, batch_limit=batch, lanes=lanes)
+def measure(batch: int, streams: int, model: TrainedModel) -> dict[str, object]:
+    """Measure all figures of one device."""
+    executor = CudaExecutor(model, batch_limit=batch, lanes=streams)
     rows = []
     for width in (0.25, 1.0):
         bare = offline(executor._segments, width, batch)
-        several = offline(executor._segments, width, batch, lanes)
-        alone = executor_alone(executor, width, batch, lanes)
+        several = offline(executor._segments, width, batch, streams)
+        alone = executor_alone(executor, width, batch, streams)
         rows.append({"width": width, "offline": bare, "offline, streams": several, "executor": alone})
     return {
         "device": torch.cuda.get_device_name(),
@@ -178,22 +178,22 @@ def measure(batch: int, lanes: int, model: TrainedModel) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--lanes", type=int, default=6)
+    parser.add_argument("--streams", type=int, default=6)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     gc.freeze()
-    found = measure(given.batch, given.lanes, load())
+    figures = measure(given.batch, given.streams, load())
     if given.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(figures, indent=1))
         return
-    print(f"images a second at batch {given.batch}, {found['device']}, bf16")
-    for row in found["rows"]:  # type: ignore[attr-defined]
+    print(f"images per second at batch {given.batch}, {figures['device']}, bf16")
+    for row in figures["rows"]:  # type: ignore[attr-defined]
         one, several, alone = list(row.values())[1:]
         print(
-            f"width {row['width']:g}: offline {one:,.0f}, on {given.lanes} streams {several:,.0f}; "
+            f"width {row['width']:g}: offline {one:,.0f}, on {given.streams} streams {several:,.0f}; "
             f"executor {alone:,.0f} ({100 * alone / one:.0f} % and {100 * alone / several:.0f} %)"
         )
-    print(f"width switch: {1e6 * found['switch_s']:+.0f} µs")  # type: ignore[operator]
+    print(f"width switch: {1e6 * figures['switch_s']:+.0f} µs")  # type: ignore[operator]
 
 
 if __name__ == "__main__":

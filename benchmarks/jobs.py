@@ -1,12 +1,12 @@
-"""How fast the job simulator is, with dally on 512 GPUs and 20,000 jobs like those of Helios.
+"""How fast the job simulator is, with 20,000 jobs like the ones in the Helios trace on 512 GPUs.
 
     python benchmarks/jobs.py
     python benchmarks/compile_jobs.py build/compiled && PYTHONPATH=build/compiled python benchmarks/jobs.py
 
-An event is one that the scheduler handles (a submission, a finish, an acknowledged preemption, a wake-up);
-finishes that were moved and skipped do not count. Time is from the first event to the last, on one core, as
-wall time and as processor time (the same on an idle machine). Load is offered work over capacity: what
-ideal placements would need. The better of two runs.
+Events are those the scheduler handles: a submission, a finish, an acknowledged preemption, a wake-up.
+Finishes that were moved and skipped do not count. Time runs from the first event to the last, on one core, as
+wall time and as processor time (equal on an idle machine). Load is the work that ideal placements would need,
+divided by capacity. Each row is the better of two runs.
 """
 
 import gc

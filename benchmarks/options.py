@@ -1,10 +1,10 @@
-"""What each option of the local scheduler earns, measured against the paper's plain rule in one run.
+"""What each option of the local scheduler gains over the paper's plain rule, measured in one run.
 
     python benchmarks/options.py
 
-The load is near the capacity of the paper's cluster, with deadlines; each option is switched on alone. A
-router with random widths (`random`) shows what the local layer makes of a bad mix of keys, `sed` of a good
-one.
+The load is near the capacity of the paper's cluster, with deadlines. Each option is switched on alone. The
+router `random` chooses random widths and shows how the local scheduler copes with a bad mix of keys; `sed`
+gives it a good mix.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 class LatencyByPriority:
-    """An observer that keeps latencies of urgent and other requests apart."""
+    """Keeps the latencies of urgent requests and of other requests apart."""
 
     def __init__(self) -> None:
         self.latency_s: dict[int, list[float]] = {0: [], 1: []}
@@ -63,7 +63,7 @@ class LatencyByPriority:
 
 
 def priorities(paper: Scenario) -> None:
-    """One request in ten is urgent: what the option does for it, and to the others."""
+    """Show what the option does for urgent requests (one in ten) and for the others."""
     print("\nrandom at 6,000 requests/s, one in ten urgent: mean latency s")
     for on in (False, True):
         options = tuple(replace(one, priorities=on) for one in paper.schedulers)

@@ -1,11 +1,11 @@
-"""What a request pays besides queue and compute: HTTP, gateway, hops between processes.
+"""The overhead of a request, besides waiting and computing: HTTP, gateway, hops between processes.
 
     python benchmarks/overhead.py [--rate 200] [--width 0.25] [--seconds 10]
 
-Starts `slim serve` on the laptop scenario, sends single images over real HTTP in open loop (Poisson
-arrivals), and takes each answer apart by its receipt. Hops: the receipt's network time, that is everything
-between gateway and servers for four segments. HTTP: what the client waited beyond the receipt's total.
-Overhead: both together.
+Starts `slim serve` on the laptop scenario, sends single images over HTTP in open loop (Poisson arrivals) and
+splits the latency of each answer by its receipt. Hops is the receipt's network time: everything between
+gateway and servers for four segments. HTTP is how long the client waited beyond the receipt's total. Overhead
+is the sum of both.
 """
 
 import argparse
@@ -26,7 +26,7 @@ PARTS = ("queue", "compute", "hops", "http", "overhead", "latency")
 
 
 def serve(port: int, router: str) -> subprocess.Popen[str]:
-    """A served cluster of its own, warmed up."""
+    """Start `slim serve` and wait until it is ready."""
     code = "from slimsched.cli.app import main; main()"
     words = ["serve", "--router", router, "--http-port", str(port), "--grpc-port", "0"]
     process = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True)
@@ -38,14 +38,14 @@ def serve(port: int, router: str) -> subprocess.Popen[str]:
 
 
 async def measure(port: int, rate: float, width: float, seconds: float) -> NDArray[np.float64]:
-    """Milliseconds by part, one row an answered request."""
+    """Return the milliseconds of each part, one row per answered request."""
     images = np.random.default_rng(0).integers(0, 256, (256, 3, 32, 32), dtype=np.uint8)
-    generator = LoadGenerator(f"http://127.0.0.1:{port}", images, Target().preface({"width": width}))
+    generator = LoadGenerator(f"http://127.0.0.1:{port}", images, Target().prefix({"width": width}))
     sent = await generator.run(*due_times("poisson", rate, seconds, 0, len(images), 1))
     rows = []
     for one in sent[len(sent) // 10 :]:
         if one.reply is None or one.status != 200:
-            raise SystemExit(f"a request was answered with {one.status}; ask for a lower rate")
+            raise SystemExit(f"a request was answered with {one.status}; choose a lower rate")
         receipt = read_answer(one.reply.body, one.reply.json_bytes).receipt
         queue, compute, hops = (float(receipt[f"{part}_ms"]) for part in ("queue", "compute", "network"))
         latency = 1e3 * (one.done_s - one.sent_s)
@@ -55,12 +55,12 @@ async def measure(port: int, rate: float, width: float, seconds: float) -> NDArr
 
 
 def inside(port: int) -> float:
-    """Mean milliseconds from whole request to response, less queue and compute, as the server counts."""
+    """Return the server's own mean overhead in ms: request to response, minus queue and compute."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
         lines = [line.rsplit(" ", 1) for line in page.read().decode().splitlines() if line[:1] != "#"]
-    found = {name.partition("{")[0]: float(value) for name, value in lines if "grpc" not in name}
+    metrics = {name.partition("{")[0]: float(value) for name, value in lines if "grpc" not in name}
     spans = ("slim_infer_seconds", "slim_image_queue_seconds", "slim_image_compute_seconds")
-    whole, queue, compute = (1e3 * found[f"{name}_sum"] / found[f"{name}_count"] for name in spans)
+    whole, queue, compute = (1e3 * metrics[f"{name}_sum"] / metrics[f"{name}_count"] for name in spans)
     return whole - queue - compute
 
 
@@ -84,7 +84,7 @@ def main() -> None:
     for part, values in zip(PARTS, rows.T, strict=True):
         p50, p90, p99 = np.percentile(values, (50, 90, 99))
         print(f"{part:>10}{p50:8.2f}{p90:8.2f}{p99:8.2f}{values.mean():8.2f}")
-    print(f"overhead without client and sockets, by the server's own count: {inside_ms:.2f} in the mean")
+    print(f"mean overhead without client and sockets, as the server measures it: {inside_ms:.2f}")
 
 
 if __name__ == "__main__":

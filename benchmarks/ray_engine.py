@@ -1,13 +1,15 @@
-"""What Ray costs: the same servers as local processes and as Ray actors, on the same cores, in one run.
+"""The cost of Ray: the same servers as local processes and as Ray actors, on the same cores, in one run.
 
     python benchmarks/ray_engine.py [--seconds 4] [--rounds 3]
 
-Two CPU servers, each bound to its core, behind one gateway; a router that always takes width 0.25 (so that
-the engine's share is as large as it gets) and either stays with a request's server or moves it every segment.
-The engines take turns, so a noisy machine is unkind to both. Latency: one request at a time, four blocks
-each. Throughput: 64 requests always under way. Then the channels by themselves: a block's message there and
-back, and a block's activations from server to server, by actor calls through Ray's object store and from door
-to door. At last a raylet is killed under load and replaced: when gateways know, when there is work again.
+Two CPU servers, each bound to its core, run behind one gateway. The router always takes width 0.25, which
+makes the engine's share of the time as large as possible. It either keeps a request on its server or moves it
+at every segment. The engines take turns, so that noise of the machine hits both.
+
+Latency is measured with one request at a time, throughput with 64 requests always under way. Then come the
+channels alone: a round trip of a block's message, and of a block's activations, both by actor calls through
+Ray's object store and by direct connection. At the end a raylet is killed under load and replaced; the table
+says when the gateway notices and when the new server works.
 """
 
 import argparse
@@ -40,18 +42,18 @@ from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route
 
 IMAGE = np.zeros((3, 32, 32), np.uint8).tobytes()
-UNDER_WAY = 64
+REQUESTS_UNDER_WAY = 64
 STORE_BYTES = 96 * 2**20
 
 
-class Fixed:
-    """Width 0.25 in blocks of 16; stays with a request's server, or moves on every segment."""
+class FixedRouter:
+    """Routes at width 0.25 in blocks of 16; keeps a request on its server, or moves it at every segment."""
 
     def __init__(self, moving: bool) -> None:
         self._moving, self._turn = moving, 0
 
     def route(self, seen: Observation) -> Route:
-        """The next in turn, or where the input lies."""
+        """Choose the next server in turn for a new request; otherwise stay or move."""
         self._turn += 1
         alive = seen.alive_ids
         if seen.source < 0:
@@ -62,7 +64,7 @@ class Fixed:
 
 
 def two_servers() -> Scenario:
-    """The laptop scenario's first profile twice, each server on a core of its own."""
+    """Return the laptop scenario with each server bound to a core."""
     cores = sorted(os.sched_getaffinity(0))
     scenario = load_scenario("laptop")
     hosts = [Host(cores=(cores[number % len(cores)],)) for number in range(len(scenario.cluster))]
@@ -73,9 +75,9 @@ def two_servers() -> Scenario:
 async def measure(
     engine: Engine, zero_s: float, first: int, moving: bool, seconds: float
 ) -> dict[str, float]:
-    """Latency of one at a time, throughput of many, the gateway's CPU time a block."""
+    """Measure latency one request at a time, throughput of many, and the gateway's CPU time per block."""
     scenario = two_servers()
-    gateway = Gateway(scenario.cluster, Fixed(moving), scenario.gateway, first_block=first)
+    gateway = Gateway(scenario.cluster, FixedRouter(moving), scenario.gateway, first_block=first)
     live = LiveCluster(gateway, engine, clock_zero_s=zero_s, first_id=first)
     await live.start()
     try:
@@ -95,14 +97,14 @@ async def measure(
             "p99_ms": 1e3 * float(np.percentile(latency_s, 99)),
             "images_per_s": rate,
             "blocks_per_s": blocks / seconds,
-            "gateway_us_a_block": 1e6 * (process_time() - cpu_s) / blocks,
+            "gateway_us_per_block": 1e6 * (process_time() - cpu_s) / blocks,
         }
     finally:
         await live.stop()
 
 
 async def throughput(live: LiveCluster, seconds: float) -> int:
-    """Keep a number of requests under way; how many were answered."""
+    """Keep many requests under way for this time and return how many were answered."""
     until_s, answered = monotonic() + seconds, 0
 
     async def client() -> None:
@@ -111,28 +113,28 @@ async def throughput(live: LiveCluster, seconds: float) -> int:
             await live.submit(IMAGE)
             answered += 1
 
-    await asyncio.gather(*(client() for _ in range(UNDER_WAY)))
+    await asyncio.gather(*(client() for _ in range(REQUESTS_UNDER_WAY)))
     return answered
 
 
 def engines(address: str, seconds: float, rounds: int) -> None:
-    """Both engines in turns; medians over the rounds."""
-    print("| engine | activations | p50 | p99 | images/s | blocks/s | gateway CPU a block |")
+    """Measure both engines in turn and print the medians over the rounds."""
+    print("| engine | activations | p50 | p99 | images/s | blocks/s | gateway CPU per block |")
     print("|---|---|---|---|---|---|---|")
     for moving in (False, True):
-        found: dict[str, list[dict[str, float]]] = {"local": [], "ray": []}
+        results: dict[str, list[dict[str, float]]] = {"local": [], "ray": []}
         for number in range(2 * rounds):
             name = "local" if (number + number // 2) % 2 == 0 else "ray"
-            found[name].append(run(_one(name, address, moving, seconds)))
-        rows = {n: {key: median(r[key] for r in rs) for key in rs[0]} for n, rs in found.items()}
+            results[name].append(run(_one(name, address, moving, seconds)))
+        rows = {n: {key: median(r[key] for r in rs) for key in rs[0]} for n, rs in results.items()}
         for name, row in rows.items():
             times = f"{row['p50_ms']:.2f} ms | {row['p99_ms']:.2f} ms"
             rates = f"{row['images_per_s']:.0f} | {row['blocks_per_s']:.0f}"
             way = "move" if moving else "stay"
-            print(f"| {name} | {way} | {times} | {rates} | {row['gateway_us_a_block']:.0f} µs |")
+            print(f"| {name} | {way} | {times} | {rates} | {row['gateway_us_per_block']:.0f} µs |")
         more_ms = rows["ray"]["p50_ms"] - rows["local"]["p50_ms"]
         share = rows["ray"]["images_per_s"] / rows["local"]["images_per_s"]
-        cost = f"{more_ms:+.2f} ms = {250 * more_ms:+.0f} µs a block"
+        cost = f"{more_ms:+.2f} ms = {250 * more_ms:+.0f} µs per block"
         print(f"| ray − local | | {cost} | | {100 * share:.0f} % | | |")
 
 
@@ -145,12 +147,12 @@ async def _one(name: str, address: str, moving: bool, seconds: float) -> dict[st
 
 
 def activations(shape: tuple[int, ...]) -> torch.Tensor:
-    """As they lie in memory after a segment."""
+    """Return activations with the memory layout they have after a segment."""
     return torch.ones(shape).to(memory_format=torch.channels_last)
 
 
 class Echo:
-    """An actor that gives back what it is sent, by call and at a door."""
+    """An actor that sends back what it gets, by actor call and over a direct connection."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, ...], torch.Tensor] = {}
@@ -161,15 +163,15 @@ class Echo:
         return self._made[shape]
 
     async def call(self, message: bytes) -> bytes:
-        """Through Ray."""
+        """Return a message through Ray."""
         return message
 
     async def rows(self, shape: tuple[int, ...]) -> Any:
-        """An activation through the object store."""
+        """Return activations through Ray's object store."""
         return self._rows(shape).permute(0, 2, 3, 1).numpy()
 
     async def open(self) -> int:
-        """Direct: the same with frames."""
+        """Open a port that does the same over a direct connection."""
 
         def received(connection: FrameConnection, message: Fetch) -> None:
             shape = tuple(message.requests)
@@ -181,11 +183,11 @@ class Echo:
         return int(server.sockets[0].getsockname()[1])
 
 
-class Asker(Echo):
-    """An actor on another node that measures the channels to an echo."""
+class ChannelBenchmark(Echo):
+    """An actor on another node that measures the channels to an Echo."""
 
     async def measure(self, echo: Any, times: int) -> list[tuple[str, float, float]]:
-        """Median microseconds by call and direct, for a message and for activations."""
+        """Return the median microseconds by actor call and by direct connection, for each payload."""
         answers: asyncio.Queue[Handed] = asyncio.Queue()
         port = await echo.open.remote()
         _, door = await asyncio.get_running_loop().create_connection(
@@ -199,14 +201,14 @@ class Asker(Echo):
             unpack(await answers.get())
 
         call = await _median_us(lambda: echo.call.remote(b"x" * 3500), times)
-        found = [("message of a block (3.5 kB)", call, await _median_us(lambda: direct(()), times))]
+        rows = [("message of a block (3.5 kB)", call, await _median_us(lambda: direct(()), times))]
         for width, channels in ((0.25, 16), (1.0, 64)):
             shape = (16, channels, 32, 32)
             size = 4 * int(np.prod(shape)) / 2**20
             call = await _median_us(lambda shape=shape: echo.rows.remote(shape), times)
             straight = await _median_us(lambda shape=shape: direct(shape), times)
-            found.append((f"activations of 16 images at {width:g} ({size:.0f} MiB)", call, straight))
-        return found
+            rows.append((f"activations of 16 images at {width:g} ({size:.0f} MiB)", call, straight))
+        return rows
 
 
 async def _median_us(once: Any, times: int) -> float:
@@ -219,31 +221,31 @@ async def _median_us(once: Any, times: int) -> float:
 
 
 def channels() -> None:
-    """A message and activations, there and back, between actors on two nodes."""
+    """Measure round trips of a message and of activations between actors on two nodes."""
     echo = ray.remote(Echo).options(resources={"first": 0.1}).remote()
-    asker = ray.remote(Asker).options(resources={"second": 0.1}).remote()
-    print("\n| there and back, two raylets | actor call, object store | door to door |")
+    asker = ray.remote(ChannelBenchmark).options(resources={"second": 0.1}).remote()
+    print("\n| round trip, two raylets | actor call, object store | direct connection |")
     print("|---|---|---|")
     for what, call_us, direct_us in ray.get(asker.measure.remote(echo, 100)):
         print(f"| {what} | {call_us:.0f} µs | {direct_us:.0f} µs |")
 
 
 async def membership(cluster: Cluster) -> list[tuple[str, float]]:
-    """Kill a raylet under load, give Ray another: when each is noticed, and when there is work again."""
+    """Kill a raylet under load and add another; time until the gateway notices and the new one works."""
     scenario = two_servers()
     hosts = (scenario.hosts[0], Host(resources={"spare": 1.0}))
     scenario = msgspec.structs.replace(scenario, hosts=hosts)
     node = cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES, resources={"spare": 1.0})
     engine = join(specs_of(scenario, 0.0), address=cluster.address)
-    gateway = Gateway(scenario.cluster, Fixed(True), scenario.gateway, first_block=engine.first_id)
+    gateway = Gateway(scenario.cluster, FixedRouter(True), scenario.gateway, first_block=engine.first_id)
     live = LiveCluster(gateway, engine, clock_zero_s=engine.clock_zero_s, first_id=engine.first_id)
     await live.start()
     name, seen = scenario.cluster.names[1], asyncio.Event()
 
     async def load() -> None:
         while True:
-            found = await asyncio.gather(*live.submit_each([IMAGE] * 16))
-            if any(name in one.receipts[0].servers for one in found):
+            answers = await asyncio.gather(*live.submit_each([IMAGE] * 16))
+            if any(name in one.receipts[0].servers for one in answers):
                 seen.set()
 
     task = asyncio.create_task(load())
@@ -262,17 +264,22 @@ async def membership(cluster: Cluster) -> list[tuple[str, float]]:
     task.cancel()
     await engine.stop()
     return [
-        ("raylet killed → gateway knows, its blocks run elsewhere", noticed_s),
-        ("another raylet asked for → it is up", raylet_s),
-        ("→ its server has warmed up and answered (Ray first had to give the old node up)", works_s),
+        ("raylet killed → the gateway knows and its blocks run elsewhere", noticed_s),
+        ("new raylet requested → it is up", raylet_s),
+        (
+            "new raylet requested → its server is warm and has answered (Ray must first drop the old node)",
+            works_s,
+        ),
     ]
 
 
 def main() -> None:
-    """Three raylets on this machine, then both tables."""
+    """Start three raylets on this machine and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--rounds", type=int, default=3, help="of the engines; 0: only the channels")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="rounds per engine; 0 measures only the channels"
+    )
     asked = parser.parse_args()
     head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)

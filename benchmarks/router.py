@@ -1,11 +1,11 @@
 """How long learned routers take to decide, and how fast they train.
 
-    python benchmarks/router.py             # decisions, then steps a second beside Stable-Baselines3
+    python benchmarks/router.py
 
-Decisions: microseconds (p50 and p99) of `route` at 3, 12 and 64 servers, head and servers changing between
-decisions. Training: decisions a second of our PPO (collecting and updating) and of Stable-Baselines3's PPO
-on the same scenario through `slimsched/Routing-v0`, one after the other on one thread, and of that
-environment alone under random actions.
+The first table has the microseconds (p50 and p99) of `route` at 3, 12 and 64 servers. The head and the
+servers change between decisions. The second table compares decisions per second in training: our PPO
+(collecting and updating), Stable-Baselines3's PPO on the same scenario through `slimsched/Routing-v0`, and
+that environment alone under random actions. They run one after the other on one thread.
 """
 
 from time import perf_counter, process_time
@@ -25,8 +25,8 @@ from slimsched.serving.routing.registry import make_router
 SERVERS = (3, 12, 64)
 
 
-def widened(cluster: Cluster, servers: int) -> Cluster:
-    """The paper's mix of devices repeated."""
+def repeated(cluster: Cluster, servers: int) -> Cluster:
+    """Repeat the paper's mix of devices up to this many servers."""
     return Cluster(
         names=[f"server-{number}" for number in range(servers)],
         profiles=[cluster.profiles[number % len(cluster)] for number in range(servers)],
@@ -39,7 +39,7 @@ def widened(cluster: Cluster, servers: int) -> Cluster:
 
 
 def decision_us(cluster: Cluster, router: str, count: int = 4000) -> tuple[float, float]:
-    """p50 and p99 of one decision; every tenth begins a new scheduling step."""
+    """Return p50 and p99 of one decision; every tenth decision starts a new scheduling step."""
     made, seen = make_router(router, cluster, 0), Observation(len(cluster))
     rng = np.random.default_rng(0)
     seen.arrival_rate_per_s, seen.deadline_s = 3000.0 * len(cluster), 1e9
@@ -58,7 +58,7 @@ def decision_us(cluster: Cluster, router: str, count: int = 4000) -> tuple[float
 
 
 def training(scenario: Scenario) -> None:
-    """Our PPO, Stable-Baselines3's, and the bare environment, in decisions a second."""
+    """Print the decisions per second of our PPO, of Stable-Baselines3's and of the bare environment."""
     from stable_baselines3 import PPO
 
     trainer = PpoTrainer(scenario, PpoOptions(), seed=0)
@@ -84,7 +84,7 @@ def training(scenario: Scenario) -> None:
             environment.reset()
     bare, bare_cpu = steps / (perf_counter() - began_s), steps / (process_time() - began_cpu_s)
     environment.close()
-    print("decisions a second:            wall      CPU")
+    print("decisions per second:          wall      CPU")
     print(f"our PPO, training          {ours:8,.0f} {ours_cpu:8,.0f}")
     print(f"Stable-Baselines3, training{theirs:8,.0f} {theirs_cpu:8,.0f}")
     print(f"environment, random actions{bare:8,.0f} {bare_cpu:8,.0f}")
@@ -93,7 +93,7 @@ def training(scenario: Scenario) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     paper = load_scenario("paper", accuracy="paper").with_load(rate_per_s=4000.0)
-    print("microseconds a decision, p50 / p99, by servers:")
+    print("microseconds per decision, p50 / p99, by number of servers:")
     print(f"{'router':31}" + "".join(f"{servers:>16}" for servers in SERVERS))
     for router in (
         "drift-plus-penalty",
@@ -107,7 +107,7 @@ def main() -> None:
             if router.startswith("ppo") and servers != 3:
                 cells.append(f"{'-':>16}")
                 continue
-            p50, p99 = decision_us(widened(paper.cluster, servers), router)
+            p50, p99 = decision_us(repeated(paper.cluster, servers), router)
             cells.append(f"{p50:8.0f} / {p99:5.0f}")
         print(f"{router:31}" + "".join(cells))
     print()

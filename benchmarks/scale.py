@@ -1,12 +1,13 @@
-"""Where the first bottleneck of a large cluster lies: router, gateway or telemetry.
+"""What limits a large cluster first: router, gateway or telemetry.
 
     python benchmarks/scale.py [--servers 64 1000]
 
-Decisions: microseconds a routing decision by router and number of servers. Live: the real gateway
-(LiveCluster, every message encoded and decoded as on the wire) with servers that answer at once, so that
-nothing but the gateway limits it. Simulation: the mix of `fleet-64` in any number of servers, at half its
-rate a server; besides the figures of the run, the time spent in the router, in the rest of the gateway and in
-telemetry, a request. All on one core; servers are modelled, decisions and the gateway's time are measured.
+The first table has the microseconds per routing decision, by router and number of servers. The second runs
+the real gateway (LiveCluster, with every message encoded and decoded as on the wire) with servers that answer
+at once, so that only the gateway limits it. The third simulates the mix of `fleet-64` with any number of
+servers, at half its rate per server; it also shows the time per request in the router, in the rest of the
+gateway and in telemetry. All runs use one core. Servers are modelled; decisions and the gateway's time are
+measured.
 """
 
 import argparse
@@ -51,10 +52,10 @@ IMAGE = bytes(3 * 32 * 32)
 
 
 def fleet(servers: int, requests: int) -> Scenario:
-    """`fleet-64`, or its mix repeated, at half its rate a server for about so many requests."""
+    """Return the mix of `fleet-64` with this many servers, at half its rate per server."""
     shipped = load_scenario("fleet-64")
     old = shipped.cluster
-    order = np.linspace(0, len(old), servers, endpoint=False).astype(int)  # the mix, whatever the number
+    order = np.linspace(0, len(old), servers, endpoint=False).astype(int)  # keeps the mix of devices
     cluster = Cluster(
         names=[f"server-{number}" for number in range(servers)],
         profiles=[old.profiles[i] for i in order],
@@ -63,7 +64,7 @@ def fleet(servers: int, requests: int) -> Scenario:
         links=[old.links[i] for i in order],
         gateway_link=replace(
             old.gateway_link, bandwidth_bytes_per_s=1e13
-        ),  # what many gateways have together
+        ),  # the links of many gateways together
         batch_limit=old.batch_limit,
     )
     rate_per_s = 0.5 * shipped.load.rate_per_s * servers / len(old)
@@ -74,14 +75,14 @@ def fleet(servers: int, requests: int) -> Scenario:
 
 
 def decision_us(cluster: Cluster, spec: str) -> float:
-    """One routing decision, the servers' state changing in between."""
+    """Return the time of one routing decision; the servers' state changes between decisions."""
     router, seen = make_router(spec, cluster, 0), Observation(len(cluster))
     seen.count, seen.arrival_rate_per_s = 16, 1000.0 * len(cluster)
     router.route(seen)
     count = 1500
     began_s = perf_counter()
     for number in range(count):
-        seen.now_s += 0.005 * (number % 64 == 0)  # scheduling steps of many decisions
+        seen.now_s += 0.005 * (number % 64 == 0)  # a scheduling step has many decisions
         seen.backlog_s[number % len(cluster)] += 0.001
         seen.outstanding[number % len(cluster)] += 1
         router.route(seen)
@@ -89,22 +90,22 @@ def decision_us(cluster: Cluster, spec: str) -> float:
 
 
 def decisions(numbers: list[int]) -> None:
-    """The table of decisions."""
-    print("| µs a decision | " + " | ".join(str(n) for n in numbers) + " |")
+    """Print the table of decisions."""
+    print("| µs per decision | " + " | ".join(str(n) for n in numbers) + " |")
     print("|---" * (len(numbers) + 1) + "|")
     clusters = [fleet(n, 1000).cluster for n in numbers]
     for spec in ROUTERS:
         print(f"| {spec} | " + " | ".join(f"{decision_us(one, spec):.1f}" for one in clusters) + " |")
 
 
-class Timed:
-    """A router that notes how long it takes."""
+class TimedRouter:
+    """A router that measures its own time."""
 
     def __init__(self, router: Router) -> None:
         self._router, self.spent_s, self.calls = router, 0.0, 0
 
     def route(self, seen: Observation) -> Route | None:
-        """As the router says."""
+        """Pass the question on and measure the time."""
         began_s = perf_counter()
         route = self._router.route(seen)
         self.spent_s += perf_counter() - began_s
@@ -112,36 +113,36 @@ class Timed:
         return route
 
 
-class Watch:
-    """Notes the time spent in the gateway and, of it, in telemetry, by wrapping both."""
+class Stopwatch:
+    """Measures the time spent in the gateway and in telemetry, by wrapping both."""
 
     def __init__(self) -> None:
-        self.routers: list[Timed] = []
+        self.routers: list[TimedRouter] = []
         self.gateway_s = self.telemetry_s = 0.0
 
     def make(self, spec: str, cluster: Cluster, seed: int, goal: Goal | None) -> Router:
-        """A timed router."""
-        self.routers.append(Timed(make_router(spec, cluster, seed, goal)))
+        """Make a router that measures its own time."""
+        self.routers.append(TimedRouter(make_router(spec, cluster, seed, goal)))
         return self.routers[-1]
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "Stopwatch":
         self._handle, self._sample = Gateway.handle, SimulatedCluster._sample
-        watch = self
+        stopwatch = self
 
         def handle(gateway: Gateway, event: Any, *, now_s: float) -> Any:
             began_s = perf_counter()
-            commands = watch._handle(gateway, event, now_s=now_s)
+            commands = stopwatch._handle(gateway, event, now_s=now_s)
             spent_s = perf_counter() - began_s
             if isinstance(event, TelemetryReceived):
-                watch.telemetry_s += spent_s
+                stopwatch.telemetry_s += spent_s
             else:
-                watch.gateway_s += spent_s
+                stopwatch.gateway_s += spent_s
             return commands
 
         def sample(cluster: SimulatedCluster, *arguments: Any) -> None:
             began_s = perf_counter()
-            watch._sample(cluster, *arguments)
-            watch.telemetry_s += perf_counter() - began_s
+            stopwatch._sample(cluster, *arguments)
+            stopwatch.telemetry_s += perf_counter() - began_s
 
         Gateway.handle, SimulatedCluster._sample = handle, sample  # type: ignore[method-assign]
         return self
@@ -151,7 +152,7 @@ class Watch:
 
 
 def simulations(numbers: list[int], requests: int) -> None:
-    """Each router on each fleet, with where the time went."""
+    """Simulate each router on each fleet and print the results and where the time went."""
     print(
         "\n| servers | router | accuracy | of the bound | mean | p99 | router | gateway | telemetry | all |"
     )
@@ -159,11 +160,11 @@ def simulations(numbers: list[int], requests: int) -> None:
     for number in numbers:
         scenario = fleet(number, requests)
         for spec in SIMULATED:
-            with Watch() as watch:
-                row = simulate(scenario, spec, make=watch.make).summary
-            router_s = sum(one.spent_s for one in watch.routers)
+            with Stopwatch() as stopwatch:
+                row = simulate(scenario, spec, make=stopwatch.make).summary
+            router_s = sum(one.spent_s for one in stopwatch.routers)
             each = 1e6 / max(1, row.arrived)
-            times = [router_s, watch.gateway_s - router_s, watch.telemetry_s, row.wall_s]
+            times = [router_s, stopwatch.gateway_s - router_s, stopwatch.telemetry_s, row.wall_s]
             print(
                 f"| {number} | {spec} | {100 * row.accuracy:.2f} % | {100 * row.bound_share:.1f} % | "
                 f"{1e3 * row.latency_mean_s:.1f} ms | {1e3 * row.latency_p99_s:.1f} ms | "
@@ -173,8 +174,8 @@ def simulations(numbers: list[int], requests: int) -> None:
             )
 
 
-class Instant:
-    """An engine whose servers answer at once; messages are encoded and decoded as on the wire."""
+class InstantEngine:
+    """An engine whose servers answer at once; it encodes and decodes messages as on the wire."""
 
     def __init__(self, servers: int, classes: int) -> None:
         self._servers, self._row = servers, bytes(4 * classes)
@@ -184,13 +185,13 @@ class Instant:
         self.server_s = 0.0
 
     async def start(self, listener: EngineListener) -> None:
-        """All up."""
+        """Report all servers as up."""
         self._listener, self._loop = listener, asyncio.get_running_loop()
         for server in range(self._servers):
             listener.server_up(server)
 
     def send(self, server: int, message: ToServer) -> None:
-        """The gateway's own encoding counts as its time, what a server would do does not."""
+        """Answer a block at once. Encoding counts as the gateway's time, the server's work does not."""
         body = self._encode(message)
         if isinstance(message, TakeBlock):
             began_s = perf_counter()
@@ -211,29 +212,29 @@ class Instant:
             self._loop.call_soon(self._deliver, server, answer)
 
     def tell(self, server: int, body: bytes) -> None:
-        """A message from a server."""
+        """Deliver a message from a server."""
         self._deliver(server, body)
 
     def _deliver(self, server: int, body: bytes) -> None:
         self._listener.received(server, self._to_gateway.decode(body))
 
     def peer_address(self, server: int) -> str:
-        """Nowhere."""
+        """Return an address that nothing uses."""
         return "10.0.0.1:40000"
 
     def kill(self, server: int) -> None:
-        """Nobody to kill."""
+        """Do nothing: there are no processes."""
 
     async def stop(self, *, drain: bool = True) -> None:
-        """Nobody to stop."""
+        """Do nothing: there are no processes."""
 
 
 async def live(servers: int, spec: str, images: int) -> tuple[float, float]:
-    """(images a second through the gateway alone, µs a telemetry message)."""
+    """Return the images per second of the gateway alone, and the microseconds per telemetry message."""
     scenario = fleet(servers, 1000)
     router = make_router(spec, scenario.cluster, 0)
     gateway = Gateway(scenario.cluster, router, replace(scenario.gateway, step_s=0.002))
-    engine = Instant(servers, scenario.cluster.network.classes)
+    engine = InstantEngine(servers, scenario.cluster.network.classes)
     cluster = LiveCluster(gateway, engine, clock_zero_s=monotonic())
     await cluster.start()
     await asyncio.gather(*cluster.submit_each([IMAGE] * 256))
@@ -252,8 +253,8 @@ async def live(servers: int, spec: str, images: int) -> tuple[float, float]:
 
 
 def gateways(numbers: list[int]) -> None:
-    """What one live gateway can do."""
-    print("\n| servers | router | images/s of one gateway | µs an image | µs a telemetry message | at 4/s |")
+    """Print what one live gateway can do."""
+    print("\n| servers | router | images/s per gateway | µs per image | µs per telemetry message | at 4/s |")
     print("|---" * 6 + "|")
     for number in numbers:
         for spec in ("power-of-two", "goal", "sharded:32:goal"):
@@ -264,10 +265,10 @@ def gateways(numbers: list[int]) -> None:
 
 
 def main() -> None:
-    """Three tables."""
+    """Print the three tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--servers", type=int, nargs="+", default=[64, 1000])
-    parser.add_argument("--requests", type=int, default=300_000, help="of each simulated run")
+    parser.add_argument("--requests", type=int, default=300_000, help="requests per simulated run")
     asked = parser.parse_args()
     decisions(asked.servers)
     gateways(asked.servers)

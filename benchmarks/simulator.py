@@ -1,9 +1,9 @@
-"""How fast the simulator is, and how the cost of a decision grows with servers.
+"""How fast the simulator is, and how the cost of a decision grows with the number of servers.
 
     python benchmarks/simulator.py            # or: make bench
 
-Prints simulated requests and segment executions a second for `random` on `paper` (one core), then the time
-of one routing decision and the wall time per simulated request at 3, 12, 64 and 512 servers.
+Prints the simulated requests and segment executions per second for `random` on `paper` (one core), then the
+time per routing decision and per simulated request at 3, 12, 64 and 512 servers.
 """
 
 from time import perf_counter
@@ -20,8 +20,8 @@ from slimsched.serving.routing.registry import ROUTERS, make_router
 SERVERS = (3, 12, 64, 512)
 
 
-def widened(scenario: Scenario, servers: int) -> Scenario:
-    """The paper's mix of devices repeated to `servers` of them, its load in proportion."""
+def repeated(scenario: Scenario, servers: int) -> Scenario:
+    """Repeat the paper's mix of devices up to this many servers."""
     old = scenario.cluster
     cluster = Cluster(
         names=[f"server-{number}" for number in range(servers)],
@@ -36,7 +36,7 @@ def widened(scenario: Scenario, servers: int) -> Scenario:
 
 
 def decision_s(scenario: Scenario, router: str) -> float:
-    """Time of one routing decision, the head and the servers' state changing between decisions."""
+    """Return the time of one routing decision; the servers' state changes between decisions."""
     cluster = scenario.cluster
     made = make_router(router, cluster, seed=0)
     seen = Observation(len(cluster))
@@ -60,16 +60,16 @@ def main() -> None:
     print(f"paper, random at 4,000/s (all answered): {row.requests_per_wall_s:,.0f} requests/s,", end=" ")
     print(f"{executions:,.0f} segment executions/s")
 
-    print("\nmicroseconds a routing decision, by servers:")
+    print("\nmicroseconds per routing decision, by number of servers:")
     print(f"{'router':20}" + "".join(f"{servers:>9}" for servers in SERVERS))
-    wide = {servers: widened(paper, servers) for servers in SERVERS}
+    wide = {servers: repeated(paper, servers) for servers in SERVERS}
     for router in ROUTERS:
         if router.startswith("ppo"):
             continue  # a policy is bound to the number of servers it was trained with
         times = [1e6 * decision_s(wide[servers], router) for servers in SERVERS]
         print(f"{router:20}" + "".join(f"{value:9.1f}" for value in times))
 
-    print("\nmicroseconds of wall time a simulated request, by servers:")
+    print("\nmicroseconds of wall time per simulated request, by number of servers:")
     print(f"{'router':20}" + "".join(f"{servers:>9}" for servers in SERVERS))
     for router in ("random", "sed", "drift-plus-penalty", "lp"):
         cells = []

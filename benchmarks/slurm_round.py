@@ -1,8 +1,9 @@
-"""What one round of the Slurm controller costs with many jobs in the queue.
+"""How long one round of the Slurm controller takes with many jobs in the queue.
 
     python benchmarks/slurm_round.py --jobs 1000
 
-Starts a throw-away Slurm (8 machines × 8 fake GPUs), submits held jobs, and times a look and a dry round.
+Starts a throw-away Slurm (8 machines × 8 fake GPUs), submits held jobs, and times an observation and a dry
+run of a round.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
     python benchmarks/soak.py [--minutes 10] [--load 0.9] [--scenario laptop]
 
-Starts `slim serve` on free ports, finds the rate it can hold at width 0.5 with requests of 8 images, then
-sends the share `--load` of that in open loop and reads the resident memory of every process from /proc.
-Flat means: the last third of the time is at most 2 % above the second, process by process.
+Starts `slim serve` on free ports and finds the rate it can hold at width 0.5 with requests of 8 images. Then
+it sends the share `--load` of that rate in open loop and reads the resident memory of every process from
+/proc. Memory is flat if each process uses at most 2 % more in the last third of the time than in the second.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-
 from slimsched.cli.serving.event_loop import run
+
 from slimsched.cli.serving.images import test_images
 from slimsched.serving.api.load_generator import LoadGenerator, Target, due_times
 from slimsched.serving.api.load_report import LoadReport, report
@@ -43,14 +43,14 @@ class Server:
             environment = {**os.environ, "COLUMNS": "200"}
             self._process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
         give_up_s = time.monotonic() + START_LIMIT_S
-        while (found := re.search(r"ready: (https?://[^/]+)/v2", self._log.read_text())) is None:
+        while (match := re.search(r"ready: (https?://[^/]+)/v2", self._log.read_text())) is None:
             if self._process.poll() is not None or time.monotonic() > give_up_s:
                 raise SystemExit(f"the server did not start:\n{self._log.read_text()}")
             time.sleep(0.1)
-        self.url = found[1]
+        self.url = match[1]
 
     def processes(self) -> dict[str, int]:
-        """Gateway and servers, by name."""
+        """Return the process ids of gateway and servers, by name."""
         task = Path(f"/proc/{self._process.pid}/task")
         children = [int(pid) for path in task.glob("*/children") for pid in path.read_text().split()]
         return {
@@ -59,21 +59,21 @@ class Server:
         }
 
     def stop(self) -> int:
-        """Drain and end."""
+        """Drain and stop the server; return its exit code."""
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(timeout=60)
 
 
 def resident_mib(pid: int) -> float:
-    """Resident memory of a process."""
+    """Return the resident memory of a process."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def holds_per_s(url: str, images: NDArray[np.uint8], seconds: float = 8.0) -> float:
-    """Images a second while 16 requests are always under way."""
+    """Return the images per second while 16 requests are always under way."""
     requests = int(seconds * 100)
-    generator = LoadGenerator(url, images, Target().preface(TERMS), connections=16, patience_s=seconds)
+    generator = LoadGenerator(url, images, Target().prefix(TERMS), connections=16, patience_s=seconds)
     numbers = np.random.default_rng(0).integers(len(images), size=(requests, IMAGES))
     sent = run(generator.run(np.zeros(requests), numbers))
     done_s = np.sort([one.done_s for one in sent if one.status == 200])
@@ -84,9 +84,9 @@ def holds_per_s(url: str, images: NDArray[np.uint8], seconds: float = 8.0) -> fl
 async def soak(
     server: Server, images: NDArray[np.uint8], rate: float, seconds: float, labels: NDArray[np.int64] | None
 ) -> tuple[LoadReport, dict[str, list[float]]]:
-    """Send, and look at the memory once a second."""
+    """Send the load and read the memory of every process once per second."""
     due_s, numbers = due_times("poisson", rate / IMAGES, seconds, 0, len(images), IMAGES)
-    generator = LoadGenerator(server.url, images, Target().preface(TERMS))
+    generator = LoadGenerator(server.url, images, Target().prefix(TERMS))
     sending = asyncio.create_task(generator.run(due_s, numbers))
     processes = server.processes()
     memory: dict[str, list[float]] = {name: [] for name in processes}
@@ -98,7 +98,7 @@ async def soak(
 
 
 def main() -> None:
-    """Run and print a table."""
+    """Run the test and print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--load", type=float, default=0.9)
@@ -111,11 +111,12 @@ def main() -> None:
         rate = options.load * holds
         print(f"{options.scenario} holds {holds:.0f} images/s at width 0.5; {kind}, {rate:.0f} images/s for "
               f"{options.minutes:g} min")  # fmt: skip
-        found, memory = run(soak(server, images, rate, 60 * options.minutes, labels))
+        figures, memory = run(soak(server, images, rate, 60 * options.minutes, labels))
     finally:
         code = server.stop()
-    print(f"{found.requests} requests, outcomes {found.outcomes}, p50 {1e3 * found.latency.p50_s:.1f} ms, "
-          f"p99 {1e3 * found.latency.p99_s:.1f} ms; exit code {code}\n")  # fmt: skip
+    print(f"{figures.requests} requests, outcomes {figures.outcomes}, "
+          f"p50 {1e3 * figures.latency.p50_s:.1f} ms, p99 {1e3 * figures.latency.p99_s:.1f} ms; "
+          f"exit code {code}\n")  # fmt: skip
     print("| process | start MiB | after ⅓ | after ⅔ | end | last third over second |")
     print("|---|---|---|---|---|---|")
     flat = True

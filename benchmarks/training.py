@@ -1,4 +1,4 @@
-"""How fast a training step is, and what each measure brings: CUDA graphs, fused kernels, both.
+"""How fast a training step is, and how much CUDA graphs, fused kernels and both together gain.
 
 python benchmarks/training.py [--batch 512] [--steps 60]      (CUDA; on a CPU it measures plain PyTorch only)
 """
@@ -27,7 +27,7 @@ PEAK_FLOP_PER_S = 790e12
 
 
 def make_step(batch: int, *, capture: bool, device: torch.device) -> Callable[[], None]:
-    """Augmentation, four passes, optimizer and average: all that a training step does."""
+    """Return a full training step: augmentation, four passes, optimizer and average."""
     recipe = TrainingRecipe(
         batch=batch, tuple_pool=8, precision="bf16" if device.type == "cuda" else "float32"
     )
@@ -56,7 +56,7 @@ def make_step(batch: int, *, capture: bool, device: torch.device) -> Callable[[]
 
 
 def step_ms(step: Callable[[], None], *, warm_up: int, steps: int, device: torch.device) -> float:
-    """Mean milliseconds of a step once kernels are chosen and graphs captured."""
+    """Return the mean milliseconds per step, after a warm-up that selects kernels and captures graphs."""
 
     def run(count: int) -> float:
         started = time.perf_counter()
@@ -78,14 +78,14 @@ def use_fused(on: bool) -> None:
 
 
 def floor_s() -> float:
-    """Seconds an epoch if only the matrix arithmetic counted: forward once, backward twice."""
+    """Return the seconds per epoch for the matrix arithmetic alone: forward once, backward twice."""
     mean = float(np.mean([SLIM_RESNET.total_macs(widths) for widths in WIDTH_TUPLES]))
     macs = SLIM_RESNET.total_macs(WIDEST) + SLIM_RESNET.total_macs(NARROWEST) + 2 * mean
     return EPOCH_IMAGES * macs * 2 * 3 / PEAK_FLOP_PER_S
 
 
 def main() -> None:
-    """Print one row a variant."""
+    """Print one row per variant."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--steps", type=int, default=60)
@@ -94,7 +94,7 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     cuda = device.type == "cuda"
     print(f"{torch.cuda.get_device_name() if cuda else 'CPU'}, batch {options.batch}")
-    print("| variant | ms a step | s an epoch | epochs a minute |\n|---|---|---|---|")
+    print("| variant | ms per step | s per epoch | epochs per minute |\n|---|---|---|---|")
     variants = [("plain, eager", False, False)]
     if cuda:
         variants += [
@@ -108,7 +108,7 @@ def main() -> None:
         ms = step_ms(step, warm_up=30 if cuda else 1, steps=options.steps, device=device)
         epoch_s = ms / 1e3 * EPOCH_IMAGES / options.batch
         print(f"| {name} | {ms:.1f} | {epoch_s:.2f} | {60 / epoch_s:.1f} |")
-    print(f"arithmetic alone at {PEAK_FLOP_PER_S / 1e12:.0f} TFLOP/s: {floor_s():.2f} s an epoch")
+    print(f"arithmetic alone at {PEAK_FLOP_PER_S / 1e12:.0f} TFLOP/s: {floor_s():.2f} s per epoch")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""What loading an instance takes from the driver, and that unloading gives it back.
+"""How much device memory loading an instance takes, and that unloading gives all of it back.
 
     python benchmarks/unload.py [--batch 256] [--json]
 
-Free memory as the driver reports it (`mem_get_info`) before an instance is loaded, while it is, and after;
-beside it what the executor accounts for. On CPU there is no driver to ask: a test compares accounted bytes.
+Reads the free memory from the driver (`mem_get_info`) before an instance is loaded, while it is loaded and
+after it is unloaded, and shows beside it what the executor accounts for. A CPU has no driver to ask; there a
+test compares the accounted bytes.
 """
 
 import argparse
@@ -19,13 +20,13 @@ from slimsched.serving.execution.live.cuda_executor import CudaExecutor
 
 
 def free_bytes() -> int:
-    """Free device memory, by the driver."""
+    """Return the free device memory that the driver reports."""
     torch.cuda.synchronize()
     return torch.cuda.mem_get_info()[0]
 
 
 def measure(executor: CudaExecutor) -> list[dict[str, float]]:
-    """One row for each segment and width."""
+    """Measure one row for each segment and width."""
     rows = []
     for segment, width in PLACES:
         slot = Instance(id=1, segment=segment, width=width, memory_bytes=0)

@@ -1,4 +1,4 @@
-"""What a narrower network saves on this CPU: arithmetic counted and time measured, by width.
+"""How much a narrower model saves on this CPU, in arithmetic (counted) and in time (measured).
 
 python benchmarks/widths.py [--batch 32] [--threads 1]
 """
@@ -14,7 +14,7 @@ from slimsched.models.width import SEGMENTS, WIDTHS
 
 
 def best_time_s(widths: tuple[float, ...], images: torch.Tensor, repeats: int) -> float:
-    """Seconds for one batch through the folded segments, the best of several tries."""
+    """Return the seconds for one batch through the folded segments, the best of several runs."""
     net = load().net
     segments = [
         fold(net, index, width=width, previous=widths[index - 1] if index else None)
@@ -31,7 +31,7 @@ def best_time_s(widths: tuple[float, ...], images: torch.Tensor, repeats: int) -
 
 
 def main() -> None:
-    """Print one row a width."""
+    """Print one row per width."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--threads", type=int, default=1)
@@ -41,7 +41,7 @@ def main() -> None:
     images = torch.randn(options.batch, 3, 32, 32)
     shape = load().card.shape
     print(f"batch {options.batch}, {options.threads} thread(s), best of {options.repeats}")
-    print("| width | million MACs | of 1.0 | ms an image | of 1.0 |\n|---|---|---|---|---|")
+    print("| width | million MACs | of 1.0 | ms per image | of 1.0 |\n|---|---|---|---|---|")
     rows = [(width, best_time_s((width,) * SEGMENTS, images, options.repeats)) for width in reversed(WIDTHS)]
     whole_macs, whole_s = shape.total_macs((1.0,) * SEGMENTS), rows[0][1]
     for width, seconds in rows:

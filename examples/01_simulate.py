@@ -16,6 +16,6 @@ scenario = scenario.with_faults(
 )
 run = simulate(scenario, "drift-plus-penalty", seed=0, drain=True).summary
 
-print(f"{run.arrived} requests came, {run.completed} were answered, {run.lost} were lost")
-print(f"accuracy {run.accuracy:.1%}, that is {run.bound_share:.1%} of what any router could reach")
+print(f"{run.arrived} requests arrived, {run.completed} were answered, {run.lost} were lost")
+print(f"accuracy {run.accuracy:.1%}, which is {run.bound_share:.1%} of what any router could reach")
 print(f"latency p50 {1e3 * run.latency_p50_s:.0f} ms, p99 {1e3 * run.latency_p99_s:.0f} ms")

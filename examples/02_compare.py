@@ -1,4 +1,4 @@
-"""Compare routers on the same requests, over two seeds, beside the fluid bound.
+"""Compare routers with each other and with the fluid bound, on the same requests over two seeds.
 
 python examples/02_compare.py
 """
@@ -7,7 +7,7 @@ from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.comparison import compare
 
 scenario = load_scenario("edge-12").with_load(seconds=1.0)
-found = compare(
+results = compare(
     scenario,
     ["random", "sed", "drift-plus-penalty"],
     seed=0,
@@ -15,9 +15,9 @@ found = compare(
     workers=1,
     progress=lambda router: None,
 )
-for one in found:
-    row = one.summary
+for result in results:
+    row = result.summary
     print(f"{row.router:20} accuracy {row.accuracy:6.1%}  p99 {1e3 * row.latency_p99_s:6.0f} ms", end="")
-    print(f"  of bound {row.bound_share:6.1%} ± {one.ci95['bound_share']:.1%}")
-best = max(found, key=lambda one: one.summary.bound_share).summary
-print(f"nearest to the bound: {best.router}")
+    print(f"  of bound {row.bound_share:6.1%} ± {result.ci95['bound_share']:.1%}")
+best = max(results, key=lambda result: result.summary.bound_share).summary
+print(f"closest to the bound: {best.router}")

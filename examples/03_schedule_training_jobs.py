@@ -1,4 +1,4 @@
-"""Place 150 training jobs on two racks with three policies and see what waiting for good places is worth.
+"""Place 150 training jobs on two racks with three policies, and see whether waiting for a good place pays.
 
 python examples/03_schedule_training_jobs.py
 """

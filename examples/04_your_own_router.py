@@ -1,6 +1,7 @@
-"""Write a router of your own and hold it against one of ours.
+"""Write a router of your own and compare it with one of ours.
 
-A router is asked about the head of the queue and answers where, how wide and how many, or None to wait.
+A router looks at the requests at the head of the queue. It decides to which server they go, at which width
+and how many at once, or returns None to wait.
 
 python examples/04_your_own_router.py
 slim compare --seconds 2 --routers random,examples/04_your_own_router.py:CalmRouter
@@ -14,13 +15,13 @@ from slimsched.serving.routing.router import Route
 
 
 class CalmRouter:
-    """The server with the least work in front of it; wide while queues are short, narrow when they grow."""
+    """Picks the server with the least work ahead; runs wide while queues are short, narrow when they grow."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._group = cluster.batch_limit
 
     def route(self, seen: Observation) -> Route:
-        """Look at the gateway's own count of work sent and not back."""
+        """Decide by the gateway's count of work that is sent and not yet back."""
         ahead_s = seen.backlog_s + seen.penalty_s  # the penalty of a dead server is infinite
         server = int(ahead_s.argmin())
         wait_s = float(ahead_s[server])

@@ -1,6 +1,7 @@
-"""Train the paper's PPO router for a few updates and hold it against random routing.
+"""Train the paper's PPO router for a few updates and compare it with random routing.
 
-Twenty updates in short episodes are a beginning; `slim router train` makes ninety in long ones.
+This does twenty updates in short episodes. A real training run, `slim router train`, does ninety in long
+ones.
 
 python examples/06_train_a_router.py
 """
@@ -36,13 +37,11 @@ options = PpoOptions(
 trainer = PpoTrainer(scenario, options, seed=0)
 curve: list[Progress] = []
 trainer.train(curve.append)
-print(
-    f"reward of an action: {curve[0].reward:.3f} at first, {curve[-1].reward:.3f} after {len(curve)} updates"
-)
+print(f"mean reward: {curve[0].reward:.3f} at first, {curve[-1].reward:.3f} after {len(curve)} updates")
 
 
 def make(spec: str, cluster: Cluster, seed: int, goal: Goal | None) -> Router:
-    """The one just trained, or one by name."""
+    """Make the router we just trained, or one of ours by name."""
     if spec == "trained":
         return PpoRouter(cluster, Random(seed), trainer.weights(), epsilon=options.epsilon_min)
     return make_router(spec, cluster, seed)

@@ -1,7 +1,7 @@
-"""Classify a photograph at four widths: the same weights, a sixteenth to all of the arithmetic.
+"""Classify a photograph at four widths: the same weights, with a sixteenth to all of the arithmetic.
 
-python examples/classify_image.py              the rocket and the coffee cup that scikit-image ships
-python examples/classify_image.py photo.jpg    your own
+python examples/classify_image.py              # the rocket and the coffee cup that scikit-image ships
+python examples/classify_image.py photo.jpg    # your own photograph
 """
 
 import sys
@@ -16,7 +16,7 @@ from slimsched.models.width import SEGMENTS, WIDTHS
 
 
 def photographs(paths: list[str]) -> Iterator[tuple[str, Image.Image]]:
-    """The files named, or two freely licensed photographs of things CIFAR-100 knows."""
+    """Open the given files, or two freely licensed photographs of classes in CIFAR-100."""
     if paths:
         yield from ((path, Image.open(path)) for path in paths)
         return
@@ -27,7 +27,7 @@ def photographs(paths: list[str]) -> Iterator[tuple[str, Image.Image]]:
 
 
 def main(paths: list[str]) -> None:
-    """Print the three likeliest classes of each photograph at each width."""
+    """Print the three most likely classes of each photograph at each width."""
     model = load()
     evaluator = Evaluator(model.net, model.card.colours)
     tuples = [(width,) * SEGMENTS for width in WIDTHS]

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A gang that survives preemption: it saves its step when Slurm asks it to stop and goes on from there.
+"""A training job that survives preemption: it saves its step when Slurm stops it and continues from there.
 
     slim jobs submit --gpus 8 examples/slurm_checkpointing_gang.py /shared/run1 --steps 1000
 
-Slurm sends SIGTERM when the controller preempts the gang, and SIGKILL `KillWait` seconds later. What a real
-training run saves here is its weights and optimiser. The journal has one line for each start and each end.
+When the controller preempts the job, Slurm sends SIGTERM, and SIGKILL `KillWait` seconds later. A real
+training run would save its weights and optimiser here. The journal gets one line for each start and each end.
 """
 
 import argparse
@@ -16,9 +16,11 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Train until the last step, or until asked to stop."""
+    """Train until the last step, or until Slurm asks to stop."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path, help="where checkpoint and journal go; every node must see it")
+    parser.add_argument(
+        "folder", type=Path, help="folder for checkpoint and journal, which every node must see"
+    )
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--step-s", type=float, default=0.1)
     arguments = parser.parse_args()
@@ -43,7 +45,7 @@ def main() -> None:
 
 
 def save(checkpoint: Path, step: int) -> None:
-    """Write the checkpoint whole or not at all."""
+    """Write the checkpoint in one step, so that it is never half written."""
     partial = checkpoint.with_suffix(".partial")
     partial.write_text(str(step))
     partial.replace(checkpoint)

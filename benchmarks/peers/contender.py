@@ -1,4 +1,4 @@
-"""Who is compared: how each is installed, started, asked and read."""
+"""The servers we compare: how to install, start and ask each, and how to read its answers."""
 
 import json
 import os
@@ -19,18 +19,18 @@ from setting import Setting
 
 from slimsched.serving.api.client_message import Answer
 from slimsched.serving.api.http_exchange import Reply
-from slimsched.serving.api.load_generator import Preface, Target
+from slimsched.serving.api.load_generator import RequestPrefix, Target
 from slimsched.serving.api.load_report import read_reply
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 START_LIMIT_S = 120.0
 OUR_CONFIG, OUR_OPTIONS = "SLIM_PEER_CONFIG", "SLIM_PEER_OPTIONS"
-"""Variables with the scenario our server runs, and other options of `slim serve` to try."""
+"""Environment variables with the scenario for our server, and with further options of `slim serve`."""
 
 
 class Contender(Struct, frozen=True, kw_only=True):
-    """A server people would choose; `package` is empty for ours."""
+    """A server that people would choose; `package` is empty for ours."""
 
     name: str
     package: str
@@ -39,10 +39,10 @@ class Contender(Struct, frozen=True, kw_only=True):
     path: str
     read: Callable[[Reply], Answer]
 
-    def preface(self, terms: dict[str, float]) -> Preface:
-        """Ours speaks its protocol, with terms; the others take the bytes of the images."""
+    def prefix(self, terms: dict[str, float]) -> RequestPrefix:
+        """Return a writer of request prefixes: our protocol with terms for ours, raw bytes for the others."""
         if not self.package:
-            return Target().preface(terms)
+            return Target().prefix(terms)
 
         def write(host: str, example: NDArray[Any]) -> bytes:
             return (
@@ -54,7 +54,7 @@ class Contender(Struct, frozen=True, kw_only=True):
 
 
 class Running:
-    """A started contender in a process group of its own; leaves nothing behind."""
+    """A running contender in its own process group; stopping it leaves no process behind."""
 
     def __init__(self, contender: Contender, setting: Setting, venvs: Path, log: Path) -> None:
         python = venvs / contender.name / "bin" / "python" if contender.package else Path(sys.executable)
@@ -87,12 +87,12 @@ class Running:
         self.stop()
 
     def stop(self) -> None:
-        """Ask, wait, then insist."""
+        """Ask the server to stop, wait, then kill what is left."""
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(20.0)
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # children that outlived their parent, or itself
+            os.killpg(self._process.pid, signal.SIGKILL)  # the server, or children that outlived it
         self._process.wait()
 
     def _wait(self, url: str, log: Path) -> None:
@@ -110,12 +110,12 @@ class Running:
 
 
 def read_raw(reply: Reply) -> Answer:
-    """Classes as int64."""
+    """Read classes that are raw int64."""
     return Answer(outputs={"classes": np.frombuffer(reply.body, np.int64)}, receipt={})
 
 
 def read_json(reply: Reply) -> Answer:
-    """Classes as a JSON list."""
+    """Read classes that are a JSON list."""
     return Answer(outputs={"classes": np.array(json.loads(reply.body), np.int64)}, receipt={})
 
 

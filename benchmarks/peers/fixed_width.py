@@ -1,4 +1,4 @@
-"""The network all contenders serve: our executor's own code, all four segments in a row at one width."""
+"""The model that all contenders serve: our executor's code, with all four segments in a row at one width."""
 
 import fcntl
 import os
@@ -19,7 +19,7 @@ _held: list[int] = []
 
 
 class FixedWidth:
-    """Raw images in, classes out, on one thread of one core."""
+    """Turns raw images into classes, on one thread of one core."""
 
     def __init__(self, width: float, batch: int = 1) -> None:
         claim_core()
@@ -33,7 +33,7 @@ class FixedWidth:
             self.classify([bytes(3 * self._shape[2] * self._shape[3])] * size)
 
     def classify(self, bodies: Sequence[bytes]) -> list[bytes]:
-        """Several requests, each of raw uint8 images, as one batch; for each its classes as int64."""
+        """Run several requests of raw uint8 images as one batch; return the int64 classes of each."""
         counts = [len(body) // (3 * self._shape[2] * self._shape[3]) for body in bodies]
         pixels = torch.frombuffer(bytearray(b"".join(bodies)), dtype=torch.uint8)
         rows = self._executor.inputs(pixels.view(self._shape))
@@ -44,7 +44,7 @@ class FixedWidth:
 
 
 def claim_core() -> None:
-    """Bind this process to a core that no other claims, as our own servers are bound to one each."""
+    """Bind this process to a core that no other process has claimed, as our own servers do."""
     for core in sorted(os.sched_getaffinity(0), reverse=True):
         file = os.open(Path(tempfile.gettempdir()) / f"slim-peer-core-{core}", os.O_CREAT | os.O_RDWR)
         try:

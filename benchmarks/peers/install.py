@@ -1,4 +1,4 @@
-"""Each peer in a virtual environment of its own, outside the tree, with the PyTorch that we use."""
+"""Installs each peer in its own virtual environment, outside the tree, with the same PyTorch as ours."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ OURS = ("torch", "numpy", "msgspec", "safetensors")
 
 
 def install(name: str, venvs: Path) -> None:
-    """Make the environment of one contender unless it is there."""
+    """Create the environment of one contender, unless it exists."""
     package = CONTENDERS[name].package
     folder = venvs / name
     if not package or (folder / "ready").exists():

@@ -1,4 +1,4 @@
-"""Tables and plot of the pieces that were measured."""
+"""The tables and the plot of what was measured."""
 
 from math import inf
 from pathlib import Path
@@ -14,7 +14,7 @@ Pieces = dict[str, Any]
 
 
 def write_report(folder: Path, plot: Path | None) -> None:
-    """Print Markdown, draw the front."""
+    """Print the tables as Markdown and draw the plot."""
     pieces: Pieces = {path.stem: msgspec.json.decode(path.read_bytes()) for path in folder.glob("*.json")}
     print(_fixed(pieces))
     print(_front(pieces))
@@ -25,7 +25,7 @@ def write_report(folder: Path, plot: Path | None) -> None:
 
 
 def _fixed(pieces: Pieces) -> str:
-    """Throughput and latency at fixed widths."""
+    """Return the table of throughput and latency at fixed widths."""
     lines = [
         "| width | | images/s at saturation | of the offline loop | p50, p99 at half load |",
         "|---|---|---|---|---|",
@@ -54,7 +54,7 @@ def _fixed(pieces: Pieces) -> str:
 
 
 def _front(pieces: Pieces) -> str:
-    """Correct answers in time by load, in brackets all answers in time."""
+    """Return the table of correct answers in time by load, with all answers in time in brackets."""
     loads, curves = _loads(pieces), _curves(pieces)
     late = [one["dispatch_error"]["p99_s"] for name, one in pieces.items() if "-load-" in name]
     lines = ["| | " + " | ".join(f"{load:.0%}" for load in loads) + " |", "|---" * (1 + len(loads)) + "|"]
@@ -69,7 +69,7 @@ def _front(pieces: Pieces) -> str:
 
 
 def _verdicts(pieces: Pieces) -> str:
-    """What must be shown."""
+    """Return one line per load that compares ours with the best peer."""
     ours = _curves(pieces).get(("ours", "free"), {})
     lines = []
     for load in _loads(pieces):
@@ -108,8 +108,8 @@ def _plot(pieces: Pieces, path: Path) -> None:
         )
     axes.set(
         xlabel="load (% of full-width capacity)",
-        ylabel="correct answers within the deadline a second",
-        title="The same network behind each server, two cores",
+        ylabel="correct answers within the deadline per second",
+        title="The same model behind each server, two cores",
         ylim=(0, None),
     )
     axes.legend(fontsize=7, ncols=2)
@@ -118,22 +118,25 @@ def _plot(pieces: Pieces, path: Path) -> None:
 
 
 def _rounds(pieces: Pieces, name: str) -> list[Any]:
-    """What was measured under that name, round by round."""
+    """Return the results of that name, round by round."""
     return [pieces[one] for one in sorted(pieces) if one.rpartition(".")[0] == name]
 
 
 def _curves(pieces: Pieces) -> dict[tuple[str, str], dict[float, tuple[float, float]]]:
-    """By contender, width and load: correct answers in time, and all in time; medians of the rounds."""
-    found: dict[tuple[str, str], dict[float, tuple[float, float]]] = {}
+    """Return correct answers in time and all answers in time, by contender, width and load.
+
+    The figures are medians over the rounds.
+    """
+    curves: dict[tuple[str, str], dict[float, tuple[float, float]]] = {}
     for name in sorted({one.rpartition(".")[0] for one in pieces if "-load-" in one}):
         label, _, load = name.partition("-load-")
         contender, _, width = label.rpartition("-")
         rounds = _rounds(pieces, name)
-        found.setdefault((contender, width), {})[float(load)] = (
+        curves.setdefault((contender, width), {})[float(load)] = (
             median(one["correct_in_time_per_s"] for one in rounds),
             median(one["goodput_per_s"] for one in rounds),
         )
-    return dict(sorted(found.items(), key=lambda one: (one[0][0] != "ours", one[0][1] != "1", one[0])))
+    return dict(sorted(curves.items(), key=lambda one: (one[0][0] != "ours", one[0][1] != "1", one[0])))
 
 
 def _loads(pieces: Pieces) -> list[float]:

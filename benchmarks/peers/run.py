@@ -1,12 +1,12 @@
-"""The same network behind other servers and ours: one client, one trace, one machine.
+"""Compare other servers with ours: the same model, client, arrivals and machine.
 
     SLIM_DATA=… python benchmarks/peers/run.py                    # everything, about 40 minutes; resumes
     SLIM_DATA=… python benchmarks/peers/run.py --only ours mosec  # some contenders
-    python benchmarks/peers/run.py --report                       # table and plot of what is there
+    python benchmarks/peers/run.py --report                       # tables and plot of existing results
 
-Every piece is one JSON file in --out; a piece that is there is not measured again unless --fresh. Machines
-drift: everything is measured in --rounds, every other one in reverse order, and right before each contender's
-throughput the offline loop is measured again to compare with.
+Every result is one JSON file in --out. An existing result is not measured again unless --fresh. Because
+machines drift, everything is measured in --rounds, every other one in reverse order, and the offline loop is
+measured again right before each contender's throughput.
 """
 
 import argparse
@@ -43,7 +43,7 @@ class Pieces:
         folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, name: str, measure: Callable[[], Any]) -> Any:
-        """The result of that name, measured now if it is not there."""
+        """Return the result of that name; measure it first if needed."""
         path = self._folder / f"{name}.json"
         if not self.has(name):
             path.write_bytes(msgspec.json.format(msgspec.json.encode(measure()), indent=1))
@@ -52,19 +52,19 @@ class Pieces:
         return self.measured(name)
 
     def measured(self, name: str) -> Any:
-        """A result that is there."""
+        """Return an existing result."""
         return msgspec.json.decode((self._folder / f"{name}.json").read_bytes())
 
     def has(self, name: str) -> bool:
-        """Whether it need not be measured."""
+        """Return whether the result exists and need not be measured again."""
         there = (self._folder / f"{name}.json").exists()
         return there and (not self._fresh or name in self._measured)
 
 
 def main() -> None:
-    """Measure what is asked for and is not there yet, then report."""
+    """Measure the missing results, then report."""
     options = _options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that started servers are stopped
     if not options.report:
         pieces = Pieces(options.out, options.fresh)
         images, labels, _ = test_images(None)
@@ -93,7 +93,7 @@ def _contest(
     options: Any,
     data: Any,
 ) -> None:
-    """A round's pieces of one contender at one width; ours also at widths of its own choice (None)."""
+    """Measure one contender at one width for one round; None lets our server choose the widths."""
     label = f"{contender.name}-{'free' if width is None else f'{width:g}'}"
     terms: dict[str, float] = {"width": width} if width is not None and not contender.package else {}
     setting = setting_for(width or 1.0, rates[width or 1.0], options)
@@ -114,7 +114,7 @@ def _contest(
     if all(pieces.has(f"{label}-load-{load:g}.{number}") for load in loads):
         return
     if contender.package:
-        setting = setting.for_rate(pieces.measured(f"{label}-saturated.0"))  # what it holds itself
+        setting = setting.for_rate(pieces.measured(f"{label}-saturated.0"))  # the rate it can hold
     else:
         terms = {**terms, "deadline_ms": options.deadline_ms}
     with Running(contender, setting, options.venvs, log):
@@ -126,7 +126,7 @@ def _contest(
 
 
 def our_config(folder: Path, fresh: bool) -> Path:
-    """Our scenario with the profile of a core of this machine, measured first as `slim profile` says."""
+    """Return our scenario with the profile of a core of this machine, which `slim profile` measures first."""
     profile, config = folder / "profile" / "core.json", folder / "two-cores.toml"
     if fresh or not profile.exists():
         print("measuring the profile of a core", file=sys.stderr, flush=True)
@@ -144,13 +144,13 @@ def our_config(folder: Path, fresh: bool) -> Path:
 
 
 def offline_rates(width: float) -> dict[str, float]:
-    """The best of several batch sizes, and what each takes."""
+    """Return the best rate of several batch sizes, and the rate of each."""
     rates = rates_per_s(width, BATCHES)
     return {"images_per_s": max(rates.values()), **{f"batch_{b}": rate for b, rate in rates.items()}}
 
 
 def setting_for(width: float, rates: dict[str, float], options: Any) -> Setting:
-    """A batch that takes at most a third of the deadline."""
+    """Return a setting whose batch takes at most a third of the deadline."""
     deadline_s, cores = options.deadline_ms / 1e3, 2
     fits = [b for b in BATCHES if b >= options.images and cores * b / rates[f"batch_{b}"] <= deadline_s / 3]
     batch = max(1, max(fits, default=options.images) // options.images)
@@ -172,17 +172,17 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def _brief(found: Any) -> str:
-    if not isinstance(found, dict):
-        return f"{found:.0f} images/s"
-    if "images_per_s" in found:
-        return f"{found['images_per_s']:.0f} images/s"
-    latency, late = found["latency"], found["dispatch_error"]
+def _brief(figures: Any) -> str:
+    if not isinstance(figures, dict):
+        return f"{figures:.0f} images/s"
+    if "images_per_s" in figures:
+        return f"{figures['images_per_s']:.0f} images/s"
+    latency, late = figures["latency"], figures["dispatch_error"]
     return (
-        f"{found['offered_per_s']:.0f} offered, {found['goodput_per_s']:.0f} in time, "
-        f"{found['correct_in_time_per_s']:.0f} correct; p50 {1e3 * (latency['p50_s'] or 0):.1f} ms, "
+        f"{figures['offered_per_s']:.0f} offered, {figures['goodput_per_s']:.0f} in time, "
+        f"{figures['correct_in_time_per_s']:.0f} correct; p50 {1e3 * (latency['p50_s'] or 0):.1f} ms, "
         f"p99 {1e3 * (latency['p99_s'] or 0):.1f} ms, left late p99 {1e3 * late['p99_s']:.1f} ms, "
-        f"{found['outcomes']}"
+        f"{figures['outcomes']}"
     )
 
 
@@ -192,8 +192,8 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
-    parser.add_argument("--loads", nargs="*", type=float, default=LOADS, help="of full-width capacity")
-    parser.add_argument("--images", type=int, default=8, help="images a request")
+    parser.add_argument("--loads", nargs="*", type=float, default=LOADS, help="shares of full-width capacity")
+    parser.add_argument("--images", type=int, default=8, help="images per request")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each run")
     parser.add_argument("--rounds", type=int, default=2, help="how often everything is measured")
     parser.add_argument("--deadline-ms", type=float, default=250.0)
@@ -201,7 +201,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--venvs", type=Path, default=cache / "slim-peers")
     parser.add_argument("--out", type=Path, default=Path("runs/peers"))
     parser.add_argument("--plot", type=Path, default=None, help="PNG to draw; default: peers.png in --out")
-    parser.add_argument("--fresh", action="store_true", help="measure again what is there")
+    parser.add_argument("--fresh", action="store_true", help="measure existing results again")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     return parser.parse_args()
 

@@ -1,8 +1,8 @@
-"""Ours and one peer in turn, both up all the time: throughput at saturation as a ratio that no drift touches.
+"""Compare the throughput of ours and one peer in turn, with both up all the time, so that drift cancels out.
 
     SLIM_DATA=… python benchmarks/peers/side_by_side.py [--peer mosec] [--pairs 8] [--widths 1 0.5 0.25]
 
-Whoever is not asked idles beside the other; ours keeps sampling its servers meanwhile, mosec does nothing.
+The server that is not being measured idles. Ours keeps sampling its telemetry meanwhile; mosec does nothing.
 """
 
 import argparse
@@ -22,7 +22,7 @@ SECONDS = 2.5
 
 
 def main() -> None:
-    """Print a line for each width."""
+    """Print one line per width."""
     options = _options()
     images, labels, _ = test_images(None)
     if labels is None:
@@ -39,21 +39,21 @@ def main() -> None:
                 running.append(Running(CONTENDERS[name], setting.relaxed(), options.venvs, log))
                 clients[name] = Client(CONTENDERS[name], setting, images, labels)
                 clients[name].warm_up(terms[name])
-            found: dict[str, list[float]] = {name: [] for name in settings}
+            measured: dict[str, list[float]] = {name: [] for name in settings}
             requests = max(40, round(SECONDS * rates["images_per_s"] / options.images))
             for pair in range(options.pairs):
                 for name in settings if pair % 2 == 0 else reversed(settings):
-                    found[name].append(clients[name].saturated_per_s(terms[name], requests))
+                    measured[name].append(clients[name].saturated_per_s(terms[name], requests))
         finally:
             for one in running:
                 one.stop()
-        print(_line(width, options.peer, found), flush=True)
+        print(_line(width, options.peer, measured), flush=True)
 
 
-def _line(width: float, peer: str, found: dict[str, list[float]]) -> str:
-    ratios = sorted(own / other for own, other in zip(found["ours"], found[peer], strict=True))
+def _line(width: float, peer: str, per_s: dict[str, list[float]]) -> str:
+    ratios = sorted(own / other for own, other in zip(per_s["ours"], per_s[peer], strict=True))
     return (
-        f"width {width:g}: ours {median(found['ours']):.0f}, {peer} {median(found[peer]):.0f} images/s; "
+        f"width {width:g}: ours {median(per_s['ours']):.0f}, {peer} {median(per_s[peer]):.0f} images/s; "
         f"ratio {median(ratios):.2f} ({', '.join(f'{ratio:.2f}' for ratio in ratios)})"
     )
 
@@ -64,7 +64,7 @@ def _options() -> Any:
     parser.add_argument("--peer", default="mosec", choices=[name for name in CONTENDERS if name != "ours"])
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--widths", type=float, nargs="+", default=[1.0, 0.5, 0.25])
-    parser.add_argument("--images", type=int, default=8, help="images a request")
+    parser.add_argument("--images", type=int, default=8, help="images per request")
     parser.add_argument("--deadline-ms", type=float, default=250.0)
     parser.add_argument("--venvs", type=Path, default=cache / "slim-peers")
     parser.add_argument("--out", type=Path, default=Path("runs/peers"))

@@ -1,7 +1,7 @@
-"""Our network behind BentoML: one process a worker, each with its own adaptive batching.
+"""Our model behind BentoML: one process per worker, each with its own adaptive batching.
 
-BentoML's own server does not take raw bytes (nor, from outside, the pickles its services speak with each
-other), so the input is a model of its kind that reads the body as it is.
+BentoML's server does not accept raw bytes (nor, from outside, the pickles that its services exchange), so the
+input is a BentoML input type that reads the raw body.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ class RawImages(IORootModel[Any]):
 
     @classmethod
     async def from_http_request(cls, request: Any, serde: Any) -> RawImages:
-        """Read without looking."""
+        """Read the body without parsing it."""
         body = np.frombuffer(await request.body(), np.uint8)
         return cls.model_construct(root=body.reshape(-1, 3 * 32 * 32))
 
 
 @bentoml.service(
     workers=setting.workers,
-    traffic={"timeout": 60, "max_concurrency": setting.workers * setting.queue},  # either may get them all
+    traffic={
+        "timeout": 60,
+        "max_concurrency": setting.workers * setting.queue,
+    },  # one worker may get them all
     logging={"access": {"enabled": False}},
     metrics={"enabled": False},
 )
 class Classify:
-    """Adaptive batching drops by itself what it expects to exceed the latency it is given."""
+    """Classifies raw images. Adaptive batching drops requests that it expects to exceed the latency limit."""
 
     def __init__(self) -> None:
-        self._network = FixedWidth(setting.width, setting.batch * setting.images)
+        self._model = FixedWidth(setting.width, setting.batch * setting.images)
 
     @bentoml.api(
         batchable=True,
@@ -46,5 +49,5 @@ class Classify:
         max_latency_ms=round(1e3 * setting.deadline_s),
     )
     def classify(self, images: np.ndarray) -> np.ndarray:
-        """One batch."""
-        return np.frombuffer(self._network.classify([images.tobytes()])[0], np.int64)
+        """Classify one batch."""
+        return np.frombuffer(self._model.classify([images.tobytes()])[0], np.int64)

@@ -1,4 +1,4 @@
-"""Our network behind LitServe: FastAPI in front, worker processes behind a queue."""
+"""Our model behind LitServe: FastAPI in front, worker processes behind a queue."""
 
 from typing import Annotated
 
@@ -9,36 +9,36 @@ from setting import read_setting
 
 
 async def raw_body(request: Request) -> bytes:
-    """The body as it is."""
+    """Return the raw body."""
     return await request.body()
 
 
 class Classify(litserve.LitAPI):
-    """Raw bytes both ways."""
+    """Takes raw images and returns raw classes."""
 
     def setup(self, device: str) -> None:
-        """In each worker."""
+        """Load the model in each worker."""
         setting = read_setting()
-        self._network = FixedWidth(setting.width, setting.batch * setting.images)
+        self._model = FixedWidth(setting.width, setting.batch * setting.images)
 
     def decode_request(self, request: Annotated[bytes, Depends(raw_body)]) -> bytes:
-        """The body as it is."""
+        """Return the raw body."""
         return request
 
     def batch(self, inputs: list[bytes]) -> list[bytes]:
-        """The network joins them itself."""
+        """Return the requests as they are; the model joins them."""
         return inputs
 
     def predict(self, x: list[bytes] | bytes) -> list[bytes] | bytes:
-        """One batch, or one request where batches have one."""
-        return self._network.classify(x) if isinstance(x, list) else self._network.classify([x])[0]
+        """Classify a batch, or a single request if batching is off."""
+        return self._model.classify(x) if isinstance(x, list) else self._model.classify([x])[0]
 
     def unbatch(self, output: list[bytes]) -> list[bytes]:
-        """As the network gives them."""
+        """Return the answers as they are; the model splits them."""
         return output
 
     def encode_response(self, output: bytes) -> Response:
-        """The answer as it is."""
+        """Return the raw answer."""
         return Response(content=output, media_type="application/octet-stream")
 
 

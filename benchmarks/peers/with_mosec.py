@@ -1,4 +1,4 @@
-"""Our network behind mosec: a Rust front, batches over a Unix socket to Python workers."""
+"""Our model behind mosec: a Rust front end that sends batches over a Unix socket to Python workers."""
 
 import sys
 
@@ -8,26 +8,26 @@ from setting import read_setting
 
 
 class Classify(Worker):
-    """Raw bytes both ways."""
+    """Takes raw images and returns raw classes."""
 
     resp_mime_type = "application/octet-stream"
 
     def __init__(self) -> None:
         super().__init__()
         setting = read_setting()
-        self._network = FixedWidth(setting.width, setting.batch * setting.images)
+        self._model = FixedWidth(setting.width, setting.batch * setting.images)
 
     def deserialize(self, data: bytes) -> bytes:
-        """The body as it is."""
+        """Return the raw body."""
         return data
 
     def serialize(self, data: bytes) -> bytes:
-        """The answer as it is."""
+        """Return the raw answer."""
         return data
 
     def forward(self, data: list[bytes] | bytes) -> list[bytes] | bytes:
-        """One batch, or one request where batches have one."""
-        return self._network.classify(data) if isinstance(data, list) else self._network.classify([data])[0]
+        """Classify a batch, or a single request if batching is off."""
+        return self._model.classify(data) if isinstance(data, list) else self._model.classify([data])[0]
 
 
 if __name__ == "__main__":
@@ -36,7 +36,7 @@ if __name__ == "__main__":
         "--address=127.0.0.1",
         f"--port={setting.port}",
         f"--timeout={round(1e3 * setting.deadline_s)}",
-        f"--capacity={max(1, setting.queue - setting.workers * setting.batch)}",  # without those in hand
+        f"--capacity={max(1, setting.queue - setting.workers * setting.batch)}",  # less what runs
         "--log-level=warning",
     ]
     server = Server()

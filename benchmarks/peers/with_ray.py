@@ -1,4 +1,4 @@
-"""Our network behind Ray Serve: an HTTP proxy, and replicas as actors with `serve.batch`."""
+"""Our model behind Ray Serve: an HTTP proxy, and replicas as actors with `serve.batch`."""
 
 import asyncio
 import signal
@@ -18,14 +18,16 @@ setting = read_setting()
 @serve.deployment(
     num_replicas=setting.workers,
     max_ongoing_requests=max(2, setting.queue // setting.workers),
-    max_queued_requests=max(setting.workers, setting.queue // 4),  # some are only being handed over
+    max_queued_requests=max(
+        setting.workers, setting.queue // 4
+    ),  # includes requests on their way to a replica
     ray_actor_options={"num_cpus": 0.5, "runtime_env": {"env_vars": setting.environment()}},
 )
 class Classify:
-    """Raw bytes both ways; what would come too late is not begun."""
+    """Takes raw images and returns raw classes; skips requests whose answer would be late."""
 
     def __init__(self) -> None:
-        self._network = FixedWidth(setting.width, setting.batch * setting.images)
+        self._model = FixedWidth(setting.width, setting.batch * setting.images)
 
     @serve.batch(max_batch_size=setting.batch, batch_wait_timeout_s=0.005)
     async def _batch(self, asked: list[tuple[float, bytes]]) -> list[bytes]:
@@ -34,13 +36,13 @@ class Classify:
         answers = [b""] * len(asked)
         if good:
             bodies = [asked[n][1] for n in good]
-            found = await asyncio.to_thread(self._network.classify, bodies)
-            for number, answer in zip(good, found, strict=True):
+            classified = await asyncio.to_thread(self._model.classify, bodies)
+            for number, answer in zip(good, classified, strict=True):
                 answers[number] = answer
         return answers
 
     async def __call__(self, request: Request) -> Response:
-        """One request."""
+        """Answer one request."""
         answer = await self._batch((time.monotonic(), await request.body()))
         return Response(answer, status_code=200 if answer else 504, media_type="application/octet-stream")
 

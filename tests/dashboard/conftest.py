@@ -1,4 +1,4 @@
-"""Load on a served cluster, and a real browser to look at it."""
+"""Puts load on a served cluster and opens the dashboard in a real browser."""
 
 import http.client
 import os
@@ -29,7 +29,7 @@ FLAGS = (
 
 @pytest.fixture
 def load_on() -> Callable[[str], AbstractContextManager[None]]:
-    """Load on an address for as long as a block lasts."""
+    """Puts load on an address for as long as a `with` block runs."""
     return _load
 
 
@@ -87,7 +87,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def keep(browser: Any) -> Callable[[str], None]:
-    """Keep a picture of the whole page for people to look at."""
+    """Save a screenshot of the whole page for people to look at."""
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
 
     def shoot(name: str) -> None:

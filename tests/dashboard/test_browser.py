@@ -21,12 +21,12 @@ from slimsched.serving.telemetry.live_view import LiveView
 Load = Callable[[str], AbstractContextManager[None]]
 PATIENCE_S = 30
 EXPECTED = {"400", "401", "net::ERR_CONNECTION_REFUSED", "net::ERR_CONNECTION_RESET"}
-"""Refusals a test asks for, and a server it has stopped; the console calls them errors."""
+"""Console errors that a test causes on purpose: a refusal, or a server that it stopped."""
 
 
 @pytest.fixture(autouse=True)
 def desk(browser: Any) -> Iterator[None]:
-    """Each test begins in the light on a desk, and ends without an error in the console."""
+    """Start each test in light mode at desktop size, and check that it leaves no error in the console."""
     screen(browser, 1280, 900)
     browser.get_log("browser")
     yield
@@ -43,7 +43,7 @@ def screen(browser: Any, width: int, height: int, scheme: str = "light") -> None
 
 
 def until(browser: Any, script: str) -> Any:
-    """Wait for a script to give something true."""
+    """Wait until a script returns a true value."""
     from selenium.webdriver.support.ui import WebDriverWait
 
     message = f"waited in vain for: {script}"
@@ -57,7 +57,7 @@ def text(browser: Any, id_: str) -> str:
 
 
 def fits(browser: Any) -> bool:
-    """Whether nothing sticks out sideways."""
+    """Return whether nothing overflows the page sideways."""
     return bool(browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"))
 
 
@@ -154,7 +154,7 @@ def test_a_killed_server_is_shown_and_returns(
     until(browser, "document.getElementById('phase').textContent === 'connection lost'")
 
 
-def test_a_server_that_hangs_is_told_from_one_that_idles(
+def test_a_server_that_hangs_is_told_apart_from_an_idle_one(
     own_server: Callable[..., Served], browser: Any, keep: Callable[[str], None]
 ) -> None:
     running = own_server()
@@ -163,14 +163,14 @@ def test_a_server_that_hangs_is_told_from_one_that_idles(
     running.process.send_signal(signal.SIGSTOP)
     try:
         until(browser, "document.getElementById('phase').textContent === 'silent'")
-        assert "what is shown is old" in text(browser, "news")
+        assert "the figures shown are old" in text(browser, "news")
         keep("live-silent")
     finally:
         running.process.send_signal(signal.SIGCONT)
     until(browser, "document.getElementById('phase').textContent === 'ready'")
 
 
-def test_a_frame_that_failed_is_told(served: Served, browser: Any) -> None:
+def test_a_failed_frame_is_reported(served: Served, browser: Any) -> None:
     browser.get(f"http://{served.http}/")
     until(browser, "document.getElementById('phase').textContent === 'ready'")
     told = browser.execute_script(
@@ -227,7 +227,9 @@ def test_a_recorded_run_replays(
     until(browser, "document.querySelectorAll('#servers > li').length === 2")
 
 
-def test_a_drain_is_shown_on_every_lane(served: Served, recorded: Path, browser: Any, tmp_path: Path) -> None:
+def test_a_drain_is_shown_on_every_track(
+    served: Served, recorded: Path, browser: Any, tmp_path: Path
+) -> None:
     lines = gzip.decompress((recorded / "frames.jsonl.gz").read_bytes()).decode().splitlines()
     (tmp_path / "frames.jsonl").write_text(lines[200].replace('"phase":"ready"', '"phase":"draining"'))
     browser.get(f"http://{served.http}/")
@@ -235,7 +237,7 @@ def test_a_drain_is_shown_on_every_lane(served: Served, recorded: Path, browser:
     until(browser, "document.querySelectorAll('#servers .chip.draining').length === 3")
 
 
-def test_an_event_log_is_folded_in_the_page_as_we_fold_it(
+def test_the_page_makes_the_same_frames_of_an_event_log_as_we_do(
     served: Served, recorded: Path, browser: Any, keep: Callable[[str], None]
 ) -> None:
     browser.get(f"http://{served.http}/")
@@ -259,7 +261,7 @@ def test_an_event_log_is_folded_in_the_page_as_we_fold_it(
 
 
 def alike(one: Any, other: Any) -> bool:
-    """The same, numbers up to rounding."""
+    """Return whether two values are equal, with numbers compared up to rounding."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):
@@ -277,7 +279,9 @@ def seek(browser: Any, frame: int) -> None:
     )
 
 
-def test_a_file_of_another_kind_is_refused_in_words(served: Served, browser: Any, tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_refused_with_a_reason(
+    served: Served, browser: Any, tmp_path: Path
+) -> None:
     (tmp_path / "odd.jsonl").write_text("not json\n")
     browser.get(f"http://{served.http}/")
     until(browser, "document.querySelectorAll('#servers > li').length === 2")

@@ -1,4 +1,4 @@
-"""The Grafana dashboard and the telemetry page, held against what `/metrics` gives."""
+"""The Grafana dashboard and the telemetry page, compared with what `/metrics` exports."""
 
 import json
 import re
@@ -19,7 +19,7 @@ METRIC = re.compile(r"\bslim_[a-z_]+")
 
 @pytest.fixture(scope="module")
 def exported(served: Served) -> dict[str, set[str]]:
-    """Names of all samples and their labels, once requests were served."""
+    """Return the labels of every exported sample, after requests were served."""
     from slimsched.serving.api.client import Client
 
     with Client(f"http://{served.http}") as client:
@@ -28,15 +28,15 @@ def exported(served: Served) -> dict[str, set[str]]:
         client.classify(np.zeros((2, 3, 32, 32), np.uint8), deadline_ms=60_000)
     with urllib.request.urlopen(f"http://{served.http}/metrics", timeout=30) as page:
         text = page.read().decode()
-    found: dict[str, set[str]] = {}
+    labels: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
         for one in family.samples:
-            found.setdefault(one.name, set()).update(one.labels)
-    return found
+            labels.setdefault(one.name, set()).update(one.labels)
+    return labels
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """Every query of the dashboard with the legend it fills in."""
+    """Return every query of the dashboard with its legend."""
     for panel in DASHBOARD["panels"]:
         for target in panel.get("targets", []):
             yield target["expr"], target["legendFormat"]
@@ -70,12 +70,12 @@ def test_every_exported_family_is_documented_and_the_other_way_round(exported: d
 
 
 def written_out(names: list[str]) -> list[str]:
-    """`slim_server_up`, `_power_watts` and `…_seconds` stand for whole names."""
-    found = [names[0]]
+    """Expand the short forms in the docs: `_power_watts` and `…_seconds` stand for full names."""
+    whole_names = [names[0]]
     for name in names[1:]:
         stem = "slim_server" if name.startswith("_") else "slim_image"
-        found.append(name if name.startswith("slim_") else stem + name.lstrip("…"))
-    return found
+        whole_names.append(name if name.startswith("slim_") else stem + name.lstrip("…"))
+    return whole_names
 
 
 def test_panels_do_not_overlap_and_have_a_title_and_a_description() -> None:
@@ -98,6 +98,6 @@ def test_panels_do_not_overlap_and_have_a_title_and_a_description() -> None:
 def test_the_guard_of_the_goal_router_is_counted(served: Served, exported: dict[str, set[str]]) -> None:
     with urllib.request.urlopen(f"http://{served.http}/metrics", timeout=30) as page:
         text = page.read().decode()
-    found = re.search(r'slim_guard_decisions_total\{decided="learned"\} (\d+)', text)
-    assert found is not None
-    assert int(found[1]) > 0
+    match = re.search(r'slim_guard_decisions_total\{decided="learned"\} (\d+)', text)
+    assert match is not None
+    assert int(match[1]) > 0

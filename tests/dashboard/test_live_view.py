@@ -1,4 +1,4 @@
-"""The fold behind the dashboard, held against the run it watched."""
+"""The frames of the dashboard, compared with the run they show."""
 
 from slimsched.serving.domain.fault import Fault
 from slimsched.serving.execution.scenario_file import load_scenario
@@ -31,7 +31,7 @@ def test_every_request_is_somewhere_exactly_once() -> None:
         assert all(min(server.at) >= 0 for server in frame.servers)
 
 
-def test_totals_grow_to_those_of_the_run() -> None:
+def test_totals_grow_to_the_totals_of_the_run() -> None:
     trace, frames = recorded()
     assert len(frames) in (FRAMES - 1, FRAMES)
     assert frames[-1].arrived <= trace.summary.arrived
@@ -50,7 +50,7 @@ def test_a_dead_server_is_shown_with_nothing_and_returns() -> None:
     assert [one.text for one in frames[-1].happenings] == ["server-0 is down", "server-0 is up"]
 
 
-def test_figures_are_those_of_the_last_second() -> None:
+def test_figures_cover_the_last_second() -> None:
     trace, frames = recorded()
     frame = frames[-1]
     window = trace.latency_s[(trace.answered_s > frame.at_s - 1.0) & (trace.answered_s <= frame.at_s)]
@@ -71,7 +71,7 @@ def test_the_guard_of_a_learned_router_is_counted() -> None:
     assert counted[1] > 10
 
 
-def test_the_mix_of_widths_is_that_of_the_segments_that_ran() -> None:
+def test_the_mix_of_widths_covers_the_segments_that_ran() -> None:
     _, frames = recorded()
     for shares in frames[-1].mix:
         assert abs(sum(shares) - 1.0) < 1e-9
@@ -79,7 +79,7 @@ def test_the_mix_of_widths_is_that_of_the_segments_that_ran() -> None:
     assert all(abs(one - other) < 0.02 for one, other in zip(whole, frames[-1].widths, strict=True))
 
 
-def test_decisions_come_with_their_reasons() -> None:
+def test_decisions_have_their_reasons() -> None:
     _, frames = recorded()
     assert all(decision.reason for decision in frames[-1].decisions)
     assert frames[-1].decisions[-1].at_s <= frames[-1].at_s

@@ -1,4 +1,4 @@
-"""Run folders and the reports made of them, as a user makes them."""
+"""Run folders and their reports, made with the commands that a user runs."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def slim(*arguments: str) -> str:
 
 
 class Page(HTMLParser):
-    """What a page holds and whether it reaches outside."""
+    """Collects what a page contains and whether it loads anything from outside."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The stream of frames as any client reads it."""
+"""The stream of frames, read with a plain HTTP client."""
 
 import asyncio
 import http.client
@@ -22,13 +22,13 @@ def open_stream(address: str, method: str = "GET", **headers: str) -> http.clien
 
 
 def message(response: http.client.HTTPResponse) -> Any:
-    """The next message of a stream."""
+    """Read the next message of a stream."""
     while not (line := response.readline()).startswith(b"data: "):
         assert line, "the stream has ended"
     return json.loads(line[6:])
 
 
-def test_a_stream_begins_with_the_past_and_goes_on(served: Served) -> None:
+def test_a_stream_starts_with_the_past_and_continues(served: Served) -> None:
     response = open_stream(served.http)
     assert response.getheader("content-type") == "text/event-stream"
     history = message(response)
@@ -40,7 +40,7 @@ def test_a_stream_begins_with_the_past_and_goes_on(served: Served) -> None:
     response.close()
 
 
-def test_many_may_watch_at_once(served: Served) -> None:
+def test_several_readers_can_watch_at_once(served: Served) -> None:
     streams = [open_stream(served.http) for _ in range(20)]
     for stream in streams:
         message(stream)
@@ -48,7 +48,7 @@ def test_many_may_watch_at_once(served: Served) -> None:
         stream.close()
 
 
-def test_head_gives_the_head_alone(served: Served) -> None:
+def test_a_head_request_gets_only_the_headers(served: Served) -> None:
     response = open_stream(served.http, "HEAD")
     assert response.status == 200
     assert response.read() == b""
@@ -78,7 +78,7 @@ def test_readers_that_do_not_read_do_not_keep_the_server_from_stopping(
     assert "Traceback" not in running.log.read_text()
 
 
-def test_a_frame_that_fails_is_told_and_the_stream_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_frame_is_reported_and_the_stream_continues(caplog: pytest.LogCaptureFixture) -> None:
     broken = [True]
 
     def phase() -> str:

@@ -1,4 +1,4 @@
-"""The examples run as they stand, and say what they promise."""
+"""The examples run unchanged and print what they should."""
 
 import re
 import subprocess
@@ -25,7 +25,7 @@ def test_01_no_request_is_lost_when_a_server_dies() -> None:
     lines = said("01_simulate.py").splitlines()
     came, answered, lost = map(int, re.findall(r"\d+", lines[0]))
     assert (answered, lost) == (came, 0)
-    assert re.match(r"accuracy \d\d\.\d%, that is \d\d\.\d% of what any router could reach", lines[1])
+    assert re.match(r"accuracy \d\d\.\d%, which is \d\d\.\d% of what any router could reach", lines[1])
     assert lines[2].startswith("latency p50")
 
 
@@ -33,7 +33,7 @@ def test_02_routers_that_look_come_nearer_to_the_bound() -> None:
     lines = said("02_compare.py").splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["random", "sed", "drift-plus-penalty"]
     assert all("±" in line for line in lines[:3])
-    assert lines[3] == "nearest to the bound: drift-plus-penalty"
+    assert lines[3] == "closest to the bound: drift-plus-penalty"
 
 
 def test_03_jobs_are_done_sooner_than_in_order_of_arrival() -> None:
@@ -66,7 +66,7 @@ def test_05_a_server_keeps_to_the_terms_of_a_request(served: Served) -> None:
 
 def test_06_a_router_trained_for_seconds_is_quicker_than_random() -> None:
     reward, random, trained = said("06_train_a_router.py").splitlines()
-    assert re.fullmatch(r"reward of an action: \S+ at first, \S+ after 20 updates", reward)
+    assert re.fullmatch(r"mean reward: \S+ at first, \S+ after 20 updates", reward)
     mean_ms = [int(re.findall(r"(\d+) ms", line)[0]) for line in (random, trained)]
     assert mean_ms[1] < mean_ms[0]
 
@@ -78,7 +78,7 @@ def test_07_the_notebook_runs_from_top_to_bottom_and_says_what_it_said() -> None
     nbclient.NotebookClient(book, timeout=120).execute()
     after = [spoken(cell) for cell in book.cells]
     assert [shape(text) for text in after] == [shape(text) for text in before]
-    assert re.match(r"\d+ requests came, \d+ were answered, 0 were lost", after[2])
+    assert re.match(r"\d+ requests arrived, \d+ were answered, 0 were lost", after[2])
     pictures = [
         out for cell in book.cells for out in cell.get("outputs", []) if "image/png" in out.get("data", {})
     ]
@@ -86,10 +86,10 @@ def test_07_the_notebook_runs_from_top_to_bottom_and_says_what_it_said() -> None
 
 
 def spoken(cell: Any) -> str:
-    """What a cell printed."""
+    """Return what a cell printed."""
     return "".join(out.text for out in cell.get("outputs", []) if out.get("name") == "stdout")
 
 
 def shape(text: str) -> str:
-    """The words without the figures."""
+    """Return the words without the numbers."""
     return re.sub(r"(server-)?[\d.]+%?", "#", re.sub(" +", " ", text))

@@ -1,1 +1,1 @@
-"""Looking at it: the live page of `slim serve`, and reports of runs."""
+"""The dashboard: the live page of `slim serve`, and the reports of runs."""

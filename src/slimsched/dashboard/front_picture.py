@@ -1,4 +1,4 @@
-"""The picture that holds routers against each other: accuracy against latency and energy, and the bound."""
+"""The picture that compares routers: accuracy against latency and energy, beside the fluid bound."""
 
 from typing import Any
 
@@ -7,13 +7,13 @@ from slimsched.serving.telemetry.run_folder import Run
 
 
 def front_picture(run: Run) -> Picture:
-    """Every router as a point, beside the bound and the line of those that no other beats."""
+    """Draw each router as a point, the fluid bound, and a line through the routers that no other beats."""
     bound = 100 * run.rows[0]["bound_accuracy"]
 
     def paint(axes: Any) -> None:
         for axis, key, scale, label in (
             (axes[0, 0], "latency_mean_s", 1e3, "mean latency (ms)"),
-            (axes[0, 1], "energy_j_per_request", 1e3, "energy above idle (mJ an arrived request)"),
+            (axes[0, 1], "energy_j_per_request", 1e3, "energy above idle (mJ per arrived request)"),
         ):
             points = {
                 number: (
@@ -23,7 +23,7 @@ def front_picture(run: Run) -> Picture:
                 for number, row in enumerate(run.rows)
                 if row[key] is not None and row["accuracy"] is not None
             }
-            front = _undominated(list(points.values()))
+            front = _pareto_front(list(points.values()))
             if len(front) > 1:
                 axis.plot(*zip(*front, strict=True), color=INK, linewidth=0.8, alpha=0.5, zorder=2)
             for number, point in points.items():
@@ -36,12 +36,15 @@ def front_picture(run: Run) -> Picture:
         _bound_by_energy(axes[0, 1], run, bound)
 
     best = max(run.rows, key=lambda row: row["bound_share"])
-    says = (
-        f"Accuracy over all arrived requests against latency and energy; no router can pass {bound:.2f} %, "
+    caption = (
+        f"Accuracy over all arrived requests against latency and energy. No router can exceed {bound:.2f} %, "
     )
-    says += f"and less with less energy. {best['router']} reaches {100 * best['bound_share']:.1f} % of it"
-    says += ", the most. The thin line joins those that no other beats in both." if len(run.rows) > 1 else "."
-    return draw("front", "Accuracy, latency and energy beside the fluid bound", says, paint, columns=2)
+    caption += f"or less with less energy. {best['router']} reaches {100 * best['bound_share']:.1f} % of it"
+    if len(run.rows) > 1:
+        caption += ", the most. The thin line joins the routers that no other beats on both axes."
+    else:
+        caption += "."
+    return draw("front", "Accuracy, latency and energy beside the fluid bound", caption, paint, columns=2)
 
 
 def _bound_by_latency(axis: Any, bound: float) -> None:
@@ -51,7 +54,7 @@ def _bound_by_latency(axis: Any, bound: float) -> None:
 
 
 def _bound_by_energy(axis: Any, run: Run, bound: float) -> None:
-    """The curve of the bound under a budget of energy, where the run has it, else its end alone."""
+    """Draw the bound as a curve over the energy budget; without a curve, draw only its highest value."""
     energy_j, accuracy = run.arrays.get("bound/energy_j"), run.arrays.get("bound/accuracy")
     if energy_j is None or accuracy is None:
         _bound_by_latency(axis, bound)
@@ -70,8 +73,8 @@ def _bound_by_energy(axis: Any, run: Run, bound: float) -> None:
     )
 
 
-def _undominated(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those that no other beats: less on the first axis, more on the second."""
+def _pareto_front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points that no other beats; better is less on the first axis and more on the second."""
     front: list[tuple[float, float]] = []
     for point in sorted(points, key=lambda one: (one[0], -one[1])):
         if not front or point[1] > front[-1][1]:

@@ -9,7 +9,7 @@ from slimsched.serving.telemetry.run_folder import Run
 
 
 def job_pictures(run: Run) -> list[Picture]:
-    """All pictures, in reading order."""
+    """Draw all pictures, in reading order."""
     return [_completion(run), _makespan(run), _tiers(run), _occupancy(run)]
 
 
@@ -26,9 +26,9 @@ def _completion(run: Run) -> Picture:
         axis.legend(fontsize=8)
 
     best = min(run.rows, key=lambda row: float(row["jct_mean_s"]))
-    says = f"Cumulative distribution of job completion time. Mean of {best['policy']}: "
-    says += f"{best['jct_mean_s'] / 3600:.2f} h" + (", the lowest." if len(run.rows) > 1 else ".")
-    return draw("completion", "Job completion time", says, paint)
+    caption = f"Cumulative distribution of job completion time. Mean of {best['policy']}: "
+    caption += f"{best['jct_mean_s'] / 3600:.2f} h" + (", the lowest." if len(run.rows) > 1 else ".")
+    return draw("completion", "Job completion time", caption, paint)
 
 
 def _makespan(run: Run) -> Picture:
@@ -44,9 +44,9 @@ def _makespan(run: Run) -> Picture:
         axis.legend(fontsize=8)
 
     best = min(run.rows, key=lambda row: float(row["makespan_s"]))
-    says = f"Time until the last job is done, beside the lower bound. {best['policy']} takes "
-    says += f"{best['makespan_s'] / 3600:.2f} h" + (", the least." if len(run.rows) > 1 else ".")
-    return draw("makespan", "Makespan", says, paint, height=_tall(names))
+    caption = f"Time until the last job is done, beside the lower bound. {best['policy']} takes "
+    caption += f"{best['makespan_s'] / 3600:.2f} h" + (", the least." if len(run.rows) > 1 else ".")
+    return draw("makespan", "Makespan", caption, paint, height=_bar_height(names))
 
 
 def _tiers(run: Run) -> Picture:
@@ -68,8 +68,8 @@ def _tiers(run: Run) -> Picture:
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=8)
 
-    says = "Communication not hidden by computing, and GPU time, by the network tier gangs spread over."
-    return draw("tiers", "Network tiers", says, paint, columns=2, height=_tall(names))
+    caption = "Communication not hidden by computing, and GPU time, by the network tier that gangs span."
+    return draw("tiers", "Network tiers", caption, paint, columns=2, height=_bar_height(names))
 
 
 def _occupancy(run: Run) -> Picture:
@@ -99,13 +99,13 @@ def _occupancy(run: Run) -> Picture:
             axis.set_axis_off()
         axes.flat[0].figure.colorbar(image, ax=axes, shrink=0.8, label="share of GPUs held")
 
-    says = "Share of each rack's GPUs held by jobs over time; bright is full."
-    return draw("occupancy", "Cluster occupancy", says, paint, columns=columns, rows=lines, height=2.6)
+    caption = "Share of each rack's GPUs held by jobs over time; bright is full."
+    return draw("occupancy", "Cluster occupancy", caption, paint, columns=columns, rows=lines, height=2.6)
 
 
 def _policies(run: Run) -> list[str]:
     return [str(row["policy"]) for row in run.rows]
 
 
-def _tall(names: list[str]) -> float:
+def _bar_height(names: list[str]) -> float:
     return 1.2 + 0.28 * len(names)

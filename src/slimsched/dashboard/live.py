@@ -1,4 +1,4 @@
-"""The dashboard of a running cluster: one page, and a stream of frames that keeps it moving."""
+"""The dashboard of a running cluster: one page, and a stream of frames that updates it."""
 
 import asyncio
 import logging
@@ -16,8 +16,8 @@ from slimsched.serving.telemetry.live_view import LiveView
 log = logging.getLogger("slim.dashboard")
 
 PERIOD_S = 0.25
-REMEMBERED = 240
-"""Frames a page gets when it opens: the last minute."""
+HISTORY_FRAMES = 240
+"""How many past frames a page gets when it opens: the last minute."""
 
 ASSETS = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -33,7 +33,7 @@ _HEADERS = {
 
 
 class Dashboard:
-    """Looks at the cluster a few times a second; `view` must be among its observers."""
+    """Takes a frame of the cluster a few times per second; `view` must be one of the cluster's observers."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class Dashboard:
     ) -> None:
         self.view = LiveView(cluster, router)
         self._cluster, self._now, self._phase, self._power_sources = cluster, now, phase, power_sources
-        self._frames: deque[bytes] = deque(maxlen=REMEMBERED)
+        self._frames: deque[bytes] = deque(maxlen=HISTORY_FRAMES)
         self._newest, self._fresh = b"", asyncio.Event()
         self._trouble = ""
 
     @property
     def assets(self) -> dict[str, Callable[[], HttpResponse]]:
-        """The page itself, which holds no secrets."""
+        """The files of the page, which hold no secrets."""
 
         def get(name: str, kind: str) -> Callable[[], HttpResponse]:
             body = asset(name).encode()
@@ -62,22 +62,22 @@ class Dashboard:
 
     @property
     def pages(self) -> dict[str, Callable[[], HttpResponse]]:
-        """What the page shows: the stream of frames."""
+        """The stream of frames that the page shows."""
         return {"/dashboard/frames": self._stream_response}
 
     async def run(self) -> None:
-        """Take a frame every quarter of a second until cancelled; a failure is told, not the end."""
+        """Take a frame every quarter of a second until cancelled; report a failure and carry on."""
         solving = asyncio.create_task(asyncio.to_thread(BoundCurve, self._cluster))
         while True:
             if self.view.bound is None and solving.done():
-                self._learn(solving)
-            self._newest = self._look()
+                self._set_bound(solving)
+            self._newest = self._next_message()
             fresh, self._fresh = self._fresh, asyncio.Event()
             fresh.set()
             await asyncio.sleep(PERIOD_S)
 
-    def _look(self) -> bytes:
-        """The next message: a frame, or why there is none. A trouble is logged when it begins."""
+    def _next_message(self) -> bytes:
+        """Return the next message: a frame, or why there is none. A failure is logged when it starts."""
         try:
             self.view.energy_source = self._power_sources()
             frame = msgspec.json.encode(self.view.frame(self._now(), self._phase()))
@@ -91,8 +91,8 @@ class Dashboard:
         self._frames.append(frame)
         return b"data: " + frame + b"\n\n"
 
-    def _learn(self, solving: "asyncio.Task[BoundCurve]") -> None:
-        """Take the bound in; without one the page has a gap there and nothing else is lost."""
+    def _set_bound(self, solving: "asyncio.Task[BoundCurve]") -> None:
+        """Use the solved bound; if it could not be solved, the page only lacks that figure."""
         if (error := solving.exception()) is None:
             self.view.bound = solving.result().accuracy
         else:
@@ -106,7 +106,7 @@ class Dashboard:
         )
 
     async def _stream(self) -> AsyncIterator[bytes]:
-        """The last minute at once, then each new frame; a slow reader misses some."""
+        """Yield the last minute at once, then each new frame; a slow reader misses some."""
         yield b"event: history\ndata: [" + b",".join(self._frames) + b"]\n\n"
         while True:
             await self._fresh.wait()

@@ -1,4 +1,4 @@
-"""A picture of a report: as SVG that takes the page's colours, and as PNG for anywhere else."""
+"""A picture of a report: as SVG in the page's colours, and as PNG for use elsewhere."""
 
 from collections.abc import Callable
 from io import BytesIO, StringIO
@@ -9,11 +9,11 @@ from msgspec import Struct
 from slimsched.kernel.errors import SlimError
 
 INK = "#010203"
-"""Drawn wherever the page's own text colour belongs; the SVG says currentColor instead."""
+"""Stands for the page's text colour; the SVG gets currentColor instead."""
 
 COLOURS = ("#4c78c8", "#e07b39", "#3f9c6b", "#cf4b52", "#8c6bc0", "#9a7350", "#d678b4", "#7f8c8d", "#b8a02e")
 WIDTH_COLOURS = ("#7fb8e6", "#4c8bd0", "#2f62a8", "#1b3a70")
-"""Narrow to wide."""
+"""From narrow to wide."""
 
 _STYLE = {
     "font.size": 9,
@@ -32,16 +32,16 @@ _STYLE = {
 
 
 def colour(number: int) -> str:
-    """Of the row with this number."""
+    """Return the colour of the row with this number."""
     return COLOURS[number % len(COLOURS)]
 
 
 class Picture(Struct, frozen=True, kw_only=True):
-    """`says` is what someone who cannot see it should know."""
+    """A drawn picture; `caption` tells a reader who cannot see it what it shows."""
 
     name: str
     title: str
-    says: str
+    caption: str
     svg: str
     png: bytes
 
@@ -49,14 +49,14 @@ class Picture(Struct, frozen=True, kw_only=True):
 def draw(
     name: str,
     title: str,
-    says: str,
+    caption: str,
     paint: Callable[[Any], None],
     *,
     columns: int = 1,
     rows: int = 1,
     height: float = 3.2,
 ) -> Picture:
-    """Let `paint` fill a grid of axes (an array of rows × columns) and keep the result in both forms."""
+    """Let `paint` fill a grid of axes (an array of rows × columns) and return it as SVG and PNG."""
     try:
         import matplotlib
     except ImportError:
@@ -76,9 +76,9 @@ def draw(
         pyplot.close(figure)
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
-    return Picture(name=name, title=title, says=says, svg=_own_ids(svg, name), png=image.getvalue())
+    return Picture(name=name, title=title, caption=caption, svg=_unique_ids(svg, name), png=image.getvalue())
 
 
-def _own_ids(svg: str, name: str) -> str:
-    """Several drawings share a page: give the ids of each its name."""
+def _unique_ids(svg: str, name: str) -> str:
+    """Prefix the ids in a drawing with its name, because several drawings share a page."""
     return svg.replace('id="', f'id="{name}-').replace("url(#", f"url(#{name}-").replace('"#', f'"#{name}-')

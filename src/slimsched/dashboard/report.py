@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that needs nothing else, and its pictures as PNG."""
+"""The report of a run: one self-contained HTML file, and its pictures as PNG."""
 
 from html import escape
 from pathlib import Path
@@ -14,7 +14,7 @@ from slimsched.serving.telemetry.run_folder import Run
 
 
 def write_report(run: Run, path: Path) -> list[Path]:
-    """Write the page at `path` and the pictures beside it; return what was written."""
+    """Write the page to `path` and the pictures beside it; return the paths of all files."""
     pictures = job_pictures(run) if run.about.kind == "jobs" else request_pictures(run)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page(run, pictures), encoding="utf-8")
@@ -26,7 +26,7 @@ def write_report(run: Run, path: Path) -> list[Path]:
 
 
 def page(run: Run, pictures: list[Picture]) -> str:
-    """The report as HTML."""
+    """Return the report as HTML."""
     about = run.about
     jobs = about.kind == "jobs"
     figures = table(run.rows, "policy" if jobs else "router", JOB_COLUMNS if jobs else REQUEST_COLUMNS)
@@ -47,7 +47,7 @@ def page(run: Run, pictures: list[Picture]) -> str:
             _faults(run),
             _replay(run),
             '<section aria-labelledby="config"><h2 id="config">Configuration</h2>',
-            f"<p>Seed {about.seed}. Same configuration and seed, same run.</p>",
+            f"<p>Seed {about.seed}. The same configuration and seed give the same run.</p>",
             f"<details open><summary>All settings</summary><pre>{config}</pre></details></section>",
             "</main></body></html>\n",
         ]
@@ -55,25 +55,25 @@ def page(run: Run, pictures: list[Picture]) -> str:
 
 
 def _sources(run: Run) -> str:
-    """Whether energy was measured or modelled is part of every figure of it."""
-    found = {str(row["energy_source"]) for row in run.rows if row.get("energy_source")}
-    return f", energy {'; '.join(sorted(found))}" if found else ""
+    """Say whether energy was measured or modelled."""
+    sources = {str(row["energy_source"]) for row in run.rows if row.get("energy_source")}
+    return f", energy {'; '.join(sorted(sources))}" if sources else ""
 
 
 def _figure(picture: Picture) -> str:
-    svg = picture.svg.replace("<svg ", f'<svg role="img" aria-label="{escape(picture.says)}" ', 1)
+    svg = picture.svg.replace("<svg ", f'<svg role="img" aria-label="{escape(picture.caption)}" ', 1)
     return (
         f'<figure id="{picture.name}"><h2>{escape(picture.title)}</h2><div class="scroll">{svg}</div>'
-        f"<figcaption>{escape(picture.says)}</figcaption></figure>"
+        f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
     )
 
 
 def _faults(run: Run) -> str:
     if not run.about.faults:
         return ""
-    did = {"kill": "is killed", "restore": "returns", "slow": "is slowed"}
+    verbs = {"kill": "is killed", "restore": "returns", "slow": "is slowed"}
     lines = "".join(
-        f"<li>{fault.at_s:g} s: {escape(fault.server)} {did[fault.kind]}"
+        f"<li>{fault.at_s:g} s: {escape(fault.server)} {verbs[fault.kind]}"
         + (f", {fault.slowdown:g} times as slow" if fault.kind == "slow" else "")
         + "</li>"
         for fault in run.about.faults
@@ -82,7 +82,7 @@ def _faults(run: Run) -> str:
 
 
 def _replay(run: Run) -> str:
-    """The dashboard with the run in it."""
+    """Return the dashboard with this run in it."""
     if not run.frames:
         return ""
     inner = escape(replay_page(run.frames))

@@ -1,4 +1,4 @@
-"""The tables of a report: which figures, under which names, in which units."""
+"""The tables of a report: the figures with their headings and units."""
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -6,7 +6,7 @@ from typing import Any
 
 Row = Mapping[str, Any]
 Column = tuple[str, str, Callable[[float], str]]
-"""Heading, key of the figure, how it is written."""
+"""The heading, the key of the figure, and the function that writes it."""
 
 
 def _percent(value: float) -> str:
@@ -54,7 +54,7 @@ JOB_COLUMNS: Sequence[Column] = (
 
 
 def table(rows: Sequence[Row], first: str, columns: Sequence[Column]) -> str:
-    """One row of HTML for each row of figures, with its 95 % interval where there is one."""
+    """Return an HTML table with one row per row of figures, and 95 % intervals where they are known."""
     head = "".join(f'<th scope="col">{escape(title)}</th>' for title, _, _ in columns)
     body = "".join(
         f'<tr><th scope="row">{escape(str(row[first]))}</th>'
@@ -72,5 +72,5 @@ def _cell(row: Row, key: str, write: Callable[[float], str]) -> str:
     value = row.get(key)
     if value is None:
         return "–"
-    spread = (row.get("ci95") or {}).get(key)
-    return escape(write(value) + (f" ± {write(spread)}" if spread else ""))
+    half_interval = (row.get("ci95") or {}).get(key)
+    return escape(write(value) + (f" ± {write(half_interval)}" if half_interval else ""))

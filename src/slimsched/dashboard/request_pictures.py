@@ -12,14 +12,15 @@ from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.telemetry.run_folder import About, Run
 
 BINS = 80
-ANSWERS_A_BIN = 10
+ANSWERS_PER_BIN = 10
 LEGEND_LIMIT = 12
 
 
 def request_pictures(run: Run) -> list[Picture]:
-    """All pictures, in reading order."""
-    found = [_latency(run), front_picture(run), _widths(run), _queues(run) if run.frames else _in_system(run)]
-    return [*found, _servers(run)] if run.frames else found
+    """Draw all pictures, in reading order."""
+    queues = _queues(run) if run.frames else _in_system(run)
+    pictures = [_latency(run), front_picture(run), _widths(run), queues]
+    return [*pictures, _servers(run)] if run.frames else pictures
 
 
 def _latency(run: Run) -> Picture:
@@ -40,9 +41,9 @@ def _latency(run: Run) -> Picture:
 
     best = min(run.rows, key=lambda row: row["latency_p99_s"] or np.inf)
     p99_s = best["latency_p99_s"] or np.nan
-    says = f"Cumulative distribution of latency. 99th percentile of {best['router']}: {1e3 * p99_s:.0f} ms"
-    says += ", the lowest." if len(run.rows) > 1 else "."
-    return draw("latency", "Latency", says, paint)
+    caption = f"Cumulative distribution of latency. 99th percentile of {best['router']}: {1e3 * p99_s:.0f} ms"
+    caption += ", the lowest." if len(run.rows) > 1 else "."
+    return draw("latency", "Latency", caption, paint)
 
 
 def _widths(run: Run) -> Picture:
@@ -55,13 +56,13 @@ def _widths(run: Run) -> Picture:
             axis = axes.flat[row]
             seconds = _seconds(run, row)
             served = np.array(WIDTH_TUPLES)[run.arrays[f"{row}/tuples"]]  # (answers, 4)
-            bins = int(np.clip(len(served) / ANSWERS_A_BIN, 8, BINS))
+            bins = int(np.clip(len(served) / ANSWERS_PER_BIN, 8, BINS))
             edges = np.linspace(0, seconds, bins + 1)
             slot = np.clip(np.digitize(run.arrays[f"{row}/answered_s"], edges) - 1, 0, bins - 1)
-            counts = np.array([_binned(slot, (served == width).sum(axis=1), bins) for width in WIDTHS])
+            counts = np.array([_sum_by_bin(slot, (served == width).sum(axis=1), bins) for width in WIDTHS])
             shares = counts / np.maximum(1, counts.sum(axis=0))
             labels = [f"{width:g}" for width in WIDTHS]
-            drawn = np.hstack([shares, shares[:, -1:]])  # the last step has its width, too
+            drawn = np.hstack([shares, shares[:, -1:]])  # repeated, so that the last step is drawn too
             axis.stackplot(edges, drawn, labels=labels, colors=WIDTH_COLOURS, step="post", linewidth=0)
             axis.set(xlabel="time (s)", ylabel="share of segments", ylim=(0, 1), xlim=(0, seconds))
             axis.set_title(router, fontsize=9)
@@ -70,9 +71,11 @@ def _widths(run: Run) -> Picture:
         for axis in list(axes.flat)[len(names) :]:
             axis.set_axis_off()
 
-    says = "Share of segments at each width over time; darker is wider, blank is a time without answers."
+    caption = (
+        "Share of segments at each width over time. Darker is wider; blank means no answers at that time."
+    )
     height = 3.2 if lines == 1 else 2.4
-    return draw("widths", "Widths over time", says, paint, columns=columns, rows=lines, height=height)
+    return draw("widths", "Widths over time", caption, paint, columns=columns, rows=lines, height=height)
 
 
 def _queues(run: Run) -> Picture:
@@ -90,8 +93,8 @@ def _queues(run: Run) -> Picture:
         if len(run.frames[0].servers) < LEGEND_LIMIT:
             axis.legend(fontsize=8)
 
-    says = "Requests waiting at the gateway, and sent to each server and not yet back, over time."
-    return draw("queues", "Queues over time", says, paint)
+    caption = "Requests over time: waiting at the gateway, and sent to each server but not yet back."
+    return draw("queues", "Queues over time", caption, paint)
 
 
 def _in_system(run: Run) -> Picture:
@@ -107,9 +110,9 @@ def _in_system(run: Run) -> Picture:
         _mark_faults(axis, run.about)
         axis.legend(fontsize=8)
 
-    says = "Requests that have come and are not answered, over time"
-    says += ", those given up among them." if any(row["dropped"] for row in run.rows) else "."
-    return draw("queues", "Queues over time", says, paint)
+    caption = "Requests that have arrived and are not answered, over time"
+    caption += ", including dropped ones." if any(row["dropped"] for row in run.rows) else "."
+    return draw("queues", "Queues over time", caption, paint)
 
 
 def _servers(run: Run) -> Picture:
@@ -117,15 +120,15 @@ def _servers(run: Run) -> Picture:
 
     def paint(axes: Any) -> None:
         for number, server in enumerate(run.frames[0].servers):
-            lanes = [frame.servers[number] for frame in run.frames]
+            states = [frame.servers[number] for frame in run.frames]
             axes[0, 0].plot(
                 at_s,
-                [100 * lane.utilization for lane in lanes],
+                [100 * state.utilization for state in states],
                 color=colour(number),
                 lw=1.2,
                 label=server.name,
             )
-            axes[0, 1].plot(at_s, [lane.power_w for lane in lanes], color=colour(number), lw=1.2)
+            axes[0, 1].plot(at_s, [state.power_w for state in states], color=colour(number), lw=1.2)
         axes[0, 0].set(xlabel="time (s)", ylabel="utilization (%)", ylim=(0, 104))
         axes[0, 1].set(xlabel="time (s)", ylabel="power (W)")
         for axis in axes.flat:
@@ -134,20 +137,20 @@ def _servers(run: Run) -> Picture:
         if len(run.frames[0].servers) < LEGEND_LIMIT:
             axes[0, 0].legend(fontsize=8)
 
-    says = "Utilization and power of each server over time; a server that is down shows 0."
-    return draw("servers", "Servers over time", says, paint, columns=2)
+    caption = "Utilization and power of each server over time; a server that is down shows 0."
+    return draw("servers", "Servers over time", caption, paint, columns=2)
 
 
 def _mark_faults(axis: Any, about: About, *, words: bool = True) -> None:
-    """A line at each fault, with its story."""
-    did = {"kill": "killed", "restore": "restored", "slow": "slowed"}
+    """Draw a line at each fault, and say what happened if `words` is set."""
+    verbs = {"kill": "killed", "restore": "restored", "slow": "slowed"}
     for fault in about.faults:
         axis.axvline(fault.at_s, color="#d62728", linestyle="--", linewidth=1, zorder=4)
         if words:
             axis.text(
                 fault.at_s,
                 0.98,
-                f"{fault.server} {did[fault.kind]}",
+                f"{fault.server} {verbs[fault.kind]}",
                 transform=axis.get_xaxis_transform(),
                 rotation=90,
                 va="top",
@@ -158,12 +161,12 @@ def _mark_faults(axis: Any, about: About, *, words: bool = True) -> None:
             )
 
 
-def _binned(slot: NDArray[np.int64], weights: NDArray[np.int64], bins: int) -> NDArray[np.float64]:
+def _sum_by_bin(slot: NDArray[np.int64], weights: NDArray[np.int64], bins: int) -> NDArray[np.float64]:
     return np.asarray(np.bincount(slot, weights=weights, minlength=bins), dtype=np.float64)
 
 
 def _seconds(run: Run, row: int) -> float:
-    """How long the run was, its warm-up included."""
+    """Return the length of the run, including its warm-up."""
     return float(run.rows[row]["seconds"] + run.about.config.get("load", {}).get("warmup_s", 0.0))
 
 

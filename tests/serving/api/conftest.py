@@ -1,4 +1,4 @@
-"""What the tests of the front door send."""
+"""The images that the API tests send."""
 
 import numpy as np
 import pytest

@@ -62,7 +62,7 @@ def test_a_token_is_sent(own_server: Callable[..., Served], images: Images) -> N
         assert len(client.classify(images[:1]).labels) == 1
 
 
-def test_no_server_and_no_address_are_said_so(images: Images) -> None:
+def test_a_missing_server_and_a_bad_address_are_reported(images: Images) -> None:
     with pytest.raises(UnreachableError, match="slim serve"):
         Client("http://127.0.0.1:9", timeout_s=2).classify(images)
     with pytest.raises(ConfigError, match="ftp://x"):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from served import Served
 from slimsched.kernel.errors import ConfigError
 from slimsched.serving.api.client import Client
-from slimsched.serving.api.goal_state import GoalState
+from slimsched.serving.api.goal_control import GoalState
 
 
 def ask(served: Served, method: str, body: object = None, token: str = "") -> tuple[int, dict[str, object]]:
@@ -46,9 +46,7 @@ def test_a_goal_is_changed_while_requests_are_served(
     assert served.stop() == 0
 
 
-def test_a_restart_goes_on_with_the_goal_that_was_set(
-    own_server: Callable[..., Served], tmp_path: Path
-) -> None:
+def test_a_restart_keeps_the_goal_that_was_set(own_server: Callable[..., Served], tmp_path: Path) -> None:
     options = ("--state", str(tmp_path / "state" / "goal.json"))
     first = own_server("--goal", "accuracy>=70, min energy", *options)
     assert ask(first, "GET")[1]["goal"] == "accuracy>=70, min energy"
@@ -63,7 +61,7 @@ def test_a_restart_goes_on_with_the_goal_that_was_set(
     assert other.stop() == 0
 
 
-def test_a_state_that_is_none_is_said_so(tmp_path: Path) -> None:
+def test_a_file_that_holds_no_goal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "goal.json").write_text("[]")
     with pytest.raises(ConfigError, match="name another with --state"):
         GoalState(tmp_path / "goal.json", "goal").read()

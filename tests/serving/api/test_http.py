@@ -1,4 +1,4 @@
-"""HTTP as any client may speak it, politely or not."""
+"""The HTTP server with well-behaved and badly behaved clients."""
 
 import http.client
 import json
@@ -26,9 +26,9 @@ def ask(
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body=body or None, headers=named)
     response = connection.getresponse()
-    found = response.status, response.read(), {k.lower(): v for k, v in response.getheaders()}
+    reply = response.status, response.read(), {k.lower(): v for k, v in response.getheaders()}
     connection.close()
-    return found
+    return reply
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def ask(
     ],
 )
 def test_paths_and_methods(served: Served, method: str, path: str, status: int) -> None:
-    found, body, _ = ask(served.http, method, path)
-    assert found == status
+    answered, body, _ = ask(served.http, method, path)
+    assert answered == status
     if status >= 400:
         assert json.loads(body)["error"]
 
@@ -85,7 +85,7 @@ def test_with_a_token_only_health_is_open(own_server: Callable[..., Served]) -> 
     assert ask(address, "GET", "/v2", authorization="Bearer s3cret")[0] == 200
 
 
-def test_a_connection_too_many_is_told_to_come_back(served: Served) -> None:
+def test_a_connection_above_the_limit_is_told_to_retry(served: Served) -> None:
     host, port = served.http.split(":")
     with ExitStack() as stack:
         clients = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(1100)]
@@ -96,7 +96,7 @@ def test_a_connection_too_many_is_told_to_come_back(served: Served) -> None:
         clients[0].sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n")
         assert clients[0].recv(65536).startswith(b"HTTP/1.1 200 "), "the first are served"
     while ask(served.http, "GET", "/v2/health/live")[0] != 200:
-        time.sleep(0.01)  # until those connections are seen to be closed
+        time.sleep(0.01)  # until the server has seen that the connections are closed
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")

@@ -1,4 +1,4 @@
-"""`slim load`: open loop, honest about its own lateness and everyone's waiting."""
+"""`slim load`: sends in open loop and counts latency from the due time."""
 
 import asyncio
 import json
@@ -13,14 +13,16 @@ from served import Served
 from slimsched.cli.app import app
 from slimsched.kernel.errors import ConfigError, SlimError
 from slimsched.serving.api.http_exchange import Reply
-from slimsched.serving.api.load_generator import LoadGenerator, Sent, Target, due_times
+from slimsched.serving.api.load_generator import LoadGenerator, SentRequest, Target, due_times
 from slimsched.serving.api.load_report import report
 
 Images = NDArray[np.uint8]
 
 
-def send(served: Served, images: Images, due_s: list[float], count: int = 1, **terms: float) -> list[Sent]:
-    generator = LoadGenerator(f"http://{served.http}", images, Target().preface(terms))
+def send(
+    served: Served, images: Images, due_s: list[float], count: int = 1, **terms: float
+) -> list[SentRequest]:
+    generator = LoadGenerator(f"http://{served.http}", images, Target().prefix(terms))
     numbers = np.arange(len(due_s) * count).reshape(-1, count) % len(images)
     return asyncio.run(generator.run(np.array(due_s), numbers))
 
@@ -28,39 +30,39 @@ def send(served: Served, images: Images, due_s: list[float], count: int = 1, **t
 def test_every_request_leaves_when_due_and_is_answered(served: Served, images: Images) -> None:
     sent = send(served, images, [0.01 * n for n in range(40)], count=2, width=0.25)
     labels = np.zeros(len(images), dtype=np.int64)
-    found = report(sent, labels, seconds=0.4, deadline_s=60.0)
-    assert found.outcomes == {"200": 40}
-    assert found.images == 80
-    assert found.goodput_per_s == found.answered_per_s == 200
-    assert found.widths == {"0.25": 1.0}
-    assert found.accuracy is not None
-    assert found.predicted_accuracy is not None
-    assert found.energy_mj_per_image is not None
+    figures = report(sent, labels, seconds=0.4, deadline_s=60.0)
+    assert figures.outcomes == {"200": 40}
+    assert figures.images == 80
+    assert figures.goodput_per_s == figures.answered_per_s == 200
+    assert figures.widths == {"0.25": 1.0}
+    assert figures.accuracy is not None
+    assert figures.predicted_accuracy is not None
+    assert figures.energy_mj_per_image is not None
     assert all(one.due_s <= one.sent_s <= one.done_s for one in sent)
 
 
 def test_refusals_are_counted_by_status_and_reason(served: Served, images: Images) -> None:
-    found = report(send(served, images, [0.0] * 5, width=0.6), None, seconds=1.0, deadline_s=1.0)
-    assert found.outcomes == {"400": 5}
-    assert found.accuracy is None
-    assert sum(found.refusals.values()) == 5
+    figures = report(send(served, images, [0.0] * 5, width=0.6), None, seconds=1.0, deadline_s=1.0)
+    assert figures.outcomes == {"400": 5}
+    assert figures.accuracy is None
+    assert sum(figures.refusals.values()) == 5
     late = report(send(served, images, [0.0] * 5, deadline_ms=0.01), None, seconds=1.0, deadline_s=1e-5)
     assert late.outcomes == {"504": 5}
 
 
 def test_waiting_is_charged_from_the_due_time() -> None:
     """A request that was due at 1 s, left at 3 s and was answered at 3.5 s took 2.5 s."""
-    generator = LoadGenerator("http://127.0.0.1:9", np.zeros((1, 3, 32, 32), np.uint8), Target().preface({}))
-    one = Sent(1.0, np.array([0]), generator)
+    generator = LoadGenerator("http://127.0.0.1:9", np.zeros((1, 3, 32, 32), np.uint8), Target().prefix({}))
+    one = SentRequest(1.0, np.array([0]), generator)
     one.sent_s, one.done_s = 3.0, 3.5
     body = b'{"outputs": [{"name": "classes", "datatype": "INT64", "shape": [1], "data": [7]}]}'
     one.reply = Reply(200, body, None)
-    found = report([one], np.array([7]), seconds=4.0, deadline_s=2.0)
-    assert found.latency.max_s == 2.5
-    assert found.latency_from_send.max_s == 0.5
-    assert found.dispatch_error.max_s == 2.0
-    assert found.goodput_per_s == 0.0
-    assert found.accuracy == 1.0
+    figures = report([one], np.array([7]), seconds=4.0, deadline_s=2.0)
+    assert figures.latency.max_s == 2.5
+    assert figures.latency_from_send.max_s == 0.5
+    assert figures.dispatch_error.max_s == 2.0
+    assert figures.goodput_per_s == 0.0
+    assert figures.accuracy == 1.0
 
 
 def test_the_same_seed_gives_the_same_load() -> None:
@@ -75,7 +77,7 @@ def test_the_same_seed_gives_the_same_load() -> None:
 def test_no_more_connections_are_opened_than_allowed(served: Served, images: Images) -> None:
     before = opened(served)
     generator = LoadGenerator(
-        f"http://{served.http}", images, Target().preface({"width": 0.25}), connections=3
+        f"http://{served.http}", images, Target().prefix({"width": 0.25}), connections=3
     )
 
     async def most_open() -> int:
@@ -91,14 +93,14 @@ def test_no_more_connections_are_opened_than_allowed(served: Served, images: Ima
 
 
 def opened(served: Served) -> int:
-    """Sockets the server has open."""
+    """Count the files and sockets that the server has open."""
     return len(list(Path(f"/proc/{served.process.pid}/fd").iterdir()))
 
 
-def test_nobody_listening_is_said_so(images: Images) -> None:
+def test_a_missing_server_is_reported(images: Images) -> None:
     with pytest.raises(SlimError, match="slim serve"):
         asyncio.run(
-            LoadGenerator("http://127.0.0.1:9", images, Target().preface({})).run(
+            LoadGenerator("http://127.0.0.1:9", images, Target().prefix({})).run(
                 np.array([0.0]), np.array([[0]])
             )
         )
@@ -108,9 +110,9 @@ def test_the_command_reports_json_and_draws(served: Served, tmp_path: Path) -> N
     picture = tmp_path / "load.png"
     options = ["--url", f"http://{served.http}", "--rate", "30", "--seconds", "1", "--width", "0.25"]
     plain = {"SLIM_DATA": None}
-    found = CliRunner().invoke(app, ["load", *options, "--json", "--plot", str(picture)], env=plain)
-    assert found.exit_code == 0, found.output
-    row = json.loads(found.stdout)
+    result = CliRunner().invoke(app, ["load", *options, "--json", "--plot", str(picture)], env=plain)
+    assert result.exit_code == 0, result.output
+    row = json.loads(result.stdout)
     assert row["outcomes"] == {"200": row["requests"]}
     assert picture.stat().st_size > 10_000
     shown = CliRunner().invoke(app, ["load", *options, "--arrivals", "step"], env=plain)

@@ -1,4 +1,4 @@
-"""More than ten thousand malformed requests: bodies, tensors, headers, bytes that are no HTTP, protobufs.
+"""More than ten thousand malformed requests: bodies, tensors, headers, bytes that are not HTTP, protobufs.
 
 None may fail the server (no 5xx, no INTERNAL), end a process or leave memory behind.
 """
@@ -21,18 +21,18 @@ from slimsched.serving.api.tensor import PIXELS
 
 INFER = "/v2/models/slimresnet/infer"
 GROWTH_BYTES = 48 * 2**20
-"""Allocators keep some; a leak of one body a request would be above 100 MB."""
+"""Allocators keep some memory; a leak of one body per request would be above 100 MB."""
 ODD = [None, True, -1, 1e308, "x", [], {}, [[]], "💥", 2**70, [None], {"a": 1}, "\x00", -(2**63), [2**40] * 4]
 
 
 def message() -> dict[str, object]:
-    """A good request."""
+    """Return a valid request."""
     images = {"name": "images", "shape": [1, 3, 32, 32], "datatype": "UINT8", "data": [7] * 3072}
     return {"inputs": [images], "outputs": [{"name": "classes"}], "parameters": {"width": 0.25}}
 
 
 def spoilt_bytes(rng: random.Random, body: bytes) -> bytes:
-    """Flipped, cut, doubled or replaced."""
+    """Return the bytes flipped, cut, doubled or replaced."""
     how = rng.randrange(4)
     if how == 0:
         flipped = bytearray(body)
@@ -48,7 +48,7 @@ def spoilt_bytes(rng: random.Random, body: bytes) -> bytes:
 
 
 def spoilt_body(rng: random.Random) -> bytes:
-    """JSON that is broken, or whole with parts of other kinds."""
+    """Return broken JSON, or valid JSON with parts of the wrong type."""
     spoilt = message()
     images = spoilt["inputs"][0]  # type: ignore[index]
     how = rng.randrange(5)
@@ -66,7 +66,7 @@ def spoilt_body(rng: random.Random) -> bytes:
 
 
 def spoilt_tensor(rng: random.Random) -> tuple[bytes, dict[str, str]]:
-    """Raw bytes behind the JSON that do not fit it, with a header that does not fit either."""
+    """Return raw bytes that do not fit the JSON before them, with a header that does not fit either."""
     datatype = rng.choice(["UINT8", "FP32", "BYTES", "INT64"])
     raw = rng.randbytes(rng.choice([0, 1, 3071, 3073, 12288])) if rng.random() < 0.7 else nans(rng)
     images = {
@@ -83,12 +83,12 @@ def spoilt_tensor(rng: random.Random) -> tuple[bytes, dict[str, str]]:
 
 
 def nans(rng: random.Random) -> bytes:
-    """Floats outside 0 to 1, or no numbers at all."""
+    """Return floats outside 0 to 1, or values that are not numbers."""
     return np.full(3072, rng.choice([np.nan, np.inf, -1.0, 1.5]), PIXELS["FP32"]).tobytes()
 
 
 def spoilt_headers(rng: random.Random) -> dict[str, str]:
-    """Headers that are too many, too long, or mean something else."""
+    """Return headers that are too many, too long, or have the wrong meaning."""
     return rng.choice(
         [
             {"content-encoding": rng.choice(["gzip", "br", "x"])},
@@ -101,7 +101,7 @@ def spoilt_headers(rng: random.Random) -> dict[str, str]:
 
 
 def spoilt_protobuf(rng: random.Random) -> bytes:
-    """A message with wrong parts, or bytes that are none."""
+    """Return a message with wrong parts, or bytes that are not a message."""
     request = inference_pb2.ModelInferRequest(model_name=rng.choice(["slimresnet", "", "vgg"]))
     shape = rng.choice([[1, 3, 32, 32], [], [-1, 3, 32, 32], [2**40, 3, 32, 32], [1, 3, 32]])
     request.inputs.add(
@@ -116,7 +116,7 @@ def spoilt_protobuf(rng: random.Random) -> bytes:
 
 
 def rss_bytes(served: Served) -> int:
-    """Memory of the gateway and its servers."""
+    """Return the memory of the gateway and its servers."""
     pids = [served.process.pid, *served.children()]
     pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids]
     return 4096 * sum(pages)
@@ -124,7 +124,7 @@ def rss_bytes(served: Served) -> int:
 
 @pytest.fixture
 def unharmed(served: Served) -> Iterator[Served]:
-    """The server, which must be as ready and about as large afterwards, its processes the same."""
+    """A server that must still be ready afterwards, with the same processes and about the same memory."""
     send_bodies(served, 300)
     before, children = rss_bytes(served), served.children()
     yield served
@@ -136,7 +136,7 @@ def unharmed(served: Served) -> Iterator[Served]:
 
 
 def send(served: Served, requests: Iterator[tuple[bytes, dict[str, str]]]) -> Counter[int]:
-    """Send on one kept-alive connection, opened anew where the server closed it."""
+    """Send on one kept-alive connection; open a new one when the server closes it."""
     seen: Counter[int] = Counter()
     connection = http.client.HTTPConnection(served.http, timeout=60)
     for body, headers in requests:
@@ -178,14 +178,14 @@ def test_two_thousand_malformed_protobufs(unharmed: Served) -> None:
     rng = random.Random(3)
     seen: Counter[str] = Counter()
     with grpc.insecure_channel(unharmed.grpc) as channel:
-        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")  # bytes as they are
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")  # sends raw bytes
         for _ in range(2_000):
             seen[infer.future(spoilt_protobuf(rng), timeout=60).code().name] += 1
     assert set(seen) <= {"OK", "INVALID_ARGUMENT", "NOT_FOUND"}
     assert seen["INVALID_ARGUMENT"] > 500
 
 
-def test_lines_that_are_no_http_are_refused(unharmed: Served) -> None:
+def test_lines_that_are_not_http_are_refused(unharmed: Served) -> None:
     rng = random.Random(4)
     host, port = unharmed.http.split(":")
     heads = [

@@ -1,4 +1,4 @@
-"""The metrics page, read as Prometheus reads it, while requests are served."""
+"""The metrics page, parsed as Prometheus does, while requests are served."""
 
 import http.client
 import threading
@@ -23,14 +23,14 @@ def scrape(served: Served, token: str = "") -> Samples:
     response = connection.getresponse()
     assert response.status == 200
     assert response.getheader("content-type", "").startswith("text/plain; version=0.0.4")
-    found: Samples = {}
+    samples: Samples = {}
     for family in text_string_to_metric_families(response.read().decode()):
         assert family.documentation
         for one in family.samples:
             key = (one.name, tuple(sorted(one.labels.items())))
-            assert key not in found, f"{key} twice"
-            found[key] = one.value
-    return found
+            assert key not in samples, f"{key} twice"
+            samples[key] = one.value
+    return samples
 
 
 def total(samples: Samples, name: str, **labels: str) -> float:
@@ -40,7 +40,7 @@ def total(samples: Samples, name: str, **labels: str) -> float:
 
 @pytest.fixture(scope="module")
 def loaded(served: Served, images: Images) -> tuple[Samples, Samples]:
-    """The page before and after six clients sent ten requests of eight images each, two refused."""
+    """Return the page before and after six clients sent ten requests of eight images; two were refused."""
     before = scrape(served)
 
     def work() -> None:
@@ -76,7 +76,7 @@ def test_requests_and_images_are_counted_once(loaded: tuple[Samples, Samples]) -
     assert grew("slim_infer_seconds_count", protocol="http") == 62
 
 
-def test_servers_say_how_they_are(loaded: tuple[Samples, Samples]) -> None:
+def test_every_server_has_its_gauges(loaded: tuple[Samples, Samples]) -> None:
     page = loaded[1]
     for server in ("one", "two"):
         assert total(page, "slim_server_up", server=server) == 1
@@ -97,10 +97,10 @@ def test_the_page_asks_for_the_token(own_server: Callable[..., Served]) -> None:
 
 
 def test_buckets_are_cumulative_and_labels_escaped() -> None:
-    found = Histogram((1.0, 2.0))
+    buckets = Histogram((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 9.0):
-        found.observe(value)
-    lines = histogram("x_seconds", "About x.", [({}, found)])
+        buckets.observe(value)
+    lines = histogram("x_seconds", "About x.", [({}, buckets)])
     assert lines[2:] == [
         'x_seconds_bucket{le="1"} 2',
         'x_seconds_bucket{le="2"} 3',

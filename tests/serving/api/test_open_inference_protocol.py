@@ -1,4 +1,4 @@
-"""The field's own clients against the real server, unchanged."""
+"""Unchanged third-party clients against the real server."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_health_and_metadata(triton: tuple[Any, Any]) -> None:
     assert [one["name"] for one in model["outputs"]] == ["classes", "logits", "labels"]
 
 
-def test_answers_are_the_networks_own_at_the_widths_of_the_receipt(
+def test_answers_equal_the_models_at_the_widths_of_the_receipt(
     triton: tuple[Any, Any], images: Images
 ) -> None:
     result = infer(triton, images)
@@ -94,7 +94,7 @@ def test_json_and_binary_tensors_and_floats_agree(served: Served, images: Images
     assert all(answer == answers[0] for answer in answers)
 
 
-def test_a_width_that_is_asked_for_is_served(triton: tuple[Any, Any], images: Images) -> None:
+def test_a_requested_width_is_served(triton: tuple[Any, Any], images: Images) -> None:
     receipt = parameters_of(infer(triton, images[:2], parameters={"width": 0.25}))
     assert receipt["widths"] == "0.25,0.25,0.25,0.25;0.25,0.25,0.25,0.25"
 
@@ -109,7 +109,7 @@ def test_an_accuracy_floor_is_kept(triton: tuple[Any, Any], images: Images) -> N
     [
         ((1, 3, 32, 31), "UINT8", {}, "shape [1, 3, 32, 31] does not fit; send [n, 3, 32, 32]"),
         ((65, 3, 32, 32), "UINT8", {}, "65 images in one request; send 1 to 64"),
-        ((1, 3, 32, 32), "INT32", {}, "datatype 'INT32' is not taken; send UINT8 or FP32"),
+        ((1, 3, 32, 32), "INT32", {}, "datatype 'INT32' is not accepted; send UINT8 or FP32"),
         ((1, 3, 32, 32), "UINT8", {"width": 0.6}, "this model was trained at 0.25, 0.5, 0.75, 1"),
         ((1, 3, 32, 32), "UINT8", {"min_accuracy": 0.99}, "the best widths reach"),
         ((1, 3, 32, 32), "UINT8", {"deadline_ms": "soon"}, "parameter deadline_ms is 'soon'; give a number"),

@@ -1,4 +1,4 @@
-"""The OpenAPI document names what is there."""
+"""The OpenAPI document describes the paths that exist."""
 
 import http.client
 import json

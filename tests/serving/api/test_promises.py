@@ -1,4 +1,4 @@
-"""What the server promises: nothing accepted is lost, whoever stops, dies or leaves."""
+"""The server's promise: no accepted request is lost when a server stops or dies or a client leaves."""
 
 import http.client
 import json
@@ -39,7 +39,7 @@ def body_of(images: Images) -> tuple[bytes, dict[str, str]]:
 
 
 class Load:
-    """Several clients in closed loop, remembering every answer."""
+    """Several clients in closed loop that keep every status."""
 
     def __init__(self, address: str, images: Images, clients: int = 8) -> None:
         self.statuses: list[int] = []
@@ -84,7 +84,7 @@ class Load:
                 connection.close()
 
 
-def test_sigterm_under_load_answers_everything_it_took_in(
+def test_sigterm_under_load_answers_every_accepted_request(
     own_server: Callable[..., Served], images: Images
 ) -> None:
     served = own_server()
@@ -114,9 +114,7 @@ def test_a_killed_server_process_costs_no_request(own_server: Callable[..., Serv
     assert served.stop() == 0
 
 
-def test_a_client_that_leaves_takes_its_work_with_it(
-    own_server: Callable[..., Served], images: Images
-) -> None:
+def test_work_of_a_client_that_leaves_is_cancelled(own_server: Callable[..., Served], images: Images) -> None:
     served = own_server()
     host, port = served.http.split(":")
     body, headers = body_of(np.repeat(images, 8, axis=0))
@@ -144,7 +142,7 @@ def test_ctrl_c_while_the_servers_start_ends_quietly(arguments: list[str], tmp_p
     started = Served(process, "", "", tmp_path / "out")
     while len(servers := started.children()) < 2:
         time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all in the group
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
     assert process.wait(timeout=60) in (0, 130)
     assert "Traceback" not in (tmp_path / "out").read_text()
     assert not any(os.path.exists(f"/proc/{pid}") for pid in servers)

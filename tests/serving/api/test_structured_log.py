@@ -1,4 +1,4 @@
-"""Logs for machines."""
+"""Structured logs."""
 
 import json
 import logging

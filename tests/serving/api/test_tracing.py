@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 
-def test_every_answered_image_has_one_span_a_segment() -> None:
+def test_every_answered_image_has_one_span_per_segment() -> None:
     kept, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
     scenario = load_scenario("paper").with_load(rate_per_s=500.0, seconds=0.5)
@@ -39,7 +39,7 @@ def test_every_answered_image_has_one_span_a_segment() -> None:
         assert segments[-1].end_time <= image.end_time
 
 
-def test_what_is_not_sampled_costs_no_memory() -> None:
+def test_an_image_that_is_not_sampled_costs_no_memory() -> None:
     provider = TracerProvider(sampler=ALWAYS_OFF)
     scenario = load_scenario("paper").with_load(rate_per_s=200.0, seconds=0.2)
     spans = SegmentSpans(provider.get_tracer("test"), scenario.cluster.names)

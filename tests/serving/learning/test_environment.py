@@ -41,7 +41,7 @@ def test_the_same_seed_and_actions_give_the_same_rewards() -> None:
     assert play(environment, 3) != play(environment, 4)
 
 
-def test_an_episode_given_up_leaves_no_thread_behind() -> None:
+def test_an_abandoned_episode_leaves_no_thread_behind() -> None:
     before = active_count()
     environment = RoutingEnv(PAPER)
     environment.reset(seed=0)
@@ -51,7 +51,7 @@ def test_an_episode_given_up_leaves_no_thread_behind() -> None:
     assert active_count() == before
 
 
-def test_rewards_add_up_to_those_of_all_blocks_that_came_back() -> None:
+def test_step_rewards_add_up_to_the_rewards_of_all_blocks() -> None:
     environment = RoutingEnv(PAPER, weights=RewardWeights(accuracy=0.0, latency_per_s=0.0, bonus=16.0))
     rewards = play(environment, 0)
     answered = sum(rewards)  # one for every request of every block

@@ -60,7 +60,7 @@ def test_at_an_easy_load_everything_is_served_wide() -> None:
     assert row.accuracy > 0.76
 
 
-def test_far_above_the_full_width_capacity_everyone_is_still_served() -> None:
+def test_far_above_the_full_width_capacity_every_request_is_still_served() -> None:
     row = run("goal", rate_per_s=25_000.0, seconds=1.0)
     assert row.slo_attainment > 0.9
     assert row.lost == row.duplicates == 0
@@ -87,14 +87,14 @@ def test_between_two_settings_of_the_rival_its_front_is_a_line() -> None:
     trace = simulate(PAPER.with_load(rate_per_s=800.0, seconds=0.2), "sed")
     row = trace.summary
     settings = [(0.05, 0.70), (0.10, 0.72), (0.12, 0.71)]
-    found = [
+    compared = [
         Compared(summary=replace(row, router=name, latency_p99_s=p99_s, accuracy=share), ci95={}, trace=trace)
         for name, (p99_s, share) in zip(FRONT, settings, strict=False)
     ]
-    assert front_accuracy(found, 0.075) == pytest.approx(0.71)
-    assert front_accuracy(found, 0.11) == pytest.approx(0.72)
-    assert front_accuracy(found, 0.5) is None
-    assert front_accuracy(found, 0.04) is None
+    assert front_accuracy(compared, 0.075) == pytest.approx(0.71)
+    assert front_accuracy(compared, 0.11) == pytest.approx(0.72)
+    assert front_accuracy(compared, 0.5) is None
+    assert front_accuracy(compared, 0.04) is None
 
 
 @pytest.mark.parametrize("objective", ["energy", "latency"])
@@ -199,7 +199,7 @@ def test_in_shadow_mode_the_fallback_decides_and_the_log_says_what_goal_would_do
         ("sed[p99<=5ms]", "follows no goal"),
     ],
 )
-def test_a_goal_that_means_nothing_is_refused_with_a_remedy(spec: str, remedy: str) -> None:
+def test_a_goal_without_meaning_is_refused_with_a_remedy(spec: str, remedy: str) -> None:
     with pytest.raises(ConfigError, match=remedy):
         make_router(spec, PAPER.cluster, 0)
 

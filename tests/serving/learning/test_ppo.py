@@ -40,15 +40,15 @@ def test_state_1_is_fifo_done_then_queue_power_utilization_of_each_server() -> N
     assert state_of(seen).tolist() == pytest.approx(wanted)
 
 
-def test_epsilon_5_falls_in_a_line_and_stays_at_its_least() -> None:
+def test_epsilon_5_falls_linearly_to_its_minimum() -> None:
     assert epsilon_at(0, 10, 0.1, 0.5) == 0.5
     assert epsilon_at(5, 10, 0.1, 0.5) == pytest.approx(0.3)
     assert epsilon_at(99, 10, 0.1, 0.5) == 0.1
 
 
 def test_likelihood_6_mixes_epsilon_into_the_server_head_only() -> None:
-    found = log_probability(LOGITS, ACTION, torch.tensor([0.3]))
-    assert found.item() == pytest.approx(log(0.7 * 0.7 + 0.3 / 3) + log(0.6) + log(0.5))
+    likelihood = log_probability(LOGITS, ACTION, torch.tensor([0.3]))
+    assert likelihood.item() == pytest.approx(log(0.7 * 0.7 + 0.3 / 3) + log(0.6) + log(0.5))
 
 
 def test_reward_7_term_by_term() -> None:
@@ -60,31 +60,31 @@ def test_reward_7_term_by_term() -> None:
 
 
 def test_advantages_8_are_one_step_and_normalised() -> None:
-    found = advantages(torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0.0, 1.0, 2.0]))
+    advantage = advantages(torch.tensor([1.0, 2.0, 6.0]), torch.tensor([0.0, 1.0, 2.0]))
     raw = np.array([1.0, 1.0, 4.0])
-    assert found.tolist() == pytest.approx(((raw - raw.mean()) / raw.std()).tolist(), abs=1e-5)
+    assert advantage.tolist() == pytest.approx(((raw - raw.mean()) / raw.std()).tolist(), abs=1e-5)
 
 
 def test_losses_9_to_13_against_hand_computed_values() -> None:
     epsilon, options = torch.tensor([0.3]), PpoOptions(entropy_weight=0.01)
     now = log_probability(LOGITS, ACTION, epsilon)
     old = now - log(1.5)  # the ratio is 1.5, clipped at 1.2
-    found = losses(
+    loss = losses(
         LOGITS, torch.tensor([0.4]), ACTION, epsilon, old, torch.tensor([2.0]), torch.tensor([1.0]), options
     )
     entropy = -sum(p * log(p) for p in (0.7, 0.2, 0.1)) - 0.4 * log(0.4) - 0.6 * log(0.6) + log(2)
-    assert found.surrogate.item() == pytest.approx(1.2 * 2.0)
-    assert found.value.item() == pytest.approx(0.5 * 0.36)
-    assert found.entropy.item() == pytest.approx(entropy, rel=1e-5)
-    assert found.total.item() == pytest.approx(-2.4 + 0.5 * 0.18 - 0.01 * entropy, rel=1e-5)
+    assert loss.surrogate.item() == pytest.approx(1.2 * 2.0)
+    assert loss.value.item() == pytest.approx(0.5 * 0.36)
+    assert loss.entropy.item() == pytest.approx(entropy, rel=1e-5)
+    assert loss.total.item() == pytest.approx(-2.4 + 0.5 * 0.18 - 0.01 * entropy, rel=1e-5)
 
 
 def test_a_negative_advantage_is_not_clipped_from_above() -> None:
     epsilon = torch.tensor([0.0])
     old = log_probability(LOGITS, ACTION, epsilon) - log(1.5)
     one = torch.tensor([1.0])
-    found = losses(LOGITS, one, ACTION, epsilon, old, -one, one, PpoOptions())
-    assert found.surrogate.item() == pytest.approx(-1.5)
+    loss = losses(LOGITS, one, ACTION, epsilon, old, -one, one, PpoOptions())
+    assert loss.surrogate.item() == pytest.approx(-1.5)
 
 
 def test_numpy_inference_gives_the_likelihood_torch_gives() -> None:
@@ -99,8 +99,8 @@ def test_numpy_inference_gives_the_likelihood_torch_gives() -> None:
     actions = torch.tensor([d.action for d in router.decisions])
     with torch.no_grad():
         logits, _ = trainer.network(states)
-    found = log_probability(logits, actions, torch.full((20,), 0.2))
-    assert found.tolist() == pytest.approx([d.log_probability for d in router.decisions], abs=1e-4)
+    likelihood = log_probability(logits, actions, torch.full((20,), 0.2))
+    assert likelihood.tolist() == pytest.approx([d.log_probability for d in router.decisions], abs=1e-4)
 
 
 def test_a_dead_server_is_never_drawn() -> None:
@@ -117,7 +117,7 @@ def test_a_policy_for_other_servers_is_refused_with_a_remedy() -> None:
         PpoRouter(small_cluster((1.0, 2.0), batch_limit=16), Random(0), weights, 0.0)
 
 
-def test_training_is_repeatable_and_can_go_on_after_a_stop(tmp_path: Path) -> None:
+def test_training_is_repeatable_and_can_resume(tmp_path: Path) -> None:
     one, two = PpoTrainer(PAPER, SMALL, seed=3), PpoTrainer(PAPER, SMALL, seed=3)
     first = [one.step() for _ in range(2)]
     assert first == [two.step() for _ in range(2)]
@@ -134,16 +134,16 @@ def test_a_policy_survives_the_disk_and_a_damaged_one_is_named(tmp_path: Path) -
     weights = PpoTrainer(PAPER, SMALL, seed=0).weights()
     path = tmp_path / "policy.safetensors"
     write_policy(path, weights, {"epsilon": 0.02})
-    found, story = read_policy(str(path))
-    assert story["epsilon"] == 0.02
-    assert np.allclose(found["heads.weight"], weights["heads.weight"], atol=1e-6)
+    read, metadata = read_policy(str(path))
+    assert metadata["epsilon"] == 0.02
+    assert np.allclose(read["heads.weight"], weights["heads.weight"], atol=1e-6)
     path.write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"policy\.safetensors"):
         read_policy(str(path))
 
 
 def test_training_finds_the_better_width_of_a_bandit() -> None:
-    """Accuracy alone is rewarded: after some updates wide choices are more likely than at the start."""
+    """With a reward for accuracy alone, a few updates make wide choices more likely than at the start."""
     options = PpoOptions(
         weights=RewardWeights(accuracy=1.0, latency_per_s=0.0, centre=0.73),
         updates=12,
@@ -158,7 +158,7 @@ def test_training_finds_the_better_width_of_a_bandit() -> None:
     assert curve[-1].accuracy > curve[0].accuracy + 0.003
 
 
-def test_the_network_begins_as_uniform_random_routing() -> None:
+def test_the_network_starts_as_uniform_random_routing() -> None:
     logits, _ = PolicyNetwork(11, (3, 4, 5), 16)(torch.randn(50, 11))
     for head in logits:
         assert exp(float(head.softmax(1).log().max())) < 1.2 / head.shape[1]

@@ -42,7 +42,7 @@ def test_likelihood_entropy_and_losses_equal_stable_baselines3() -> None:
     none = torch.zeros(steps)
     assert torch.allclose(log_probability(logits, actions, none), reference, atol=1e-5)
 
-    advantage = (raw - raw.mean()) / (raw.std() + 1e-8)  # as it normalises
+    advantage = (raw - raw.mean()) / (raw.std() + 1e-8)  # normalised as Stable-Baselines3 does
     ours = losses(
         logits, values.ravel(), actions, none, old, advantage, returns, UpdateOptions(entropy_weight=c_h)
     )
@@ -50,6 +50,8 @@ def test_likelihood_entropy_and_losses_equal_stable_baselines3() -> None:
     logged = model.logger.name_to_value
     assert ours.entropy.item() == pytest.approx(float(entropy.mean()), rel=1e-5)
     assert -ours.surrogate.item() == pytest.approx(logged["train/policy_gradient_loss"], abs=1e-5)
-    assert 2 * ours.value.item() == pytest.approx(logged["train/value_loss"], rel=1e-4)  # it leaves the ½ out
+    assert 2 * ours.value.item() == pytest.approx(
+        logged["train/value_loss"], rel=1e-4
+    )  # Stable-Baselines3 leaves out the ½
     assert np.isfinite(ours.total.item())
     model.env.close()

@@ -35,11 +35,11 @@ def test_a_policy_is_trained_resumed_and_used(tmp_path: Path) -> None:
 
 
 def test_a_table_is_printed_beside_the_papers_figures() -> None:
-    found = json.loads(
+    tables = json.loads(
         run("reproduce", "table4", "--seeds", "1", "--seconds", "0.3", "--workers", "1", "--json")
     )
-    assert found["table4"]["paper"]["accuracy, %"] == "70.30"
-    assert found["table4"]["summary"]["router"] == "ppo-efficient"
+    assert tables["table4"]["paper"]["accuracy, %"] == "70.30"
+    assert tables["table4"]["summary"]["router"] == "ppo-efficient"
     assert "70.30" in run("reproduce", "table4", "--seeds", "1", "--seconds", "0.2", "--workers", "1")
 
 

@@ -1,9 +1,13 @@
+import runpy
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from slimsched.kernel.errors import ConfigError, UnknownNameError
-from slimsched.serving.workload.arrival_fit import fit
 from slimsched.serving.workload.arrivals import ARRIVALS, arrivals
+
+FIT_ARRIVALS = Path(__file__).parents[3] / "benchmarks" / "fit_arrivals.py"
 
 
 @pytest.mark.parametrize("kind", ARRIVALS)
@@ -30,8 +34,8 @@ def test_bursts_vary_more_than_poisson() -> None:
     assert dispersion("poisson") < 1.3 < 5 < dispersion("bursty")
 
 
-def test_the_fitted_process_varies_as_its_trace_did_whatever_the_rate() -> None:
-    """An index of dispersion of about 16 over windows of 333 requests: a minute of that trace."""
+def test_the_fitted_process_varies_as_its_trace_does_at_any_rate() -> None:
+    """Its index of dispersion is about 16 over windows of 333 requests, which is one minute of the trace."""
     for rate in (5.53, 100.0):
         times = arrivals("fitted", rate, 200_000 / rate, np.random.default_rng(0))
         counts = np.histogram(times, np.arange(0.0, 200_000 / rate, 333 / rate))[0]
@@ -41,11 +45,12 @@ def test_the_fitted_process_varies_as_its_trace_did_whatever_the_rate() -> None:
 def test_a_fit_finds_the_process_that_made_the_counts() -> None:
     rng = np.random.default_rng(0)
     burst = (np.arange(4000) // 40) % 5 == 0
-    found = fit(rng.poisson(np.where(burst, 30.0, 10.0)).astype(float), 1.0, 2)
-    assert found.rate_per_s == pytest.approx(14.0, rel=0.05)
-    assert found.rates[1] / found.rates[0] == pytest.approx(3.0, rel=0.05)
-    assert found.lasts_s == pytest.approx((160.0, 40.0), rel=0.1)
-    assert found.share_of_time() == pytest.approx([0.8, 0.2], abs=0.05)
+    fit = runpy.run_path(str(FIT_ARRIVALS))["fit"]
+    process = fit(rng.poisson(np.where(burst, 30.0, 10.0)).astype(float), 1.0, 2)
+    assert process.rate_per_s == pytest.approx(14.0, rel=0.05)
+    assert process.rates[1] / process.rates[0] == pytest.approx(3.0, rel=0.05)
+    assert process.lasts_s == pytest.approx((160.0, 40.0), rel=0.1)
+    assert process.share_of_time() == pytest.approx([0.8, 0.2], abs=0.05)
 
 
 def test_a_step_jumps_where_it_should() -> None:
@@ -54,7 +59,7 @@ def test_a_step_jumps_where_it_should() -> None:
     assert (times >= 25).sum() == pytest.approx(75 * 200, rel=0.1)
 
 
-def test_what_means_nothing_is_refused() -> None:
+def test_settings_without_meaning_are_refused() -> None:
     rng = np.random.default_rng(0)
     with pytest.raises(ConfigError, match="rate_per_s is -3; a load needs a rate above 0"):
         arrivals("poisson", -3.0, 1.0, rng)

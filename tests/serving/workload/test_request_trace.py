@@ -32,7 +32,7 @@ def test_dates_with_seven_digits_after_the_second_are_read(tmp_path: Path) -> No
     assert times[1] == pytest.approx(4.314579, abs=1e-6)
 
 
-def test_counts_a_second_are_scaled_to_the_rate_and_silences_cut(tmp_path: Path) -> None:
+def test_counts_per_second_are_scaled_to_the_rate_and_silences_cut(tmp_path: Path) -> None:
     counts = [10, 30] * 100 + [0] * 1500 + [10, 30] * 100
     path = tmp_path / "counts.txt.bz2"
     path.write_bytes(bz2.compress(" ".join(map(str, counts)).encode()))
@@ -43,7 +43,7 @@ def test_counts_a_second_are_scaled_to_the_rate_and_silences_cut(tmp_path: Path)
     assert len(times) == pytest.approx(60_000, rel=0.05)
 
 
-def test_counts_a_minute_are_summed_over_functions_even_inside_a_tar(tmp_path: Path) -> None:
+def test_counts_per_minute_are_summed_over_functions_even_inside_a_tar(tmp_path: Path) -> None:
     inner = tmp_path / "functions.csv"
     inner.write_text("HashFunction,minute_1,minute_2,minute_3\na,1,2,3\nb,10,20,30\n")
     path = tmp_path / "functions.tar"
@@ -63,7 +63,9 @@ def test_counts_a_minute_are_summed_over_functions_even_inside_a_tar(tmp_path: P
         ("count\n-1\n", "0 or above"),
     ],
 )
-def test_a_file_that_is_no_trace_says_what_would_be(tmp_path: Path, content: str, says: str) -> None:
+def test_a_file_that_is_not_a_trace_is_refused_with_the_accepted_formats(
+    tmp_path: Path, content: str, says: str
+) -> None:
     path = tmp_path / "bad.csv"
     path.write_text(content)
     with pytest.raises(DataError, match=says):

@@ -21,8 +21,7 @@ from slimsched.kernel.observer import Observer
 from slimsched.models.slimresnet import shipped
 from slimsched.models.slimresnet.weights import read_card
 from slimsched.serving.api import structured_log
-from slimsched.serving.api.goal_control import GoalControl
-from slimsched.serving.api.goal_state import GoalState
+from slimsched.serving.api.goal_control import GoalControl, GoalState
 from slimsched.serving.api.grpc_server import GrpcServer
 from slimsched.serving.api.http_server import HttpServer, json_page
 from slimsched.serving.api.metrics import Metrics

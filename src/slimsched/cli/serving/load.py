@@ -121,7 +121,7 @@ def _send(
         answers = run(generator.run(due_s, numbers, progress))
     deadline_s = NEVER_S if terms.deadline_ms is None else terms.deadline_ms / 1e3
     if plot is not None:
-        from slimsched.serving.api.load_plot import plot_load
+        from slimsched.serving.api.load_report import plot_load
 
         title = f"{sent.arrivals}, {sent.rate:g} requests/s, {server.url}"
         plot_load(answers, title, plot, deadline_s=deadline_s)
@@ -147,7 +147,7 @@ def _generator(
     return LoadGenerator(
         server.url,
         target.pixels(images),
-        target.preface(terms.given()),
+        target.prefix(terms.given()),
         ca_file=server.ca_path,
         connections=sent.connections,
     )

@@ -149,7 +149,7 @@ def _run_ppo(trainer: "PpoTrainer", updates: int, resume: Path | None, *, quiet:
 
 
 def _plot_ppo(curve: "list[Point]", title: str, plot: Path) -> None:
-    from slimsched.serving.learning.curve_plot import plot_curve
+    from slimsched.serving.learning.ppo_checkpoint import plot_curve
 
     series = {
         "reward": [p.reward for p in curve],

@@ -1,4 +1,4 @@
-"""The files a browser is given."""
+"""The files of the dashboard page."""
 
 from importlib.resources import files
 
@@ -6,17 +6,17 @@ import msgspec
 
 from slimsched.serving.telemetry.frame import Frame
 
-SCRIPTS = ("pieces.js", "chart.js", "river.js", "lane.js", "event_log.js", "dashboard.js")
-"""In the order the page loads them."""
+SCRIPTS = ("pieces.js", "chart.js", "river.js", "track.js", "event_log.js", "dashboard.js")
+"""The scripts, in the order the page loads them."""
 
 
 def asset(name: str) -> str:
-    """One of the files."""
+    """Return the text of one file."""
     return (files(__name__) / name).read_text(encoding="utf-8")
 
 
 def replay_page(frames: list[Frame]) -> str:
-    """The dashboard as one file that holds a recorded run."""
+    """Return the dashboard as one file that contains a recorded run."""
     data = msgspec.json.encode(frames).decode().replace("</", "<\\/")
     recorded = f'<script type="application/json" id="frames">{data}</script>'
     style = f"<style>{asset('dashboard.css')}</style>"

@@ -1,20 +1,20 @@
 "use strict";
-// Lines over time: large ones with axes, a reading under the pointer, goals and faults; and sparks without any of it.
+// Line charts over time. Charts have axes, a reading at the pointer, goals and faults; sparks are small and bare.
 
 const CHART = { W: 360, H: 150, left: 56, right: 8, top: 10, bottom: 20 };
 const CHARTS = [
   ["Latency", millis, [["p50", "--s0", (f) => f.latency_p50_s], ["p95", "--s2", (f) => f.latency_p95_s], ["p99", "--bad", (f) => f.latency_p99_s]], { goal: (g) => g.p99_ms && g.p99_ms / 1000 }],
-  ["Requests a second", few, [["arriving", "--quiet", (f) => f.arrival_per_s], ["in time", "--good", (f) => f.goodput_per_s]], {}],
+  ["Requests per second", shortNumber, [["arriving", "--quiet", (f) => f.arrival_per_s], ["in time", "--good", (f) => f.goodput_per_s]], {}],
   ["Accuracy", finePercent, [["predicted", "--accent", (f) => f.accuracy], ["fluid bound", "--quiet", (f) => f.bound_accuracy]], { floating: true, goal: (g) => g.min_accuracy }],
   ["Distance from the fluid bound", percent, [["missing", "--bad", (f) => (given(f.bound_share) ? Math.max(0, 1 - f.bound_share) : null)]], {}],
   ["Answered in time", percent, [["share", "--good", (f) => f.slo]], {}],
-  ["Energy a request", joules, [["above idle", "--s2", (f) => f.energy_j]], {}],
-  ["Under way", few, [["at the gateway", "--quiet", (f) => total(f.waiting)], ["at servers", "--accent", (f) => total(f.servers.map((s) => total(s.at)))]], {}],
+  ["Energy per request", joules, [["above idle", "--s2", (f) => f.energy_j]], {}],
+  ["Under way", shortNumber, [["at the gateway", "--quiet", (f) => total(f.waiting)], ["at servers", "--accent", (f) => total(f.servers.map((s) => total(s.at)))]], {}],
   ["Power", (value) => `${value.toFixed(0)} W`, [["all servers", "--s3", (f) => total(f.servers.map((s) => s.power_w))]], {}],
   ["Mean width", (value) => value.toFixed(2), [["segment 1", "--s0", (f) => meanWidth(f, 0)], ["2", "--s1", (f) => meanWidth(f, 1)], ["3", "--s2", (f) => meanWidth(f, 2)], ["4", "--s3", (f) => meanWidth(f, 3)]], { most: 1 }],
 ];
 
-function few(value) { // numbers that may be small
+function shortNumber(value) { // one decimal for small numbers
   return value < 10 && value % 1 ? value.toFixed(1) : count(value);
 }
 
@@ -23,7 +23,7 @@ function meanWidth(frame, segment) {
   return shares && total(shares) ? total(shares.map((share, n) => share * WIDTHS[n])) : null;
 }
 
-function roundStep(range) { // 1, 2, 2.5 or 5 times a power of ten, so that there are two to four steps
+function roundStep(range) { // 1, 2, 2.5 or 5 times a power of ten, so that the axis has two to four steps
   const rough = range / 3, power = 10 ** Math.floor(Math.log10(rough));
   return power * [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough * 0.999);
 }
@@ -80,9 +80,9 @@ function chart(figure, [title, write, series, options], shown, goalNow) {
   const at = figure.dataset.at === undefined ? null : from + ((Number(figure.dataset.at) * W - left) / (W - left - right)) * (to - from);
   const read = at === null ? shown.at(-1) : shown.reduce((best, f) => (Math.abs(f.at_s - at) < Math.abs(best.at_s - at) ? f : best));
   series.forEach(([, colour, get], n) => {
-    const there = shown.filter((f) => given(get(f))), points = there.map((f) => `${x(f.at_s).toFixed(1)},${y(get(f)).toFixed(1)}`);
-    if (series.length <= 2 && n === series.length - 1 && there.length > 1 && !options.floating) {
-      const area = draw("polygon", { points: `${x(there[0].at_s)},${y(low)} ${points.join(" ")} ${x(there.at(-1).at_s)},${y(low)}` });
+    const present = shown.filter((f) => given(get(f))), points = present.map((f) => `${x(f.at_s).toFixed(1)},${y(get(f)).toFixed(1)}`);
+    if (series.length <= 2 && n === series.length - 1 && present.length > 1 && !options.floating) {
+      const area = draw("polygon", { points: `${x(present[0].at_s)},${y(low)} ${points.join(" ")} ${x(present.at(-1).at_s)},${y(low)}` });
       area.style.fill = `var(${colour})`;
       parts.push(area);
     }
@@ -96,14 +96,14 @@ function chart(figure, [title, write, series, options], shown, goalNow) {
   svg.setAttribute("aria-label", `${title}: now ${series.map(([name, , get]) => `${name} ${known(get(shown.at(-1)), write)}`).join(", ")}${given(goal) ? `, goal ${write(goal)}` : ""}`);
 }
 
-function spark(svg, values, least, most) { // a line without words; beside it stands the figure
-  const every = Math.ceil(values.length / 60); // so small a picture shows no more
-  const there = values.map((value, n) => [n, value]).filter(([n, value]) => given(value) && (values.length - 1 - n) % every === 0);
-  if (there.length < 2) { svg.replaceChildren(); return; }
-  const only = there.map(([, value]) => value), low = Math.min(least ?? Infinity, ...only), high = Math.max(most ?? -Infinity, ...only);
+function spark(svg, values, least, most) { // a small line without labels; the figure stands beside it
+  const every = Math.ceil(values.length / 60); // a small picture cannot show more points
+  const present = values.map((value, n) => [n, value]).filter(([n, value]) => given(value) && (values.length - 1 - n) % every === 0);
+  if (present.length < 2) { svg.replaceChildren(); return; }
+  const only = present.map(([, value]) => value), low = Math.min(least ?? Infinity, ...only), high = Math.max(most ?? -Infinity, ...only);
   const x = (n) => (100 * n) / (values.length - 1), y = (value) => 22 - (20 * (value - low)) / (high - low || 1);
-  const points = there.map(([n, value]) => `${x(n).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
-  svg.replaceChildren(draw("polygon", { points: `${x(there[0][0])},24 ${points} ${x(there.at(-1)[0])},24` }), draw("polyline", { points }));
+  const points = present.map(([n, value]) => `${x(n).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
+  svg.replaceChildren(draw("polygon", { points: `${x(present[0][0])},24 ${points} ${x(present.at(-1)[0])},24` }), draw("polyline", { points }));
 }
 
 const newSpark = () => draw("svg", { class: "spark", viewBox: "0 0 100 24", preserveAspectRatio: "none", "aria-hidden": "true" });

@@ -1,27 +1,27 @@
 "use strict";
-// Shows frames (telemetry/frame.py): live ones from the server's stream, or those of a recorded run.
+// Shows frames (telemetry/frame.py), either live from the server's stream or from a recorded run.
 
-const KEPT = 240; // frames the charts reach back
-const SILENT_MS = 4000; // after so long without a frame the page says that it shows the past
-let frames = [], mode = "live", connection = null, lastNews = "", playing = null, goalNow = null, heardAt = 0;
+const KEPT_FRAMES = 240; // how many past frames the charts show
+const SILENT_MS = 4000; // without a frame for this time, the page says that its figures are old
+let frames = [], mode = "live", connection = null, lastNews = "", playing = null, goalNow = null, lastMessageAt = 0;
 
-const TILES = [ // name, the figure, how it is written, its id, the goal it has and whether it is kept
+const TILES = [ // name, figure, how to write it, its id; for a goal: its text, and whether a value meets it
   ["median latency", (f) => f.latency_p50_s, millis, "p50"],
   ["99th percentile", (f) => f.latency_p99_s, millis, "p99", (g) => g.p99_ms && [`at most ${millis(g.p99_ms / 1000)}`, (value) => value <= g.p99_ms / 1000]],
   ["in time", (f) => f.slo, percent, "in-time"],
   ["predicted accuracy", (f) => f.accuracy, percent, "accuracy", (g) => g.min_accuracy && [`at least ${percent(g.min_accuracy)}`, (value) => value >= g.min_accuracy - 0.0005]],
   ["of fluid bound", (f) => f.bound_share, percent, "bound"],
   ["goodput", (f) => f.goodput_per_s, perSecond, "goodput"],
-  ["energy a request", (f) => f.energy_j, joules, "energy"],
+  ["energy per request", (f) => f.energy_j, joules, "energy"],
 ];
 
 // -- one frame
 
-function tile(element, [, get, write, , wish], frame, shown) {
+function tile(element, [, get, write, , goalOf], frame, shown) {
   const value = get(frame), [, figure, line, says] = element.children;
   put(figure, known(value, write));
   spark(line, shown.map(get), null);
-  const [text, kept] = (goalNow && wish?.(goalNow)) || [];
+  const [text, kept] = (goalNow && goalOf?.(goalNow)) || [];
   const missed = text && given(value) && !kept(value);
   element.className = text && given(value) ? (missed ? "missed" : "kept") : "";
   const source = element.children[1].id === "energy" && frame.energy_source ? `above idle, ${frame.energy_source}` : "";
@@ -38,19 +38,19 @@ function show(frame, shown) {
   frame.waiting.forEach((waiting, n) => {
     const at = total(frame.servers.map((s) => s.at[n]));
     const [, line, rate, width] = $("flow").children[n].children;
-    put(line, `${count(waiting)} wait, ${count(at)} at servers`);
+    put(line, `${count(waiting)} waiting, ${count(at)} at servers`);
     put(rate, `→ ${perSecond(frame.finished_per_s[n])}`);
     put(width, known(meanWidth(frame, n), (value) => `mean width ${value.toFixed(2)}`));
   });
-  put($("totals"), `${count(frame.arrived)} arrived, ${count(frame.answered)} answered, ${count(frame.dropped)} given up; ${perSecond(frame.arrival_per_s)} arriving`);
-  const lanes = $("servers"), most = Math.max(1, ...frame.servers.map((s) => total(s.at)));
-  if (lanes.children.length !== frame.servers.length) newLanes(lanes, frame.servers);
-  frame.servers.forEach((s, n) => lane(lanes.children[n], s, shown.map((f) => f.servers[n]), most, frame.phase));
+  put($("totals"), `${count(frame.arrived)} arrived, ${count(frame.answered)} answered, ${count(frame.dropped)} dropped; ${perSecond(frame.arrival_per_s)} arriving`);
+  const tracks = $("servers"), most = Math.max(1, ...frame.servers.map((s) => total(s.at)));
+  if (tracks.children.length !== frame.servers.length) buildTracks(tracks, frame.servers);
+  frame.servers.forEach((s, n) => track(tracks.children[n], s, shown.map((f) => f.servers[n]), most, frame.phase));
   CHARTS.forEach((spec, n) => chart($("charts").children[n], spec, shown, goalNow));
   decisions(frame);
-  const told = frame.happenings.toReversed().map((h) => `${h.at_s.toFixed(1)} s: ${h.text}`);
-  if ($("happenings").textContent !== told.join("")) $("happenings").replaceChildren(...told.map((text) => make("li", {}, text)));
-  const news = told[0] ?? "";
+  const events = frame.happenings.toReversed().map((h) => `${h.at_s.toFixed(1)} s: ${h.text}`);
+  if ($("happenings").textContent !== events.join("")) $("happenings").replaceChildren(...events.map((text) => make("li", {}, text)));
+  const news = events[0] ?? "";
   if (news !== lastNews) { lastNews = news; put($("news"), news); }
 }
 
@@ -89,7 +89,7 @@ async function follow() {
       $("token-form").hidden = true;
       goal("GET");
       let rest = "";
-      heardAt = Date.now();
+      lastMessageAt = Date.now();
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let part = await reader.read(); !part.done; part = await reader.read()) {
         const messages = (rest + part.value).split("\n\n");
@@ -99,13 +99,13 @@ async function follow() {
     } catch (error) {
       if (signal.aborted) return;
     }
-    heardAt = 0;
+    lastMessageAt = 0;
     trouble("connection lost", "The connection is lost; trying again.");
     await new Promise((resolve) => setTimeout(resolve, 1000));
   }
 }
 
-function trouble(phase, news) { // said once, until a frame comes
+function trouble(phase, news) { // shown once, until the next frame comes
   put($("phase"), phase);
   $("phase").className = "chip lost";
   put($("news"), news);
@@ -114,16 +114,16 @@ function trouble(phase, news) { // said once, until a frame comes
 
 function receive(message) {
   if (mode !== "live") return;
-  heardAt = Date.now();
+  lastMessageAt = Date.now();
   const data = JSON.parse(message.slice(message.indexOf("data: ") + 6));
-  if (message.startsWith("event: trouble")) return trouble("no figures", `The server cannot say how things stand (${data}); its log has more.`);
-  frames = Array.isArray(data) ? data : [...frames.slice(1 - KEPT), data];
+  if (message.startsWith("event: trouble")) return trouble("no figures", `The server could not make a frame (${data}); see its log.`);
+  frames = Array.isArray(data) ? data : [...frames.slice(1 - KEPT_FRAMES), data];
   if (frames.length) requestAnimationFrame(() => mode === "live" && show(frames.at(-1), frames));
 }
 
-function listen() { // a server that hangs closes no connection
-  const silent = heardAt ? Date.now() - heardAt : 0;
-  if (mode === "live" && silent > SILENT_MS) trouble("silent", `Nothing was heard from the server for ${Math.round(silent / 1000)} s; what is shown is old.`);
+function checkSilence() { // a server that hangs does not close the connection
+  const silent = lastMessageAt ? Date.now() - lastMessageAt : 0;
+  if (mode === "live" && silent > SILENT_MS) trouble("silent", `No frame from the server for ${Math.round(silent / 1000)} s; the figures shown are old.`);
 }
 
 function credentials() {
@@ -131,9 +131,9 @@ function credentials() {
   return token ? { authorization: `Bearer ${token}` } : {};
 }
 
-async function goal(method, wish) { // read or change what the router aims for; hidden where it follows no goal
+async function goal(method, newGoal) { // read or change the goal; the form is hidden if the router follows no goal
   try {
-    const body = wish === undefined ? undefined : JSON.stringify({ goal: wish });
+    const body = newGoal === undefined ? undefined : JSON.stringify({ goal: newGoal });
     const response = await fetch("v2/goal", { method, body, headers: credentials() });
     const now = await response.json();
     if (!response.ok) return put($("goal-says"), method === "PUT" ? now.error : "");
@@ -145,11 +145,11 @@ async function goal(method, wish) { // read or change what the router aims for; 
     $("goal-p99").value = now.p99_ms ? +now.p99_ms.toFixed(2) : "";
     put($("goal-says"), `Now: ${now.goal}`);
   } catch (error) {
-    put($("goal-says"), `The goal is unknown: ${error.message}`);
+    put($("goal-says"), `The goal could not be read: ${error.message}`);
   }
 }
 
-function wishedGoal() {
+function goalInForm() {
   const [accuracy, p99] = [$("goal-accuracy").value, $("goal-p99").value];
   return [accuracy && `accuracy>=${accuracy}`, p99 && `p99<=${p99}ms`, $("goal-objective").value].filter(Boolean).join(", ");
 }
@@ -161,14 +161,14 @@ function askForToken(wrong) {
   $("token").focus();
 }
 
-// -- recorded: a slider over the frames of a run folder
+// -- recorded: a slider over the frames of a run
 
 function seek(index) {
   $("time").value = index;
   const frame = frames[index], says = `${frame.at_s.toFixed(2)} s of ${frames.at(-1).at_s.toFixed(1)} s`;
   put($("time-says"), says);
   $("time").setAttribute("aria-valuetext", says);
-  show(frame, frames.slice(Math.max(0, index + 1 - KEPT), index + 1));
+  show(frame, frames.slice(Math.max(0, index + 1 - KEPT_FRAMES), index + 1));
 }
 
 function replay(recorded) {
@@ -180,7 +180,7 @@ function replay(recorded) {
   $("goal-form").hidden = true;
   $("live").hidden = $("frames") !== null;
   $("time").max = frames.length - 1;
-  const asked = Number(location.hash.match(/^#at=([\d.]+)/)?.[1] ?? 0); // an address can name a moment: #at=3.5
+  const asked = Number(location.hash.match(/^#at=([\d.]+)/)?.[1] ?? 0); // the address can name a time: #at=3.5
   seek(Math.max(0, frames.findLastIndex((frame) => frame.at_s <= asked)));
 }
 
@@ -205,7 +205,7 @@ async function* linesOf(file) {
   if (rest) yield rest;
 }
 
-async function open(file) { // the frames of a run folder, or an event log
+async function open(file) { // a file with the frames of a run, or an event log
   try {
     put($("news"), `Reading ${file.name}`);
     const lines = linesOf(file), first = JSON.parse((await lines.next()).value ?? "null");
@@ -223,14 +223,14 @@ async function open(file) { // the frames of a run folder, or an event log
 }
 
 build();
-window.addEventListener("error", (event) => trouble("page failed", `The page has a fault: ${event.message}`));
-setInterval(listen, 1000);
+window.addEventListener("error", (event) => trouble("page failed", `The page failed: ${event.message}`));
+setInterval(checkSilence, 1000);
 $("file").addEventListener("change", (event) => event.target.files[0] && open(event.target.files[0]));
 $("time").addEventListener("input", (event) => seek(Number(event.target.value)));
 $("play").addEventListener("click", play);
 $("live").addEventListener("click", () => { if (playing) play(); mode = "live"; frames = []; $("scrub").hidden = $("live").hidden = true; follow(); });
 $("token-form").addEventListener("submit", (event) => { event.preventDefault(); sessionStorage.setItem("slim-token", $("token").value); follow(); });
-$("goal-form").addEventListener("submit", (event) => { event.preventDefault(); goal("PUT", wishedGoal()); });
+$("goal-form").addEventListener("submit", (event) => { event.preventDefault(); goal("PUT", goalInForm()); });
 document.addEventListener("keydown", (event) => { if (event.key === " " && mode === "recorded" && ["BODY", "MAIN"].includes(event.target.tagName)) { event.preventDefault(); play(); } });
 const embedded = $("frames");
 if (embedded) replay(JSON.parse(embedded.textContent));

@@ -1,5 +1,5 @@
 "use strict";
-// Small pieces: elements, and how figures are written.
+// Small helpers: create elements and write figures.
 
 const WIDTHS = ["0.25", "0.5", "0.75", "1"];
 const $ = (id) => document.getElementById(id);
@@ -31,7 +31,7 @@ const joules = (value) => (value >= 1 ? `${value.toFixed(2)} J` : `${(1000 * val
 const perSecond = (value) => `${value < 10 ? value.toFixed(1) : count(value)} /s`;
 const bytes = (value) => (value < 1e9 ? `${(value / 1e6).toFixed(0)} MB` : `${(value / 1e9).toFixed(2)} GB`);
 
-function bar(element, shares, kind) { // stacked parts of a whole
+function bar(element, shares, kind) { // a bar of stacked shares
   while (element.children.length < shares.length) element.append(make("i"));
   shares.forEach((share, n) => {
     element.children[n].className = kind === "load" ? "load" : `${kind}${n}`;

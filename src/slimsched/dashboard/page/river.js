@@ -1,9 +1,9 @@
 "use strict";
-// The network as a river: as thick at each segment as the widths that run there, in the colours of the widths.
+// The model as a river: at each segment it is as thick as the widths that run there, in the colours of the widths.
 
-const RIVER = { W: 1000, H: 100, flat: 0.32 }; // the flat part of a segment, to either side of its middle
+const RIVER = { W: 1000, H: 100, flat: 0.32 }; // half the flat part of a segment, as a share of its length
 
-function layerEdges(mix) { // by width: for each segment the lower and upper edge of its layer, around the middle
+function layerEdges(mix) { // for each width and segment, the lower and upper edge of its layer, centred on the middle
   const edges = WIDTHS.map(() => []);
   for (const shares of mix) {
     const parts = shares.map((share, n) => share * WIDTHS[n] * (RIVER.H - 4));

@@ -1,1 +1,1 @@
-"""The front door: Open Inference Protocol v2 over HTTP and gRPC, client, load generator."""
+"""The front door: HTTP and gRPC servers for Open Inference Protocol v2, a client and a load generator."""

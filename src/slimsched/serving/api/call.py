@@ -1,4 +1,4 @@
-"""One inference call, whatever protocol it came by: images, what is asked for, and the answer."""
+"""One inference call, independent of the protocol: its images, its terms and the outputs it asks for."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,57 +16,62 @@ VERSION = "1"
 OUTPUTS = ("classes", "logits", "labels")
 Parameter = bool | int | float | str
 
-_KNOWN = "deadline_ms, timeout, priority, min_accuracy, max_energy_mj, width"
+_KNOWN_PARAMETERS = "deadline_ms, timeout, priority, min_accuracy, max_energy_mj, width"
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
-    """An output that was asked for, as raw bytes or in the protocol's own numbers."""
+class RequestedOutput(Struct, frozen=True, kw_only=True):
+    """An output the client asked for; `binary` asks for raw bytes instead of the protocol's own numbers."""
 
     name: str
     binary: bool = False
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """Images (n, 3, side, side) to classify."""
+    """A request to classify images of shape (n, 3, size, size)."""
 
     id: str
     images: NDArray[np.uint8]
     terms: Terms
-    wanted: tuple[Wanted, ...]
+    outputs: tuple[RequestedOutput, ...]
 
 
 def check_model(name: str, version: str) -> None:
-    """There is one model, in one version."""
+    """Refuse any model or version other than the one this server has."""
     if name != MODEL:
         raise NotFound(f"unknown model '{name}'; this server has '{MODEL}'")
     if version not in ("", VERSION):
         raise NotFound(f"unknown version '{version}' of '{MODEL}'; this server has '{VERSION}'")
 
 
-def known_outputs(wanted: Sequence[Wanted]) -> tuple[Wanted, ...]:
-    """The outputs asked for, all of which there must be."""
-    for one in wanted:
+def check_outputs(requested: Sequence[RequestedOutput]) -> tuple[RequestedOutput, ...]:
+    """Return the requested outputs; refuse a name the model does not have."""
+    for one in requested:
         if one.name not in OUTPUTS:
             raise BadRequest(f"unknown output '{one.name}'; this model has {', '.join(OUTPUTS)}")
-    return tuple(wanted)
+    return tuple(requested)
 
 
-def check_shape(datatype: str, shape: tuple[int, ...], side: int, most: int) -> None:
-    """Refuse what is no batch of images of the right size."""
+def check_shape(datatype: str, shape: tuple[int, ...], image_size: int, max_images: int) -> None:
+    """Refuse a tensor that is not a batch of images of the right type and size."""
     if datatype not in ("UINT8", "FP32"):
-        raise BadRequest(f"input 'images': datatype '{datatype}' is not taken; send UINT8 or FP32")
-    if len(shape) != 4 or shape[1:] != (3, side, side):
-        raise BadRequest(f"input 'images': shape {list(shape)} does not fit; send [n, 3, {side}, {side}]")
-    if not 1 <= shape[0] <= most:
-        raise BadRequest(f"input 'images': {shape[0]} images in one request; send 1 to {most}")
+        raise BadRequest(f"input 'images': datatype '{datatype}' is not accepted; send UINT8 or FP32")
+    if len(shape) != 4 or shape[1:] != (3, image_size, image_size):
+        raise BadRequest(
+            f"input 'images': shape {list(shape)} does not fit; send [n, 3, {image_size}, {image_size}]"
+        )
+    if not 1 <= shape[0] <= max_images:
+        raise BadRequest(f"input 'images': {shape[0]} images in one request; send 1 to {max_images}")
 
 
 def read_terms(parameters: Mapping[str, Parameter]) -> Terms:
-    """The terms among a request's parameters; Triton's own that mean nothing here are passed over."""
+    """Read the terms from a request's parameters.
+
+    Unknown parameters are ignored, because Triton clients send some that mean nothing here.
+    """
     deadline_s = NEVER_S
     if "deadline_ms" in parameters:
         deadline_s = _number(parameters, "deadline_ms") / 1e3
-    elif "timeout" in parameters:  # microseconds, as Triton has it
+    elif "timeout" in parameters:  # Triton's name, in microseconds
         deadline_s = _number(parameters, "timeout") / 1e6
     min_accuracy = _number(parameters, "min_accuracy") if "min_accuracy" in parameters else 0.0
     if min_accuracy > 1.0:
@@ -106,7 +111,7 @@ def _number(parameters: Mapping[str, Parameter], name: str) -> float:
         number = float(value)
     except ValueError:
         raise BadRequest(
-            f"parameter {name} is '{value}'; give a number (known parameters: {_KNOWN})"
+            f"parameter {name} is '{value}'; give a number (known parameters: {_KNOWN_PARAMETERS})"
         ) from None
     if number != number or abs(number) == float("inf"):
         raise BadRequest(f"parameter {name} is {value}; give a finite number")

@@ -1,4 +1,4 @@
-"""A client in Python: `Client("http://127.0.0.1:8000").classify(images, min_accuracy=75).labels`."""
+"""A Python client: `Client("http://127.0.0.1:8000").classify(images, min_accuracy=75).labels`."""
 
 import http.client
 import ssl
@@ -24,7 +24,10 @@ URL = "http://127.0.0.1:8000"
 
 
 class ServerRefusedError(SlimError):
-    """The server said no; `status` and, where it says so, how long to wait before trying again."""
+    """The server refused the request.
+
+    `status` is the HTTP status. `retry_after_s` says when to try again, if the server said so.
+    """
 
     def __init__(self, status: int, why: str, retry_after_s: float | None = None) -> None:
         super().__init__(f"the server refused ({status}): {why}")
@@ -32,11 +35,11 @@ class ServerRefusedError(SlimError):
 
 
 class UnreachableError(SlimError):
-    """Nobody answers at the address."""
+    """No server answers at this address."""
 
 
-class Classified(Struct, frozen=True, kw_only=True):
-    """For each image its class, that class's name and the logits (n, classes); and what it cost."""
+class Classification(Struct, frozen=True, kw_only=True):
+    """The class, label and logits (n, classes) of each image, and a receipt that says what they cost."""
 
     classes: NDArray[np.int64]
     labels: list[str]
@@ -44,14 +47,14 @@ class Classified(Struct, frozen=True, kw_only=True):
     receipt: Parameters
 
     def confidence(self) -> NDArray[np.float64]:
-        """The softmax share of each image's class."""
+        """Return the softmax probability of each image's class."""
         shifted = self.logits.astype(np.float64) - self.logits.max(axis=1, keepdims=True)
         shares: NDArray[np.float64] = 1.0 / np.exp(shifted).sum(axis=1)
         return shares
 
 
 class Client:
-    """One kept-alive connection to a server; not for several threads at once."""
+    """A client with one kept-alive connection; do not share it between threads."""
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class Client:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"'{url}' is no address of a server; write it as {URL}")
+            raise ConfigError(f"'{url}' is not a server address; write it as {URL}")
         self._url, self._model = url, model
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._connection: http.client.HTTPConnection
@@ -85,18 +88,18 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; the next call opens it again."""
+        """Close the connection. The next call opens a new one."""
         self._connection.close()
 
     def is_ready(self) -> bool:
-        """Whether the server takes requests now."""
+        """Return whether the server accepts requests now."""
         try:
             return self._ask("GET", "/v2/health/ready")[0] == 200
         except UnreachableError:
             return False
 
     def metadata(self) -> dict[str, Any]:
-        """What the model takes and gives."""
+        """Return the model's inputs and outputs."""
         return cast(dict[str, Any], self._json("GET", f"/v2/models/{self._model}"))
 
     def classify(
@@ -108,8 +111,8 @@ class Client:
         deadline_ms: float | None = None,
         priority: int | None = None,
         max_energy_mj: float | None = None,
-    ) -> Classified:
-        """Classify images (n, 3, 32, 32), or one (3, 32, 32): uint8, or float32 in [0, 1]."""
+    ) -> Classification:
+        """Classify images (n, 3, 32, 32) or one image (3, 32, 32), as uint8 or as float32 in [0, 1]."""
         batch = images[None] if images.ndim == 3 else images
         if batch.dtype not in (np.uint8, np.float32):
             raise ConfigError(f"images are {batch.dtype}; give uint8, or float32 in [0, 1]")
@@ -128,7 +131,7 @@ class Client:
         _check(status, response, raw)
         length = response.getheader("inference-header-content-length")
         answer = read_answer(raw, None if length is None else int(length))
-        return Classified(
+        return Classification(
             classes=classes_of(answer),
             labels=cast(list[str], answer.outputs.get("labels", [])),
             logits=cast("NDArray[np.float32]", answer.outputs["logits"]),
@@ -143,7 +146,7 @@ class Client:
     def _ask(
         self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> tuple[int, http.client.HTTPResponse, bytes]:
-        """One exchange; once more when a connection kept from before turns out to be closed."""
+        """Send one request and return the response; retry if a kept-alive connection was closed meanwhile."""
         kept = self._connection.sock is not None
         try:
             self._connection.request(method, path, body=body, headers={**self._headers, **(headers or {})})

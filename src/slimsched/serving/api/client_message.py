@@ -1,4 +1,4 @@
-"""Open Inference Protocol v2 as a client writes and reads it: JSON with raw tensors behind it."""
+"""The client's side of Open Inference Protocol v2: JSON followed by raw tensors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ _NAMES = {"u1": "UINT8", "f4": "FP32"}
 
 
 class AnswerError(SlimError):
-    """What came back is no answer of the protocol."""
+    """The response does not follow the protocol."""
 
 
 class _Output(Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class _Answer(Struct, frozen=True, kw_only=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """Outputs by name (BYTES as a list of words) and the response's parameters, which are our receipt."""
+    """The outputs by name, with BYTES as lists of strings, and the receipt from the response's parameters."""
 
     outputs: dict[str, NDArray[Any] | list[str]]
     receipt: Parameters
@@ -51,7 +51,7 @@ def write_request(
     *,
     name: str = "images",
 ) -> tuple[bytes, int]:
-    """A request body with binary tensors both ways, and the length of its JSON."""
+    """Return a request body and the length of its JSON; tensors are binary in both directions."""
     raw = np.ascontiguousarray(images).tobytes()
     tensor = {
         "name": name,
@@ -59,13 +59,13 @@ def write_request(
         "datatype": _NAMES[images.dtype.str[1:]],
         "parameters": {"binary_data_size": len(raw)},
     }
-    wanted = [{"name": output, "parameters": {"binary_data": True}} for output in outputs]
-    head = msgspec.json.encode({"inputs": [tensor], "outputs": wanted, "parameters": dict(parameters)})
+    requested = [{"name": output, "parameters": {"binary_data": True}} for output in outputs]
+    head = msgspec.json.encode({"inputs": [tensor], "outputs": requested, "parameters": dict(parameters)})
     return head + raw, len(head)
 
 
 def read_answer(body: bytes, json_bytes: int | None) -> Answer:
-    """The outputs in a response body; `json_bytes` is the length of its JSON when raw tensors follow."""
+    """Read the outputs from a response body; `json_bytes` is the length of its JSON if raw tensors follow."""
     try:
         answer = _decoder.decode(body if json_bytes is None else memoryview(body)[:json_bytes])
         outputs: dict[str, NDArray[Any] | list[str]] = {}
@@ -83,7 +83,7 @@ def read_answer(body: bytes, json_bytes: int | None) -> Answer:
 
 
 def read_error(body: bytes) -> str:
-    """What a refusal says of itself."""
+    """Return the reason that a refusal gives."""
     try:
         return str(msgspec.json.decode(body)["error"])
     except (msgspec.DecodeError, KeyError, TypeError):
@@ -91,12 +91,12 @@ def read_error(body: bytes) -> str:
 
 
 def classes_of(answer: Answer) -> NDArray[np.int64]:
-    """One class an image: an output of whole numbers, or the largest in each row of an output of scores."""
+    """Return one class per image: an integer output as it is, or the largest score in each row."""
     for values in answer.outputs.values():
         if not isinstance(values, list):
             scores = values.dtype.kind not in "iu"
-            found = values.reshape(len(values), -1).argmax(axis=1) if scores else values.reshape(-1)
-            classes: NDArray[np.int64] = found.astype(np.int64)
+            best = values.reshape(len(values), -1).argmax(axis=1) if scores else values.reshape(-1)
+            classes: NDArray[np.int64] = best.astype(np.int64)
             return classes
     raise AnswerError(f"no output with classes or scores among {', '.join(answer.outputs) or 'none'}")
 

@@ -1,4 +1,4 @@
-"""The Prometheus text format (0.0.4): counters, gauges and histograms as lines."""
+"""The Prometheus text format (0.0.4): writes counters, gauges and histograms as lines."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ Labels = Mapping[str, str]
 
 
 class Histogram:
-    """Fixed buckets; taking a value in is one bisection."""
+    """A histogram with fixed buckets; observing a value takes one bisection."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -19,35 +19,35 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Take one value in, once or several times."""
+        """Count a value, once or several times."""
         self._counts[bisect_left(self._bounds, value)] += times
         self._sum += times * value
 
     def lines(self, name: str, labels: Labels) -> list[str]:
-        """Cumulative buckets, sum and count."""
-        found, below = [], 0
+        """Return the lines of the cumulative buckets, the sum and the count."""
+        buckets, below = [], 0
         for bound, count in zip([*self._bounds, float("inf")], self._counts, strict=True):
             below += count
             edge = "+Inf" if bound == float("inf") else f"{bound:g}"
-            found.append(sample(f"{name}_bucket", below, {**labels, "le": edge}))
-        return [*found, sample(f"{name}_sum", self._sum, labels), sample(f"{name}_count", below, labels)]
+            buckets.append(sample(f"{name}_bucket", below, {**labels, "le": edge}))
+        return [*buckets, sample(f"{name}_sum", self._sum, labels), sample(f"{name}_count", below, labels)]
 
 
 def family(name: str, kind: str, about: str, samples: Iterable[tuple[Labels, float]]) -> list[str]:
-    """A counter or gauge with its samples; counters' names end in _total."""
+    """Return the lines of a counter or gauge. The name of a counter ends in _total."""
     return [*_head(name, kind, about), *[sample(name, value, labels) for labels, value in samples]]
 
 
-def histogram(name: str, about: str, found: Iterable[tuple[Labels, Histogram]]) -> list[str]:
-    """A histogram with one set of buckets for each set of labels."""
+def histogram(name: str, about: str, series: Iterable[tuple[Labels, Histogram]]) -> list[str]:
+    """Return the lines of a histogram, with one set of buckets for each set of labels."""
     lines = _head(name, "histogram", about)
-    for labels, one in found:
+    for labels, one in series:
         lines += one.lines(name, labels)
     return lines
 
 
 def sample(name: str, value: float, labels: Labels) -> str:
-    """One line."""
+    """Return the line of one sample."""
     inside = ",".join(f'{key}="{_escape(word)}"' for key, word in labels.items())
     return f"{name}{{{inside}}} {_number(value)}" if inside else f"{name} {_number(value)}"
 

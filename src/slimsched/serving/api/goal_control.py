@@ -1,26 +1,70 @@
-"""The goal of a running cluster: what it is, and how to change it without stopping."""
+"""The goal of a running cluster: show it, change it without a restart, and keep it across restarts."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from slimsched.kernel.errors import ConfigError
-from slimsched.serving.api.goal_state import GoalState
 from slimsched.serving.api.refusal import BadRequest, Unavailable
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.goal import Goal, format_goal, parse_goal
 from slimsched.serving.routing.guard import GuardedRouter
 
 
-class GoalWish(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GoalRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of PUT /v2/goal."""
 
     goal: str
 
 
+class _SavedGoal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The saved goal, and the router with which the server had been started."""
+
+    started_with: str
+    goal: str
+
+
+class GoalState:
+    """Keeps the goal in a file.
+
+    The saved goal applies only if the server starts with the same router and goal again; otherwise the new
+    command line wins.
+    """
+
+    def __init__(self, path: Path, started_with: str) -> None:
+        self._path, self._started_with = path, started_with
+
+    def read(self) -> str | None:
+        """Return the saved goal, or None if there is none for this command line."""
+        try:
+            kept = msgspec.json.decode(self._path.read_bytes(), type=_SavedGoal)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            raise ConfigError(
+                f"{self._path} does not hold a saved goal ({error}); remove it, or name another with --state"
+            ) from None
+        return kept.goal if kept.started_with == self._started_with else None
+
+    def write(self, goal: str) -> None:
+        """Save a goal. The file is replaced in one step, so a reader never sees half of it."""
+        kept = _SavedGoal(started_with=self._started_with, goal=goal)
+        beside = self._path.with_name(f"{self._path.name}.new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_bytes(msgspec.json.encode(kept))
+            os.replace(beside, self._path)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write {self._path} ({error}); choose a file that can be written"
+            ) from None
+
+
 class GoalControl:
-    """Shows the goal and changes it; requests under way meet the new one at their next segment.
+    """Shows and changes the goal. Requests under way meet the new goal at their next segment.
 
     `set_goal` tells the gateway of a change, so that the change is an event in the log like any other.
     """
@@ -31,21 +75,21 @@ class GoalControl:
         self._gateway, self._set, self._state = gateway, set_goal, state
 
     def resume(self) -> str | None:
-        """Go on with the goal that was set before a restart; None if there is none."""
+        """Apply the goal that was saved before a restart and return it; None if none was saved."""
         kept = None if self._state is None else self._state.read()
         if kept is not None and self.goal is not None:
-            self._set(self._checked(kept))
+            self._set(self._parse_reachable(kept))
             return kept
         return None
 
     @property
     def goal(self) -> Goal | None:
-        """The goal now; None where the router follows none."""
+        """The current goal, or None if the router does not follow one."""
         router = self._gateway.router
         return router.router.goal if isinstance(router, GuardedRouter) else None
 
     def show(self) -> dict[str, object]:
-        """The goal in words and figures."""
+        """Return the goal as text and as numbers."""
         if (goal := self.goal) is None:
             return {"goal": None, "reason": "this server's router follows no goal; start it with --goal"}
         return {
@@ -56,11 +100,11 @@ class GoalControl:
         }
 
     def change(self, body: bytes) -> dict[str, object]:
-        """Take the goal in a request's body."""
+        """Set the goal that a request's body holds, and return it."""
         if self.goal is None:
             raise BadRequest("this server's router follows no goal; start it with --goal or --router goal")
         try:
-            goal = self._checked(msgspec.json.decode(body, type=GoalWish).goal)
+            goal = self._parse_reachable(msgspec.json.decode(body, type=GoalRequest).goal)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f'no goal in the body ({error}); send {{"goal": "accuracy>=75"}}') from None
         except ConfigError as error:
@@ -73,8 +117,8 @@ class GoalControl:
         self._set(goal)
         return self.show()
 
-    def _checked(self, text: str) -> Goal:
-        """A goal that this network can reach."""
+    def _parse_reachable(self, text: str) -> Goal:
+        """Parse a goal; refuse one that this model cannot reach."""
         goal, best = parse_goal(text), float(self._gateway.cluster.accuracy.by_tuple.max())
         if goal.min_accuracy > best:
             raise ConfigError(f"the best widths reach {100 * best:.2f} %; ask for less than that")

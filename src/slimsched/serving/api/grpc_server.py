@@ -1,4 +1,4 @@
-"""The gRPC side of the front door: the same service, the same refusals, protocol buffers instead of JSON."""
+"""The gRPC server: the same service and refusals as over HTTP, with protocol buffers instead of JSON."""
 
 import hmac
 import logging
@@ -15,19 +15,19 @@ from slimsched.serving.api.call import (
     VERSION,
     Call,
     Parameter,
-    Wanted,
+    RequestedOutput,
     check_model,
+    check_outputs,
     check_shape,
-    known_outputs,
     read_terms,
 )
 from slimsched.serving.api.proto import inference_pb2
 from slimsched.serving.api.refusal import BadRequest, RefusalError, Unauthenticated
-from slimsched.serving.api.service import Answered, InferenceService
+from slimsched.serving.api.service import InferenceResult, InferenceService
 from slimsched.serving.api.tensor import bytes_tensor, pixels_from_bytes
 
 log = logging.getLogger("slim.grpc")
-pb: Any = inference_pb2  # its classes are made at import
+pb: Any = inference_pb2  # mypy cannot see its classes: they are built at import
 
 Method = Callable[[Any], Awaitable[Any]]
 
@@ -52,7 +52,9 @@ class GrpcServer:
         }
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(
-                self._guarded(name, method, kind),  # which parses: what is no message is the caller's mistake
+                self._guarded(
+                    name, method, kind
+                ),  # parses the bytes itself: a bad message is the caller's error
                 response_serializer=lambda message: message.SerializeToString(),
             )
             for name, (method, kind) in methods.items()
@@ -61,7 +63,7 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers((generic,))
 
     async def start(self, host: str, port: int, credentials: Any = None) -> int:
-        """Listen; return the port, which is a free one when 0 was asked for."""
+        """Start to listen and return the port; port 0 picks a free one."""
         address = f"{host}:{port}"
         if credentials is None:
             bound = self._server.add_insecure_port(address)
@@ -71,12 +73,11 @@ class GrpcServer:
         return int(bound)
 
     async def stop(self) -> None:
-        """Refuse new calls, let those under way end."""
+        """Refuse new calls and let the calls under way finish."""
         await self._server.stop(grace=30.0)
 
     def _guarded(self, name: str, method: Method, message: Any) -> Callable[[bytes, Any], Awaitable[Any]]:
-        """A method that checks the token, parses the message and turns refusals into status codes."""
-
+        """Wrap a method: check the token, parse the message, turn refusals into status codes."""
         kind = "infer" if name == "ModelInfer" else "other"
 
         async def call(raw: bytes, context: Any) -> Any:
@@ -99,14 +100,14 @@ class GrpcServer:
                 log.exception("%s failed", name)
                 await context.abort(grpc.StatusCode.INTERNAL, "an unexpected failure; see the server's log")
             finally:
-                self._service.tally.responded("grpc", kind, code, monotonic() - began_s)
+                self._service.tally.count_response("grpc", kind, code, monotonic() - began_s)
 
         return call
 
     def _authenticate(self, context: Any) -> None:
         given = dict(context.invocation_metadata() or ()).get("authorization", "")
         if self._token and not hmac.compare_digest(str(given).encode(), f"Bearer {self._token}".encode()):
-            raise Unauthenticated("a token is needed; send the metadata authorization: Bearer TOKEN")
+            raise Unauthenticated("a token is required; send the metadata authorization: Bearer TOKEN")
 
     async def _server_live(self, request: Any) -> Any:
         return pb.ServerLiveResponse(live=True)
@@ -134,11 +135,11 @@ def _parse(raw: bytes, message: Any) -> Any:
     try:
         return message.FromString(raw)
     except DecodeError as error:
-        raise BadRequest(f"the bytes are no {message.DESCRIPTOR.name}: {error}") from None
+        raise BadRequest(f"the bytes are not a {message.DESCRIPTOR.name}: {error}") from None
 
 
 def read_call(request: Any, service: InferenceService) -> Call:
-    """The call in a ModelInferRequest; images come raw or as typed contents."""
+    """Read the call from a ModelInferRequest, whose images are raw bytes or typed contents."""
     check_model(request.model_name, request.model_version)
     if [one.name for one in request.inputs] != ["images"]:
         names = ", ".join(one.name for one in request.inputs) or "none"
@@ -155,23 +156,23 @@ def read_call(request: Any, service: InferenceService) -> Call:
     else:
         values = np.array(one.contents.fp32_contents, dtype="<f4")
         images = pixels_from_bytes(values.tobytes(), "FP32", shape)
-    wanted = [Wanted(name=output.name, binary=True) for output in request.outputs]
-    default = (Wanted(name="classes", binary=True), Wanted(name="logits", binary=True))
+    requested = [RequestedOutput(name=output.name, binary=True) for output in request.outputs]
+    default = (RequestedOutput(name="classes", binary=True), RequestedOutput(name="logits", binary=True))
     return Call(
         id=request.id,
         images=images,
         terms=read_terms({name: _value(value) for name, value in request.parameters.items()}),
-        wanted=known_outputs(wanted) or default,
+        outputs=check_outputs(requested) or default,
     )
 
 
-def write_answer(call: Call, answered: Answered, service: InferenceService) -> Any:
-    """The answer as a ModelInferResponse, its tensors raw."""
+def write_answer(call: Call, answered: InferenceResult, service: InferenceService) -> Any:
+    """Return the result as a ModelInferResponse with raw tensors."""
     response = pb.ModelInferResponse(model_name=MODEL, model_version=VERSION, id=call.id)
     for name, value in answered.parameters.items():
         _set(response.parameters[name], value)
     classes = answered.logits.argmax(axis=1).astype(np.int64)
-    for one in call.wanted:
+    for one in call.outputs:
         if one.name == "labels":
             words = service.labels(classes)
             response.outputs.add(name="labels", datatype="BYTES", shape=[len(words)])

@@ -1,4 +1,4 @@
-"""HTTP/1.1 from the asking side, as lean as a load generator needs it: kept-alive connections in a pool."""
+"""A small HTTP/1.1 client for the load generator: a pool of kept-alive connections."""
 
 import asyncio
 import ssl
@@ -12,11 +12,11 @@ from msgspec import Struct
 from slimsched.kernel.errors import ConfigError, SlimError
 
 LOST = 0
-"""Status of an exchange whose connection broke before the answer."""
+"""The status of an exchange whose connection broke before the answer."""
 
 
 class Reply(Struct, frozen=True):
-    """An answer as it came; `json_bytes` is the length of its JSON when raw tensors follow."""
+    """A response as received; `json_bytes` is the length of its JSON if raw tensors follow."""
 
     status: int
     body: bytes
@@ -24,19 +24,19 @@ class Reply(Struct, frozen=True):
 
 
 class Exchange(Protocol):
-    """A request, told when it really leaves and when its answer is there."""
+    """One request and its reply. The pool tells it when the request leaves and when the reply arrives."""
 
     def request(self) -> bytes:
-        """The bytes to send, asked for when they leave."""
+        """Return the bytes to send; called at the moment they leave."""
         ...
 
     def replied(self, reply: Reply) -> None:
-        """The answer; called once."""
+        """Take the reply; called exactly once."""
         ...
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, one exchange at a time."""
+    """One connection, which carries one exchange at a time."""
 
     def __init__(self, pool: "HttpPool") -> None:
         self._pool = pool
@@ -50,34 +50,34 @@ class _Connection(asyncio.Protocol):
         self._transport.write(exchange.request())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Open."""
+        """Keep the transport of the open connection."""
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Closed, by whomever."""
+        """Report the exchange under way as lost, whichever side closed the connection."""
         self._pool.lost(self)
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
             exchange.replied(Reply(LOST, str(error or "closed by the server").encode(), None))
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of an answer."""
+        """Feed bytes of a response to the parser."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
             self._transport.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Only the JSON's length matters."""
+        """Keep the length of the JSON; no other header matters."""
         if name.lower() == b"inference-header-content-length":
             self._json_bytes = int(value)
 
     def on_body(self, body: bytes) -> None:
-        """Part of the body."""
+        """Keep a part of the body."""
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """The answer is whole."""
+        """Hand the complete reply over, and free or close the connection."""
         exchange, self._exchange = self._exchange, None
         reply = Reply(self._parser.get_status_code(), b"".join(self._body), self._json_bytes)
         keep = self._parser.should_keep_alive()
@@ -90,7 +90,7 @@ class _Connection(asyncio.Protocol):
             exchange.replied(reply)
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection at once."""
         self._transport.abort()
 
     def _begin(self) -> None:
@@ -100,24 +100,24 @@ class _Connection(asyncio.Protocol):
 
 
 class HttpPool:
-    """As many connections as are busy at once, up to a limit; what does not fit waits in line."""
+    """Opens connections as they are needed, up to a limit. Exchanges beyond the limit wait in a queue."""
 
     def __init__(self, url: str, limit: int, ca_file: str | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"'{url}' is no address of a server; write it as http://127.0.0.1:8000")
+            raise ConfigError(f"'{url}' is not a server address; write it as http://127.0.0.1:8000")
         self.host = parts.netloc
         self._tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
         self._address = (parts.hostname, parts.port or (443 if self._tls else 80))
         self._url, self._limit = url, limit
-        self._idle: deque[_Connection] = deque()  # in turn: servers of several processes keep connections
+        self._idle: deque[_Connection] = deque()  # used in turn, to reach every process of the server
         self._all: set[_Connection] = set()
         self._opening = 0
-        self._line: deque[Exchange] = deque()
+        self._queue: deque[Exchange] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def warm_up(self, connections: int) -> None:
-        """Open some connections beforehand; raises when nobody listens."""
+        """Open some connections before the run; raises an error if no server listens."""
         try:
             self._opening += connections
             await asyncio.gather(*[self._open() for _ in range(connections)])
@@ -125,32 +125,32 @@ class HttpPool:
             raise SlimError(f"no server at {self._url} ({error}); start one with: slim serve") from None
 
     def ask(self, exchange: Exchange) -> None:
-        """Send a whole request on a free connection, a new one, or the next that becomes free."""
+        """Send a request on an idle connection, on a new one, or on the next that becomes free."""
         if self._idle:
             self._idle.popleft().ask(exchange)
             return
-        self._line.append(exchange)
+        self._queue.append(exchange)
         if len(self._all) + self._opening < self._limit:
-            self._opening += 1  # now, not when the task begins: many may ask before it does
+            self._opening += 1  # counted now: many requests may come before the task starts
             task = asyncio.get_running_loop().create_task(self._open_or_fail())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     def free(self, connection: _Connection) -> None:
-        """A connection has nothing to do."""
-        if self._line:
-            connection.ask(self._line.popleft())
+        """Give a free connection the next exchange in the queue, or keep it idle."""
+        if self._queue:
+            connection.ask(self._queue.popleft())
         else:
             self._idle.append(connection)
 
     def lost(self, connection: _Connection) -> None:
-        """A connection is closed."""
+        """Forget a closed connection."""
         self._all.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
 
     def close(self) -> None:
-        """Close every connection; what is under way counts as lost."""
+        """Close every connection; exchanges under way count as lost."""
         for connection in list(self._all):
             connection.close()
 
@@ -169,5 +169,5 @@ class HttpPool:
         try:
             await self._open()
         except OSError as error:
-            if self._line:
-                self._line.popleft().replied(Reply(LOST, str(error).encode(), None))
+            if self._queue:
+                self._queue.popleft().replied(Reply(LOST, str(error).encode(), None))

@@ -1,4 +1,4 @@
-"""Open Inference Protocol v2 as HTTP bodies: JSON, with raw tensors behind it when the client says so."""
+"""The server's side of Open Inference Protocol v2 over HTTP: JSON, optionally followed by raw tensors."""
 
 from functools import lru_cache
 from typing import Any
@@ -12,13 +12,13 @@ from slimsched.serving.api.call import (
     VERSION,
     Call,
     Parameter,
-    Wanted,
+    RequestedOutput,
+    check_outputs,
     check_shape,
-    known_outputs,
     read_terms,
 )
 from slimsched.serving.api.refusal import BadRequest
-from slimsched.serving.api.service import Answered, InferenceService
+from slimsched.serving.api.service import InferenceResult, InferenceService
 from slimsched.serving.api.tensor import bytes_tensor, pixels_from_bytes, pixels_from_json
 from slimsched.serving.domain.terms import Terms
 
@@ -46,33 +46,33 @@ class _Infer(Struct, frozen=True, kw_only=True):
 _decoder = msgspec.json.Decoder(_Infer)
 _encoder = msgspec.json.Encoder()
 
-KEPT_BYTES = 1024
-"""JSON before raw tensors up to this length is kept as it was read."""
+CACHED_HEAD_BYTES = 1024
+"""A JSON head up to this length is parsed once and cached: a client sends the same head again and again."""
 
 
 class _Head(Struct, frozen=True, kw_only=True):
-    """What the JSON of a request says, but for numbers in it."""
+    """The parsed and checked JSON of a request, without the pixels."""
 
     id: str
     datatype: str
     shape: tuple[int, ...]
     size: Parameter | None
     terms: Terms
-    wanted: tuple[Wanted, ...]
+    outputs: tuple[RequestedOutput, ...]
 
 
 def read_call(body: bytes, json_bytes: int | None, service: InferenceService) -> Call:
-    """The call in a request body; `json_bytes` is the length of its JSON when raw tensors follow."""
+    """Read the call from a request body; `json_bytes` is the length of its JSON if raw tensors follow."""
     if json_bytes is not None and not 0 <= json_bytes <= len(body):
         raise BadRequest(
             f"Inference-Header-Content-Length is {json_bytes}, but the body has {len(body)} bytes; "
             "give the JSON's length"
         )
-    side, most = service.card.shape.image_size, service.limits.images_per_request
-    if json_bytes is not None and json_bytes <= KEPT_BYTES:
-        head, data = _kept_head(body[:json_bytes], side, most)  # a client says the same again and again
+    image_size, max_images = service.card.shape.image_size, service.limits.images_per_request
+    if json_bytes is not None and json_bytes <= CACHED_HEAD_BYTES:
+        head, data = _read_head_cached(body[:json_bytes], image_size, max_images)
     else:
-        head, data = _head(body if json_bytes is None else body[:json_bytes], side, most)
+        head, data = _read_head(body if json_bytes is None else body[:json_bytes], image_size, max_images)
     if head.size is not None:
         raw = memoryview(body)[len(body) if json_bytes is None else json_bytes :]
         if not isinstance(head.size, int) or len(raw) != head.size:
@@ -84,23 +84,24 @@ def read_call(body: bytes, json_bytes: int | None, service: InferenceService) ->
         raise BadRequest("input 'images' has neither data nor binary_data_size; give one of them")
     else:
         images = pixels_from_json(data, head.datatype, head.shape)
-    return Call(id=head.id, images=images, terms=head.terms, wanted=head.wanted)
+    return Call(id=head.id, images=images, terms=head.terms, outputs=head.outputs)
 
 
-def _head(text: bytes, side: int, most: int) -> tuple[_Head, bytes]:
-    """The JSON of a request, checked, and the numbers in it if there are any."""
+def _read_head(text: bytes, image_size: int, max_images: int) -> tuple[_Head, bytes]:
+    """Parse and check the JSON of a request; return its head and the pixels in it, if any."""
     try:
         message = _decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"the body is no inference request: {error}") from None
+        raise BadRequest(f"the body is not an inference request: {error}") from None
     if [one.name for one in message.inputs] != ["images"]:
         names = ", ".join(one.name for one in message.inputs) or "none"
         raise BadRequest(f"inputs are {names}; this model takes one input named 'images'")
     one = message.inputs[0]
-    check_shape(one.datatype, tuple(one.shape), side, most)
+    check_shape(one.datatype, tuple(one.shape), image_size, max_images)
     all_binary = bool(message.parameters.get("binary_data_output", False))
-    wanted = [
-        Wanted(name=o.name, binary=bool(o.parameters.get("binary_data", all_binary))) for o in message.outputs
+    requested = [
+        RequestedOutput(name=o.name, binary=bool(o.parameters.get("binary_data", all_binary)))
+        for o in message.outputs
     ]
     head = _Head(
         id=message.id,
@@ -108,20 +109,22 @@ def _head(text: bytes, side: int, most: int) -> tuple[_Head, bytes]:
         shape=tuple(one.shape),
         size=one.parameters.get("binary_data_size"),
         terms=read_terms(message.parameters),
-        wanted=known_outputs(wanted) or _default(binary=all_binary),
+        outputs=check_outputs(requested) or _default(binary=all_binary),
     )
     return head, bytes(one.data)
 
 
-_kept_head = lru_cache(maxsize=256)(_head)
+_read_head_cached = lru_cache(maxsize=256)(_read_head)
 
 
-def write_answer(call: Call, answered: Answered, service: InferenceService) -> tuple[bytes, int | None]:
-    """The response body, and the length of its JSON when raw tensors follow."""
+def write_answer(
+    call: Call, answered: InferenceResult, service: InferenceService
+) -> tuple[bytes, int | None]:
+    """Return the response body, and the length of its JSON if raw tensors follow."""
     outputs: list[dict[str, Any]] = []
     raw: list[bytes] = []
     classes = answered.logits.argmax(axis=1).astype(np.int64)
-    for one in call.wanted:
+    for one in call.outputs:
         if one.name == "labels":
             words = service.labels(classes)
             kind, shape = "BYTES", [len(words)]
@@ -150,5 +153,5 @@ def write_answer(call: Call, answered: Answered, service: InferenceService) -> t
     return b"".join([head, *raw]), len(head) if raw else None
 
 
-def _default(*, binary: bool) -> tuple[Wanted, ...]:
-    return (Wanted(name="classes", binary=binary), Wanted(name="logits", binary=binary))
+def _default(*, binary: bool) -> tuple[RequestedOutput, ...]:
+    return (RequestedOutput(name="classes", binary=binary), RequestedOutput(name="logits", binary=binary))

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on one connection: bytes in, requests to a handler, responses out in order."""
+"""HTTP/1.1 on one connection: parses requests, passes them to a handler, writes the responses in order."""
 
 import asyncio
 from collections import deque
@@ -30,7 +30,7 @@ REASONS = {
 
 
 class HttpRequest(Struct, frozen=True, kw_only=True):
-    """A whole request."""
+    """A complete request."""
 
     method: str
     path: str
@@ -39,7 +39,7 @@ class HttpRequest(Struct, frozen=True, kw_only=True):
 
 
 class HttpResponse(Struct, frozen=True, kw_only=True):
-    """A response: whole, or, with a stream, going on until the stream or the connection ends."""
+    """A response with a body, or with a stream that runs until it or the connection ends."""
 
     status: int
     body: bytes = b""
@@ -53,7 +53,7 @@ Refuse = Callable[[int, str], HttpResponse]
 
 
 class HttpProtocol(asyncio.Protocol):
-    """Parses with llhttp, answers pipelined requests in order, cancels work when the client leaves."""
+    """Parses with llhttp, answers pipelined requests in order, cancels the work of a client that leaves."""
 
     def __init__(
         self,
@@ -72,91 +72,91 @@ class HttpProtocol(asyncio.Protocol):
         self._closing = self._streaming = False
         self._writable = asyncio.Event()
         self._writable.set()
-        self._broken: tuple[int, str] | None = None
+        self._failure: tuple[int, str] | None = None
         self._reset()
 
     # -- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not its children
+        """Register the connection; refuse it above the limit."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from it
         self._open.add(self)
-        self._heard_s = self._loop.time()
-        self._idle = self._loop.call_later(IDLE_LIMIT_S, self._look)
+        self._last_data_s = self._loop.time()
+        self._idle = self._loop.call_later(IDLE_LIMIT_S, self._check_idle)
         if len(self._open) > self._open_limit:
-            self._break(503, f"{self._open_limit} connections are open, which is the limit; try again")
+            self._fail(503, f"{self._open_limit} connections are open, which is the limit; try again")
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The client has left: nobody waits for what is under way."""
+        """Cancel the request under way: its client has left."""
         self._open.discard(self)
         self._idle.cancel()
         if self._task is not None:
             self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come."""
-        if self._broken is not None:
+        """Feed bytes to the parser; refuse what is not HTTP/1.1."""
+        if self._failure is not None:
             return
-        self._heard_s = self._loop.time()
+        self._last_data_s = self._loop.time()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._break(400, "upgrades are not served here; speak plain HTTP/1.1")
+            self._fail(400, "upgrades are not supported; use plain HTTP/1.1")
         except httptools.HttpParserError as error:
-            if self._broken is None:
-                self._break(400, f"not HTTP/1.1: {error}")
+            if self._failure is None:
+                self._fail(400, f"not HTTP/1.1: {error}")
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than we write."""
+        """Hold a stream back: the client reads more slowly than we write."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """Continue a stream: the client has caught up."""
         self._writable.set()
 
     def close_when_done(self) -> None:
-        """Answer what was asked, then close; a stream has no end of its own, so it ends now."""
+        """Close once the waiting requests are answered. A stream never ends by itself, so it ends now."""
         self._closing = True
         if self._streaming and not self._writable.is_set():
-            self._transport.abort()  # it does not read: nothing more would reach it
+            self._transport.abort()  # the client does not read, so nothing more would reach it
         elif self._task is None or self._streaming:
             self._transport.close()
 
     # -- httptools
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Start a new request."""
         self._reset()
 
     def on_url(self, url: bytes) -> None:
-        """Part of its target."""
-        self._count(len(url))
+        """Keep a part of the request's target."""
+        self._count_head_bytes(len(url))
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One of its headers."""
-        self._count(len(name) + len(value))
+        """Keep one header."""
+        self._count_head_bytes(len(name) + len(value))
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """All of its headers are here."""
+        """Refuse a body that is too large before it arrives, or tell the client to continue."""
         length = self._headers.get("content-length", "0")
         if length.isascii() and length.isdigit() and int(length) > self._body_limit:
-            self._break(413, self._too_large())
+            self._fail(413, self._too_large())
         elif self._headers.get("expect", "").lower() == "100-continue":
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        """Part of its body."""
+        """Keep a part of the body, up to the limit."""
         self._size += len(body)
         if self._size > self._body_limit:
-            self._break(413, self._too_large())
+            self._fail(413, self._too_large())
         else:
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
-        if self._broken is not None:
+        """Queue the complete request and start to answer if nothing is under way."""
+        if self._failure is not None:
             return
         request = HttpRequest(
             method=self._parser.get_method().decode("latin-1"),
@@ -173,14 +173,14 @@ class HttpProtocol(asyncio.Protocol):
     # -- ours
 
     async def _answer(self) -> None:
-        """Answer what waits, in order."""
+        """Answer the waiting requests in order."""
         try:
             while self._waiting:
                 request, keep_alive = self._waiting.popleft()
                 self._transport.resume_reading()
                 response = await self._handler(request)
                 if response.stream is not None:
-                    await self._follow(response, response.stream, head_only=request.method == "HEAD")
+                    await self._write_stream(response, response.stream, head_only=request.method == "HEAD")
                     return
                 keep_alive = keep_alive and not self._closing
                 self._write(response, keep_alive, head_only=request.method == "HEAD")
@@ -189,13 +189,15 @@ class HttpProtocol(asyncio.Protocol):
                     return
         finally:
             self._task = None
-        if self._broken is not None:
-            self._finish_broken()
+        if self._failure is not None:
+            self._write_failure()
         elif self._closing:
             self._transport.close()
 
-    async def _follow(self, response: HttpResponse, stream: AsyncIterator[bytes], head_only: bool) -> None:
-        """Write a stream as fast as the client reads it; the end of the connection is its end."""
+    async def _write_stream(
+        self, response: HttpResponse, stream: AsyncIterator[bytes], head_only: bool
+    ) -> None:
+        """Write a stream as fast as the client reads it, then close the connection."""
         self._streaming = True
         self._write(response, keep_alive=False)
         if not head_only and not self._closing:
@@ -216,34 +218,34 @@ class HttpProtocol(asyncio.Protocol):
         head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
         self._transport.write(head if head_only else head + response.body)
 
-    def _break(self, status: int, why: str) -> None:
-        """After this nothing on the connection can be trusted: say so behind what is under way, and close."""
-        self._broken = (status, why)
+    def _fail(self, status: int, why: str) -> None:
+        """Write a refusal after the answers under way, then close: the connection is not to be trusted."""
+        self._failure = (status, why)
         if self._task is None:
-            self._finish_broken()
+            self._write_failure()
 
-    def _finish_broken(self) -> None:
-        assert self._broken is not None
-        self._write(self._refuse(*self._broken), keep_alive=False)
+    def _write_failure(self) -> None:
+        assert self._failure is not None
+        self._write(self._refuse(*self._failure), keep_alive=False)
         self._transport.close()
 
-    def _look(self) -> None:
-        """If nothing came for long, close, unless we are the ones who are slow; else look again then."""
-        left_s = self._heard_s + IDLE_LIMIT_S - self._loop.time()
+    def _check_idle(self) -> None:
+        """Close a connection that was idle too long, unless it waits for us; otherwise check again later."""
+        left_s = self._last_data_s + IDLE_LIMIT_S - self._loop.time()
         if self._task is not None or left_s > 0.0:
-            self._idle = self._loop.call_later(left_s if left_s > 0.0 else IDLE_LIMIT_S, self._look)
+            self._idle = self._loop.call_later(left_s if left_s > 0.0 else IDLE_LIMIT_S, self._check_idle)
         elif self._headers or self._url:
-            self._break(408, "the request did not arrive whole in time")
+            self._fail(408, "the request did not arrive whole in time")
         else:
             self._transport.close()
 
-    def _count(self, size: int) -> None:
+    def _count_head_bytes(self, size: int) -> None:
         self._head_bytes += size
-        if self._head_bytes > HEAD_LIMIT_BYTES and self._broken is None:
-            self._break(431, f"the request's headers take more than {HEAD_LIMIT_BYTES} bytes; send fewer")
+        if self._head_bytes > HEAD_LIMIT_BYTES and self._failure is None:
+            self._fail(431, f"the request's headers take more than {HEAD_LIMIT_BYTES} bytes; send fewer")
 
     def _too_large(self) -> str:
-        return f"the body is larger than {self._body_limit} bytes; send fewer images a request"
+        return f"the body is larger than {self._body_limit} bytes; send fewer images per request"
 
     def _reset(self) -> None:
         self._url = b""

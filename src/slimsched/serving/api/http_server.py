@@ -1,4 +1,4 @@
-"""The HTTP side of the front door: paths to handlers, refusals to statuses."""
+"""The HTTP server: maps paths to handlers and refusals to statuses."""
 
 import asyncio
 import hmac
@@ -25,23 +25,26 @@ from slimsched.serving.api.service import InferenceService
 
 log = logging.getLogger("slim.http")
 
-Get = Callable[[], HttpResponse]
+PageHandler = Callable[[], HttpResponse]
 
 CLIENT_LEFT = "499"
-"""Counted for requests whose client left before the answer; nobody reads it."""
+"""The code that metrics count when a client left before its answer. It is never sent."""
 
 
 class HttpServer:
-    """Serves one InferenceService over HTTP; `assets` are pages that need no token, having no secrets."""
+    """Serves one InferenceService over HTTP.
+
+    `pages` need the token, if there is one. `assets` do not: they hold no secrets.
+    """
 
     def __init__(
         self,
         service: InferenceService,
         *,
         token: str = "",
-        pages: dict[str, Get] | None = None,
+        pages: dict[str, PageHandler] | None = None,
         goal: GoalControl | None = None,
-        assets: dict[str, Get] | None = None,
+        assets: dict[str, PageHandler] | None = None,
     ) -> None:
         self._service, self._token = service, token
         self._pages, self._assets = pages or {}, assets or {}
@@ -50,7 +53,7 @@ class HttpServer:
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Listen; return the port, which is a free one when 0 was asked for."""
+        """Start to listen and return the port; port 0 picks a free one."""
         limits = self._service.limits
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
@@ -66,7 +69,7 @@ class HttpServer:
         return int(port)
 
     async def stop(self) -> None:
-        """Stop listening, answer what was asked, close."""
+        """Stop listening, answer the requests under way and close all connections."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._open):
@@ -75,18 +78,18 @@ class HttpServer:
             await asyncio.sleep(0.01)
 
     async def handle(self, request: HttpRequest) -> HttpResponse:
-        """One request to one response, counted."""
+        """Answer one request and count the response."""
         began_s, kind = monotonic(), "infer" if request.path.endswith("/infer") else "other"
         try:
             response = await self._answer(request)
         except asyncio.CancelledError:
-            self._service.tally.responded("http", kind, CLIENT_LEFT, monotonic() - began_s)
+            self._service.tally.count_response("http", kind, CLIENT_LEFT, monotonic() - began_s)
             raise
-        self._service.tally.responded("http", kind, str(response.status), monotonic() - began_s)
+        self._service.tally.count_response("http", kind, str(response.status), monotonic() - began_s)
         return response
 
     async def _answer(self, request: HttpRequest) -> HttpResponse:
-        """One request to one response, whatever happens."""
+        """Answer one request; turn every error into a response."""
         try:
             return await self._route(request)
         except RefusalError as refusal:
@@ -98,23 +101,23 @@ class HttpServer:
     async def _route(self, request: HttpRequest) -> HttpResponse:
         path = request.path.rstrip("/") or "/"
         if path in ("/v2/health/live", "/v2/health/ready"):
-            _only(request, "GET", "HEAD")
+            _require_method(request, "GET", "HEAD")
             return self._health(path)
         page = self._assets.get(path)
         if page is None:
             self._authenticate(request)
             page = self._pages.get(path)
         if page is not None:
-            _only(request, "GET", "HEAD")
+            _require_method(request, "GET", "HEAD")
             return page()
         parts = path.split("/")[1:]
         if parts[:1] != ["v2"]:
-            raise NotFound(f"no path {request.path}; the protocol begins at /v2")
+            raise NotFound(f"no path {request.path}; the protocol starts at /v2")
         if parts == ["v2"]:
-            _only(request, "GET", "HEAD")
+            _require_method(request, "GET", "HEAD")
             return json_page(self._service.server_metadata())
         if parts == ["v2", "goal"] and self._goal is not None:
-            _only(request, "GET", "HEAD", "PUT")
+            _require_method(request, "GET", "HEAD", "PUT")
             return json_page(
                 self._goal.change(request.body) if request.method == "PUT" else self._goal.show()
             )
@@ -128,9 +131,9 @@ class HttpServer:
             version, rest = rest[1], rest[2:]
         check_model(name, version)
         if rest == ["infer"]:
-            _only(request, "POST")
+            _require_method(request, "POST")
             return await self._infer(request)
-        _only(request, "GET", "HEAD")
+        _require_method(request, "GET", "HEAD")
         if rest == []:
             return json_page(self._service.model_metadata())
         if rest == ["ready"]:
@@ -146,7 +149,7 @@ class HttpServer:
                 f"Inference-Header-Content-Length is '{length}'; give the JSON's length in bytes"
             )
         if request.headers.get("content-encoding", "identity") != "identity":
-            raise BadRequest("compressed bodies are not taken; send the body as it is")
+            raise BadRequest("compressed bodies are not accepted; send the body uncompressed")
         call = read_call(request.body, None if length is None else int(length), self._service)
         answered = await self._service.infer(call)
         body, json_bytes = write_answer(call, answered, self._service)
@@ -156,8 +159,8 @@ class HttpServer:
         return HttpResponse(status=200, body=body, content_type="application/octet-stream", headers=headers)
 
     def _refuse(self, status: int, why: str) -> HttpResponse:
-        """Bytes that are no request, or a connection too many."""
-        self._service.tally.responded("http", "other", str(status), 0.0)
+        """Refuse bytes that are not a request, or a connection above the limit."""
+        self._service.tally.count_response("http", "other", str(status), 0.0)
         return _response(Unavailable(why)) if status == Unavailable.status else refused(status, why)
 
     def _health(self, path: str) -> HttpResponse:
@@ -168,11 +171,11 @@ class HttpServer:
     def _authenticate(self, request: HttpRequest) -> None:
         given = request.headers.get("authorization", "")
         if self._token and not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
-            raise Unauthenticated("a token is needed; send the header Authorization: Bearer TOKEN")
+            raise Unauthenticated("a token is required; send the header Authorization: Bearer TOKEN")
 
 
 def refused(status: int, why: str) -> HttpResponse:
-    """An error as the protocol writes it."""
+    """Return an error in the protocol's JSON form."""
     return HttpResponse(status=status, body=msgspec.json.encode({"error": why}))
 
 
@@ -189,11 +192,11 @@ def _response(refusal: RefusalError) -> HttpResponse:
 
 
 def json_page(value: object) -> HttpResponse:
-    """Any value as JSON."""
+    """Return a page with any value as JSON."""
     return HttpResponse(status=200, body=msgspec.json.encode(value))
 
 
-def _only(request: HttpRequest, *methods: str) -> None:
+def _require_method(request: HttpRequest, *methods: str) -> None:
     if request.method not in methods:
         why = f"{request.path} takes {' and '.join(methods)}, not {request.method}"
         raise MethodNotAllowed(why, methods)

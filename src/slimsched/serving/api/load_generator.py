@@ -1,8 +1,8 @@
-"""An open-loop load generator: requests leave when they are due, whatever became of those before.
+"""An open-loop load generator: each request leaves when it is due, whether or not earlier ones were answered.
 
-Latency counts from the time a request was due, not from when it was sent, so that a server (or a
-generator) that stalls is charged for all who had to wait: the correction for coordinated omission. How
-late requests really left is reported beside it.
+Latency counts from the time a request was due, not from the time it was sent. A stall of the server or of the
+generator therefore counts for every request that had to wait (this corrects for coordinated omission). The
+report also says how late requests really left.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from slimsched.serving.workload.load import Load
 
 WARM_CONNECTIONS = 16
 NO_REPLY = -1
-"""Status of requests that had no answer when patience ran out."""
+"""The status of a request that had no answer when the generator gave up waiting."""
 
-Preface = Callable[[str, NDArray[Any]], bytes]
-"""Everything of a request that stands before its pixels, for a host and for images of such a shape."""
+RequestPrefix = Callable[[str, NDArray[Any]], bytes]
+"""Returns the part of a request before its pixels, for a host and an array of images of the right shape."""
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """What a model behind the Open Inference Protocol v2 calls things, and the token it asks for."""
+    """The model to ask over Open Inference Protocol v2: its tensor names, its data type and the token."""
 
     token: str = ""
     model: str = "slimresnet"
@@ -37,13 +37,13 @@ class Target(Struct, frozen=True, kw_only=True):
     datatype: str = "UINT8"
 
     def pixels(self, images: NDArray[np.uint8]) -> NDArray[Any]:
-        """Images in the type the model takes."""
+        """Return the images in the data type the model takes."""
         if self.datatype not in ("UINT8", "FP32"):
-            raise ConfigError(f"datatype '{self.datatype}' is not sent; use UINT8 or FP32")
+            raise ConfigError(f"datatype '{self.datatype}' is not supported; use UINT8 or FP32")
         return images if self.datatype == "UINT8" else images.astype(np.float32) / np.float32(255)
 
-    def preface(self, terms: Mapping[str, bool | int | float | str]) -> Preface:
-        """Requests of the protocol with binary tensors, all on the same terms."""
+    def prefix(self, terms: Mapping[str, bool | int | float | str]) -> RequestPrefix:
+        """Return a writer of request prefixes with binary tensors; every request has the same terms."""
 
         def write(host: str, example: NDArray[Any]) -> bytes:
             body, json_bytes = write_request(example, [self.output], terms, name=self.input)
@@ -58,8 +58,8 @@ class Target(Struct, frozen=True, kw_only=True):
         return write
 
 
-class Sent:
-    """One request: when it was due, left and was answered (seconds of the run), and the answer."""
+class SentRequest:
+    """One request of the run: when it was due, sent and answered (in seconds of the run), and the reply."""
 
     def __init__(self, due_s: float, images: NDArray[np.int64], generator: "LoadGenerator") -> None:
         self.due_s, self.images = due_s, images
@@ -69,46 +69,46 @@ class Sent:
 
     @property
     def status(self) -> int:
-        """The HTTP status, 0 for a broken connection, -1 for no answer."""
+        """The HTTP status; 0 if the connection broke, -1 if there was no answer."""
         return NO_REPLY if self.reply is None else self.reply.status
 
     def request(self) -> bytes:
-        """It leaves now."""
+        """Note the time and return the bytes to send."""
         self.sent_s = self._generator.now_s
         return self._generator.request_with(self.images)
 
     def replied(self, reply: Reply) -> None:
-        """Its answer is there."""
+        """Note the time and keep the reply."""
         self.done_s, self.reply = self._generator.now_s, reply
         self._generator.under_way -= 1
 
 
 class LoadGenerator:
-    """Sends one request for each due time and notes what comes back."""
+    """Sends one request at each due time and keeps the replies."""
 
     def __init__(
         self,
         url: str,
         pixels: NDArray[Any],
-        preface: Preface,
+        prefix: RequestPrefix,
         *,
         ca_file: str | None = None,
         connections: int = 512,
         patience_s: float = 30.0,
     ) -> None:
         self._pool = HttpPool(url, connections, ca_file)
-        self._pixels, self._preface, self._patience_s = pixels, preface, patience_s
+        self._pixels, self._preface, self._patience_s = pixels, prefix, patience_s
         self._warm = min(WARM_CONNECTIONS, connections)
         self.under_way = 0
         self._zero_s = monotonic()
 
     @property
     def now_s(self) -> float:
-        """Seconds since the run began."""
+        """Seconds since the start of the run."""
         return monotonic() - self._zero_s
 
     def request_with(self, numbers: NDArray[np.int64]) -> bytes:
-        """A whole request with these images."""
+        """Return a complete request with these images."""
         return b"".join([self._before, self._pixels[numbers].tobytes()])
 
     async def run(
@@ -116,13 +116,13 @@ class LoadGenerator:
         due_s: NDArray[np.float64],
         numbers: NDArray[np.int64],
         progress: Callable[[int, int], None] = lambda sent, answered: None,
-    ) -> list[Sent]:
-        """Send a request with the images `numbers[i]` at each `due_s[i]`; wait for the answers."""
+    ) -> list[SentRequest]:
+        """Send a request with the images `numbers[i]` at each `due_s[i]`, then wait for the answers."""
         await self._pool.warm_up(min(self._warm, len(due_s)))
         self._before = self._preface(self._pool.host, self._pixels[:1].repeat(numbers.shape[1], axis=0))
-        found = [Sent(float(at_s), row, self) for at_s, row in zip(due_s, numbers, strict=True)]
+        requests = [SentRequest(float(at_s), row, self) for at_s, row in zip(due_s, numbers, strict=True)]
         self._zero_s = monotonic()
-        for count, one in enumerate(found):
+        for count, one in enumerate(requests):
             if (wait_s := one.due_s - self.now_s) > 0:
                 progress(count, count - self.under_way)
                 await asyncio.sleep(wait_s)
@@ -130,21 +130,23 @@ class LoadGenerator:
             self._pool.ask(one)
         give_up_s = monotonic() + self._patience_s
         while self.under_way and monotonic() < give_up_s:
-            progress(len(found), len(found) - self.under_way)
+            progress(len(requests), len(requests) - self.under_way)
             await asyncio.sleep(0.02)
         self._pool.close()
-        progress(len(found), len(found) - self.under_way)
-        return found
+        progress(len(requests), len(requests) - self.under_way)
+        return requests
 
 
 def due_times(
     arrivals: str, rate_per_s: float, seconds: float, seed: int, images: int, per_request: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """When requests are due and which images each carries; same seed, same load."""
+    """Return when each request is due and which images it carries; the same seed gives the same load."""
     load = Load(rate_per_s=rate_per_s, seconds=seconds, arrivals=arrivals)
     load.check()
     requests = load.stream(seed, 0).take_until(seconds)
     if not requests:
-        raise ConfigError(f"{rate_per_s:g} requests a second over {seconds:g} s is no request; ask for more")
+        raise ConfigError(
+            f"{rate_per_s:g} requests per second over {seconds:g} s gives no request; raise one of them"
+        )
     numbers = np.random.default_rng(seed).integers(images, size=(len(requests), per_request))
     return np.array([request.arrival_s for request in requests]), numbers

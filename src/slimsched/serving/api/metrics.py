@@ -1,4 +1,4 @@
-"""Live metrics: a fold over the same entries as the event log, written as a Prometheus page on request."""
+"""Live metrics: counts the entries of the event log as they happen and writes them as a Prometheus page."""
 
 import platform
 from collections import Counter, defaultdict, deque
@@ -25,26 +25,26 @@ from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.guard import GuardedRouter
 
 WINDOW_S = 10.0
-"""Gauges of accuracy, rates and the distance from the bound are over this time."""
+"""The gauges of accuracy, rates and distance from the bound cover this many seconds."""
 
 BOUND_EVERY_S = 5.0
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
-MOST_REASONS = 32
-"""Reasons beyond these count as 'other', so that labels stay few whatever they say."""
+MAX_REASONS = 32
+"""Further reasons count as 'other', to keep the number of labels small."""
 
 
 class _Count(Struct, frozen=True):
-    """Totals at a time."""
+    """Totals up to a point in time."""
 
     at_s: float
     arrived: int
     in_time: int
     answered: int
-    worth: float  # expected number of correct answers
+    expected_correct: float  # expected number of correct answers
 
 
 class Metrics:
-    """An observer of a live cluster, and its page."""
+    """Observes a live cluster and writes the metrics page."""
 
     def __init__(
         self, gateway: Gateway, tally: Tally, power_source: Callable[[int], str], router: str
@@ -52,7 +52,7 @@ class Metrics:
         self._gateway, self._tally, self._power_source = gateway, tally, power_source
         self._router, self._names = router, gateway.cluster.names
         self._arrived = self._answered = self._in_time = 0
-        self._worth = 0.0
+        self._expected_correct = 0.0
         self._drops: Counter[DropReason] = Counter()
         self._routes: Counter[str] = Counter()
         self._latency_s = Histogram(SECONDS)
@@ -64,10 +64,10 @@ class Metrics:
         self._past: deque[_Count] = deque([_Count(0.0, 0, 0, 0, 0.0)])
         self._bound = FluidGauge(gateway.cluster)
         self.log: LogState | None = None
-        """The event log that is written meanwhile, if any."""
+        """The event log that the server writes, if any."""
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
-        """Take one entry in."""
+        """Count one entry of the event log."""
         if machine != GATEWAY_NAME:
             return
         if isinstance(event, RequestsArrived):
@@ -78,19 +78,19 @@ class Metrics:
             self._sampled(event, now_s)
         for command in commands:
             if isinstance(command, SendBlock):
-                self._routes[_bounded(self._routes, command.reason)] += 1
+                self._routes[_limited(self._routes, command.reason)] += 1
             elif isinstance(command, Answer):
                 self._answer(command, now_s)
             elif isinstance(command, Drop):
                 self._drops[command.reason] += len(command.requests)
 
     def page(self) -> HttpResponse:
-        """The metrics as Prometheus reads them."""
+        """Return the metrics in the Prometheus text format."""
         lines = [*self._tally.lines(), *self._images(), *self._window(), *self._servers(), *self._logged()]
         return HttpResponse(status=200, body=("\n".join(lines) + "\n").encode(), content_type=CONTENT_TYPE)
 
     def _ran(self, event: SegmentFinished) -> None:
-        """A server has run a batch."""
+        """Count a batch that a server has run."""
         server, images = self._names[event.server], event.images
         self._active_j[server] += event.energy_j
         self._batch_s.observe(event.busy_s)
@@ -99,7 +99,7 @@ class Metrics:
             self._segments[server, leg.segment, leg.width] += images
 
     def _sampled(self, event: TelemetryReceived, now_s: float) -> None:
-        """A server has said how much it draws."""
+        """Add up the energy that a server draws."""
         server = self._names[event.server]
         self._drawn_j[server] += event.snapshot.power_w * (now_s - self._sampled_s.get(server, now_s))
         self._sampled_s[server] = now_s
@@ -110,14 +110,14 @@ class Metrics:
         for request, count in alike(command.requests):
             self._latency_s.observe(now_s - request.arrival_s, count)
             self._in_time += count * (now_s <= request.deadline_s)
-            self._worth += count * accuracy.accuracy(request.widths)
+            self._expected_correct += count * accuracy.accuracy(request.widths)
         self._answered += len(command.requests)
 
     def _remember(self, now_s: float) -> None:
-        """Keep totals of the last seconds, one entry a second at most."""
+        """Keep the totals of the last seconds, at most one entry per second."""
         past = self._past
         if now_s - past[-1].at_s >= 1.0:
-            past.append(_Count(now_s, self._arrived, self._in_time, self._answered, self._worth))
+            past.append(_Count(now_s, self._arrived, self._in_time, self._answered, self._expected_correct))
             while len(past) > 2 and now_s - past[1].at_s >= WINDOW_S:
                 past.popleft()
 
@@ -136,7 +136,7 @@ class Metrics:
         build = {"version": __version__, "python": version, "router": self._router}
         return [
             *family("slim_build_info", "gauge", "Always 1; what runs is in the labels.", [(build, 1.0)]),
-            *family("slim_images_arrived_total", "counter", "Images taken in.", [({}, self._arrived)]),
+            *family("slim_images_arrived_total", "counter", "Images accepted.", [({}, self._arrived)]),
             *family("slim_images_total", "counter", "Images that ended, by outcome and reason.", ends),
             *family(
                 "slim_images_in_time_total",
@@ -148,14 +148,19 @@ class Metrics:
                 "slim_images_correct_expected_total",
                 "counter",
                 "Expected correct answers: accuracy of the widths served, summed over answered images.",
-                [({}, self._worth)],
+                [({}, self._expected_correct)],
             ),
             *histogram("slim_image_latency_seconds", "Images, arrival to answer.", [({}, self._latency_s)]),
-            *histogram("slim_batch_images", "Images a batch.", [({}, self._batch)]),
-            *histogram("slim_batch_seconds", "Time on the device a batch.", [({}, self._batch_s)]),
+            *histogram("slim_batch_images", "Images per batch.", [({}, self._batch)]),
+            *histogram("slim_batch_seconds", "Device time per batch.", [({}, self._batch_s)]),
             *family("slim_segment_images_total", "counter", "Images by server, segment and width.", served),
             *family("slim_routes_total", "counter", "Blocks sent, by the router's reason.", routes),
-            *family("slim_guard_decisions_total", "counter", "Decisions of a guarded router, by who.", guard),
+            *family(
+                "slim_guard_decisions_total",
+                "counter",
+                "Decisions of a guarded router, by who decided.",
+                guard,
+            ),
             *family("slim_images_in_system", "gauge", "Images under way.", [({}, gateway.in_system)]),
             *family(
                 "slim_gateway_queue_images", "gauge", "Images not yet routed.", [({}, gateway.seen.fifo)]
@@ -163,49 +168,49 @@ class Metrics:
         ]
 
     def _window(self) -> list[str]:
-        """Gauges over the last seconds."""
+        """Return the gauges over the last seconds."""
         first, last = self._past[0], self._past[-1]
         seconds = last.at_s - first.at_s
         arrived, answered = last.arrived - first.arrived, last.answered - first.answered
-        worth = last.worth - first.worth
+        expected_correct = last.expected_correct - first.expected_correct
         rate = arrived / seconds if seconds else 0.0
         bound = self._bound.accuracy(rate)
         over = f"over the last {WINDOW_S:g} s"
         gauges = {
-            "slim_arrival_rate_per_second": (f"Images a second {over}.", rate),
+            "slim_arrival_rate_per_second": (f"Images per second {over}.", rate),
             "slim_goodput_per_second": (
-                f"Images answered in time a second {over}.",
+                f"Images answered in time per second {over}.",
                 (last.in_time - first.in_time) / seconds if seconds else 0.0,
             ),
             "slim_predicted_accuracy": (
                 f"Mean accuracy of the widths served {over}.",
-                worth / answered if answered else nan,
+                expected_correct / answered if answered else nan,
             ),
             "slim_bound_accuracy": ("The fluid bound at the arrival rate, all servers up.", bound),
             "slim_bound_share": (
                 f"Expected correct answers over arrivals, as a share of the fluid bound, {over}.",
-                worth / arrived / bound if arrived else nan,
+                expected_correct / arrived / bound if arrived else nan,
             ),
         }
-        found = []
+        lines = []
         for name, (about, value) in gauges.items():
-            found += family(name, "gauge", about, [({}, value)])
-        return found
+            lines += family(name, "gauge", about, [({}, value)])
+        return lines
 
     def _servers(self) -> list[str]:
         seen, names = self._gateway.seen, self._gateway.cluster.names
         columns = {
-            "slim_server_up": ("1 while the server takes work.", seen.alive),
+            "slim_server_up": ("1 while the server accepts work.", seen.alive),
             "slim_server_outstanding_images": ("Images sent and not back.", seen.outstanding),
             "slim_server_backlog_seconds": ("Device time of what is outstanding.", seen.backlog_s),
             "slim_server_utilization_ratio": ("Busy share of the last period.", seen.utilization),
             "slim_server_power_watts": ("Power over the last period.", seen.power_w),
             "slim_server_memory_bytes": ("Device memory of loaded instances.", seen.vram_bytes),
         }
-        found = []
+        lines = []
         for name, (about, values) in columns.items():
             rows = [({"server": server}, float(values[i])) for i, server in enumerate(names)]
-            found += family(name, "gauge", about, rows)
+            lines += family(name, "gauge", about, rows)
         energies = {
             "slim_energy_active_joules_total": ("Energy of batches above idle.", self._active_j),
             "slim_energy_joules_total": ("Energy drawn, idle included.", self._drawn_j),
@@ -215,8 +220,8 @@ class Metrics:
                 ({"server": server, "source": self._power_source(i)}, float(joules[server]))
                 for i, server in enumerate(names)
             ]
-            found += family(name, "counter", about, rows)
-        return found
+            lines += family(name, "counter", about, rows)
+        return lines
 
     def _logged(self) -> list[str]:
         """Say how large the event log is, and whether it stopped; 0 where none is written."""
@@ -229,11 +234,11 @@ class Metrics:
 
 
 class LogState(Protocol):
-    """What there is to say of an event log."""
+    """The size of an event log, and whether it stopped."""
 
     @property
     def size_bytes(self) -> int:
-        """Bytes written so far."""
+        """The bytes written so far."""
         ...
 
     @property
@@ -243,7 +248,7 @@ class LogState(Protocol):
 
 
 class FluidGauge:
-    """The bound at the rate of now, worked out in a thread and no more often than every few seconds."""
+    """The fluid bound at the current rate, solved in a thread at most once every few seconds."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -251,7 +256,7 @@ class FluidGauge:
         self._thread: Thread | None = None
 
     def accuracy(self, rate_per_s: float) -> float:
-        """The latest value; asking starts the next one. Not a number before the first is there."""
+        """Return the latest value and start to solve the next; NaN until the first is solved."""
         idle = self._thread is None or not self._thread.is_alive()
         if idle and monotonic() - self._at_s >= BOUND_EVERY_S and rate_per_s > 0 and rate_per_s != self._rate:
             self._at_s, self._rate = monotonic(), rate_per_s
@@ -263,5 +268,5 @@ class FluidGauge:
         self._accuracy = fluid_optimum(self._cluster, rate_per_s).accuracy
 
 
-def _bounded(known: Counter[str], reason: str) -> str:
-    return reason if reason in known or len(known) < MOST_REASONS else "other"
+def _limited(known: Counter[str], reason: str) -> str:
+    return reason if reason in known or len(known) < MAX_REASONS else "other"

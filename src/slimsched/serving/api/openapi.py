@@ -1,4 +1,4 @@
-"""The HTTP side as an OpenAPI 3.1 document, for tools that read one."""
+"""The HTTP API as an OpenAPI 3.1 document."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from slimsched.serving.api.service import Limits
 
 _WHY = {
     "400": "The request is wrong; the message says where.",
-    "401": "A token is needed.",
+    "401": "A token is required.",
     "404": "No such path, model or version.",
-    "405": "The path is there, but not for this method.",
+    "405": "The path exists, but not for this method.",
     "413": "The body is too large.",
-    "422": "The network could not run on this input.",
+    "422": "The model could not run on this input.",
     "429": "Too many images are under way; see Retry-After.",
     "503": "Starting, draining, or no server is up; see Retry-After.",
     "504": "The deadline passed or cannot be met.",
@@ -21,17 +21,17 @@ _WHY = {
 
 
 def document(limits: Limits, side: int) -> dict[str, Any]:
-    """The whole document."""
+    """Return the OpenAPI document."""
     model = f"/v2/models/{MODEL}"
     paths: dict[str, Any] = {
-        "/v2": {"get": _get("Who serves")},
-        "/v2/health/live": {"get": _get("Whether the process lives", "405")},
-        "/v2/health/ready": {"get": _get("Whether requests are taken", "405", "503")},
-        "/v2/goal": {"get": _get("The goal now"), "put": _put_goal()},
-        "/metrics": {"get": _get("Prometheus text", kind="text/plain")},
+        "/v2": {"get": _get("Name and version of the server")},
+        "/v2/health/live": {"get": _get("Whether the process is alive", "405")},
+        "/v2/health/ready": {"get": _get("Whether requests are accepted", "405", "503")},
+        "/v2/goal": {"get": _get("The current goal"), "put": _put_goal()},
+        "/metrics": {"get": _get("Metrics in the Prometheus text format", kind="text/plain")},
     }
     for path in (model, f"{model}/versions/{VERSION}"):
-        paths[path] = {"get": _get("What the model takes and gives")}
+        paths[path] = {"get": _get("The model's inputs and outputs")}
         paths[f"{path}/ready"] = {"get": _get("Whether the model is ready", "401", "503")}
         paths[f"{path}/infer"] = {"post": _infer(limits, side)}
     schemas = {"Error": _object({"error": {"type": "string"}}, "error"), "Tensor": _tensor()}
@@ -112,7 +112,11 @@ def _infer(limits: Limits, side: int) -> dict[str, Any]:
 def _terms() -> dict[str, Any]:
     return {
         "deadline_ms": {"type": "number", "exclusiveMinimum": 0},
-        "timeout": {"type": "number", "exclusiveMinimum": 0, "description": "microseconds, as Triton has it"},
+        "timeout": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "description": "deadline in microseconds, Triton's name for it",
+        },
         "priority": {"type": "integer", "minimum": -1000, "maximum": 1000},
         "min_accuracy": {"type": "number", "minimum": 0, "maximum": 100},
         "max_energy_mj": {"type": "number", "minimum": 0},

@@ -1,4 +1,4 @@
-"""Refusals: what went wrong, what to do about it, and its code in either protocol."""
+"""Refusals: errors that tell the client what went wrong and what to do, with HTTP status and gRPC code."""
 
 from typing import ClassVar
 
@@ -6,7 +6,7 @@ from slimsched.kernel.errors import SlimError
 
 
 class RefusalError(SlimError):
-    """A request that is not carried out; HTTP status and gRPC code sit on the class."""
+    """A request that the server does not carry out. Each class has its HTTP status and gRPC code."""
 
     status: ClassVar[int] = 500
     grpc_code: ClassVar[str] = "INTERNAL"
@@ -35,7 +35,7 @@ class NotFound(RefusalError):  # noqa: N818
 
 
 class MethodNotAllowed(RefusalError):  # noqa: N818
-    """The path is there, but not for this method."""
+    """The path exists, but not for this method."""
 
     status = 405
     grpc_code = "UNIMPLEMENTED"
@@ -45,15 +45,8 @@ class MethodNotAllowed(RefusalError):  # noqa: N818
         self.allowed = allowed
 
 
-class TooLarge(RefusalError):  # noqa: N818
-    """More bytes or images than one request may have."""
-
-    status = 413
-    grpc_code = "INVALID_ARGUMENT"
-
-
 class TooMany(RefusalError):  # noqa: N818
-    """The queue is full; try again a little later."""
+    """Too many images are under way; try again a little later."""
 
     status = 429
     grpc_code = "RESOURCE_EXHAUSTED"
@@ -64,7 +57,7 @@ class TooMany(RefusalError):  # noqa: N818
 
 
 class Unavailable(RefusalError):  # noqa: N818
-    """Not ready, or going down; try again, perhaps elsewhere."""
+    """The server is not ready, or is shutting down; try again, perhaps at another server."""
 
     status = 503
     grpc_code = "UNAVAILABLE"
@@ -75,14 +68,14 @@ class Unavailable(RefusalError):  # noqa: N818
 
 
 class TooLate(RefusalError):  # noqa: N818
-    """The deadline passed, or could not be met any more."""
+    """The deadline passed or can no longer be met."""
 
     status = 504
     grpc_code = "DEADLINE_EXCEEDED"
 
 
 class ExecutionFailed(RefusalError):  # noqa: N818
-    """The network could not run on this input."""
+    """The model could not run on this input."""
 
     status = 422
     grpc_code = "FAILED_PRECONDITION"

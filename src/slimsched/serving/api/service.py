@@ -1,4 +1,4 @@
-"""The inference service: what both protocols call. Admission, limits, the cluster, and the receipt."""
+"""The inference service behind both protocols: admits calls within the limits, runs them, writes receipts."""
 
 from enum import StrEnum
 from typing import assert_never
@@ -26,31 +26,31 @@ from slimsched.serving.execution.live.parcel import Classified
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one request, and all together, may ask for."""
+    """How much one request, and all requests together, may ask for."""
 
     images_per_request: int = 64
     body_bytes: int = 4 * 2**20
     images_in_system: int = 4096
-    connections: int = 1024  # of HTTP, and as many calls at once of gRPC
+    connections: int = 1024  # HTTP connections, and also gRPC calls at the same time
 
 
 class Phase(StrEnum):
-    """Where the service is in its life."""
+    """The state of the service: it starts, is ready, then drains."""
 
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"
 
 
-class Answered(Struct, frozen=True, kw_only=True):
-    """Logits (n, classes) and what the answer says of itself."""
+class InferenceResult(Struct, frozen=True, kw_only=True):
+    """Logits (n, classes), and the receipt as the response's parameters."""
 
     logits: NDArray[np.float32]
     parameters: dict[str, Parameter]
 
 
 class InferenceService:
-    """Takes calls in while ready, gives each its answer or a refusal, and drains before it ends."""
+    """Accepts calls while it is ready, answers or refuses each, and drains before it stops."""
 
     def __init__(self, cluster: LiveCluster, card: ModelCard, limits: Limits) -> None:
         self.card, self.limits = card, limits
@@ -60,43 +60,43 @@ class InferenceService:
         self._best = float(cluster.accuracy.by_tuple.max())
 
     async def start(self) -> None:
-        """Bring the servers up, warmed; ready afterwards."""
+        """Start the servers and wait until they are warm; the service is ready afterwards."""
         await self._cluster.start()
         self.phase = Phase.READY
 
     async def drain(self) -> None:
-        """Refuse new calls, answer those taken in, stop the servers."""
+        """Refuse new calls, answer the accepted ones and stop the servers."""
         self.phase = Phase.DRAINING
         await self._cluster.stop()
 
     @property
     def is_ready(self) -> bool:
-        """Whether a call would be taken in now."""
+        """Whether the service accepts a call now."""
         return self.phase is Phase.READY and self._cluster.any_alive
 
-    async def infer(self, call: Call) -> Answered:
-        """Classify the images of a call; a refusal says why not."""
+    async def infer(self, call: Call) -> InferenceResult:
+        """Classify the images of a call, or raise a refusal that says why not."""
         self._admit(call)
         parcel = self._cluster.submit(call.images.data.cast("B"), call.terms, count=len(call.images))
         try:
-            found = await parcel
+            classified = await parcel
         except DroppedError as dropped:
             raise _refusal(dropped) from None
         finally:
             self._cluster.cancel(parcel)
-        return Answered(logits=found.logits, parameters=self._receipt(found))
+        return InferenceResult(logits=classified.logits, parameters=self._receipt(classified))
 
     def labels(self, classes: NDArray[np.int64]) -> list[str]:
-        """Names of classes."""
+        """Return the names of classes."""
         return [self.card.classes[int(number)] for number in classes]
 
     def server_metadata(self) -> dict[str, object]:
-        """Who serves."""
+        """Return the name, version and extensions of this server."""
         extensions = ["binary_tensor_data", "parameters"]
         return {"name": "slim-scheduler", "version": __version__, "extensions": extensions}
 
     def model_metadata(self) -> dict[str, object]:
-        """What the model takes and gives."""
+        """Return the model's inputs and outputs."""
         side, classes = self.card.shape.image_size, self.card.shape.classes
         return {
             "name": MODEL,
@@ -127,16 +127,16 @@ class InferenceService:
                 f"{under_way} images are under way, {most} are the limit; try again", retry_after_s=1.0
             )
 
-    def _receipt(self, found: Classified) -> dict[str, Parameter]:
-        """What each image was given, several separated by semicolons, and the means over the call."""
-        receipts, images = found.receipts, len(found.logits)
+    def _receipt(self, classified: Classified) -> dict[str, Parameter]:
+        """Return the receipt: widths and servers per image, separated by semicolons; means for the rest."""
+        receipts, images = classified.receipts, len(classified.logits)
         count = len(receipts)
-        each = images // count  # images a receipt holds for
+        each = images // count  # images per receipt
         accuracy = sum(self._cluster.accuracy.accuracy(one.widths) for one in receipts) / count
         queue_s = sum(one.queue_s for one in receipts) / count
         compute_s = sum(one.compute_s for one in receipts) / count
         latency_s = sum(one.latency_s for one in receipts) / count
-        self.tally.answered(receipts, each)
+        self.tally.count_images(receipts, each)
         return {
             "widths": ";".join([format_widths(one.widths) for one in receipts] * each),
             "servers": ";".join([",".join(one.servers) for one in receipts] * each),
@@ -151,7 +151,7 @@ class InferenceService:
 
 
 def _refusal(dropped: DroppedError) -> RefusalError:
-    """Say in the protocols' codes why a request was given up."""
+    """Turn the reason of a drop into a refusal with the right code."""
     match dropped.reason:
         case DropReason.DEADLINE_PASSED | DropReason.DEADLINE_OUT_OF_REACH:
             return TooLate(f"{dropped}; ask for more time or less accuracy")

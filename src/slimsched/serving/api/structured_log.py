@@ -1,4 +1,4 @@
-"""Logs for machines: one JSON object a line; and an observer that tells of servers that come and go."""
+"""Structured logs: one JSON object per line, and an observer that logs when servers come up or go down."""
 
 import logging
 import sys
@@ -15,10 +15,10 @@ _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "t
 
 
 class JsonLines(logging.Formatter):
-    """Time, level, logger and message, and whatever was given as `extra`."""
+    """Writes time, level, logger, message, and the fields given as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record."""
+        """Return one record as a line of JSON."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -32,7 +32,7 @@ class JsonLines(logging.Formatter):
 
 
 def set_up(form: str, level: str) -> None:
-    """Log to standard error, as text or as JSON lines."""
+    """Send logs to standard error, as text or as JSON lines."""
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter("%(asctime)s %(name)s %(message)s")
     handler.setFormatter(JsonLines() if form == "json" else plain)
@@ -40,20 +40,20 @@ def set_up(form: str, level: str) -> None:
 
 
 class ServerLog:
-    """An observer: one line when a server comes up, one when it goes."""
+    """Logs one line when a server comes up and one when it goes down."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names, self._log = names, logging.getLogger("slim.cluster")
         self._up: set[int] = set()
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
-        """Take one entry in."""
+        """Look at one entry of the event log."""
         if isinstance(event, ServerUp):
             self._up.add(event.server)
             self._tell(logging.INFO, event.server, "up")
         elif isinstance(event, ServerDown) and event.server in self._up:
             self._up.discard(event.server)
-            self._tell(logging.WARNING, event.server, "down; its work begins again elsewhere")
+            self._tell(logging.WARNING, event.server, "down; its work starts again elsewhere")
 
     def _tell(self, level: int, server: int, what: str) -> None:
         name = self._names[server]

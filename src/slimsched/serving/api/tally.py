@@ -1,4 +1,4 @@
-"""What the front door sees: responses by code, how long they took, and where the time of images went."""
+"""Counts of the front door: responses by code, their duration, and where images spent their time."""
 
 import logging
 from collections import Counter
@@ -10,11 +10,11 @@ from slimsched.serving.execution.live.parcel import Receipt
 log = logging.getLogger("slim.access")
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Buckets of every time in seconds."""
+"""The buckets of all histograms of seconds."""
 
 
 class Tally:
-    """Counts in plain numbers; text is made when the page is asked for."""
+    """Keeps plain counts; the text of the metrics page is written only on request."""
 
     def __init__(self) -> None:
         self.access_log = False
@@ -22,8 +22,8 @@ class Tally:
         self._took_s = {"http": Histogram(SECONDS), "grpc": Histogram(SECONDS)}
         self._queue_s, self._compute_s, self._network_s = (Histogram(SECONDS) for _ in range(3))
 
-    def responded(self, protocol: str, kind: str, code: str, seconds: float) -> None:
-        """A request has had its response; `kind` is infer or other."""
+    def count_response(self, protocol: str, kind: str, code: str, seconds: float) -> None:
+        """Count a response; `kind` is "infer" or "other"."""
         self._responses[protocol, kind, code] += 1
         if self.access_log:
             took_ms = round(1e3 * seconds, 3)
@@ -32,15 +32,15 @@ class Tally:
         if kind == "infer":
             self._took_s[protocol].observe(seconds)
 
-    def answered(self, receipts: Sequence[Receipt], each: int) -> None:
-        """Images were answered, so many with each receipt."""
+    def count_images(self, receipts: Sequence[Receipt], each: int) -> None:
+        """Count answered images; each receipt stands for `each` of them."""
         for one in receipts:
             self._queue_s.observe(one.queue_s, each)
             self._compute_s.observe(one.compute_s, each)
             self._network_s.observe(max(0.0, one.latency_s - one.queue_s - one.compute_s), each)
 
     def lines(self) -> list[str]:
-        """Exposition text."""
+        """Return the counts in the Prometheus text format."""
         responses = [
             ({"protocol": protocol, "kind": kind, "code": code}, float(count))
             for (protocol, kind, code), count in sorted(self._responses.items())
@@ -49,7 +49,9 @@ class Tally:
         image = "of an answered image, over its four segments."
         return [
             *family("slim_responses_total", "counter", "Responses by protocol, kind and code.", responses),
-            *histogram("slim_infer_seconds", "Inference requests, from whole request to response.", took),
+            *histogram(
+                "slim_infer_seconds", "Inference requests, from the complete request to the response.", took
+            ),
             *histogram("slim_image_queue_seconds", f"Waiting at servers {image}", [({}, self._queue_s)]),
             *histogram("slim_image_compute_seconds", f"Computing {image}", [({}, self._compute_s)]),
             *histogram("slim_image_network_seconds", f"All other time {image}", [({}, self._network_s)]),

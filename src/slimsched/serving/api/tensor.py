@@ -1,4 +1,4 @@
-"""Tensors of the Open Inference Protocol: names of types, and bytes to arrays and back."""
+"""Tensors of the Open Inference Protocol: converts JSON and bytes to arrays, and strings to bytes."""
 
 from math import prod
 from typing import Any
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from slimsched.serving.api.refusal import BadRequest
 
 PIXELS: dict[str, np.dtype[Any]] = {"UINT8": np.dtype("u1"), "FP32": np.dtype("<f4")}
-"""The types images may come in: raw bytes, or floats in [0, 1]."""
+"""The types an image may have: bytes, or floats in [0, 1]."""
 
 _flat_integers = msgspec.json.Decoder(list[int])
 _flat_floats = msgspec.json.Decoder(list[float])
 
 
 def pixels_from_json(data: bytes, datatype: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Images from JSON numbers, flat or nested as the shape says."""
+    """Read images from JSON numbers, either flat or nested as the shape says."""
     try:
         decoder = _flat_integers if datatype == "UINT8" else _flat_floats
         values = np.array(decoder.decode(data))
@@ -25,7 +25,7 @@ def pixels_from_json(data: bytes, datatype: str, shape: tuple[int, ...]) -> NDAr
         try:
             values = np.array(msgspec.json.decode(data))
         except (msgspec.DecodeError, ValueError, OverflowError) as error:
-            raise BadRequest(f"input 'images': data is no array of numbers ({error})") from None
+            raise BadRequest(f"input 'images': data is not an array of numbers ({error})") from None
     except OverflowError as error:
         raise BadRequest(f"input 'images': a number is out of range ({error})") from None
     if values.dtype.kind not in "iuf":
@@ -36,19 +36,19 @@ def pixels_from_json(data: bytes, datatype: str, shape: tuple[int, ...]) -> NDAr
 
 
 def pixels_from_bytes(data: memoryview | bytes, datatype: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Images from little-endian raw bytes."""
+    """Read images from little-endian raw bytes."""
     kind = PIXELS[datatype]
-    wanted = prod(shape) * kind.itemsize
-    if len(data) != wanted:
+    takes = prod(shape) * kind.itemsize
+    if len(data) != takes:
         raise BadRequest(
-            f"input 'images': {len(data)} bytes given, but {datatype} of shape {list(shape)} takes {wanted}"
+            f"input 'images': {len(data)} bytes given, but {datatype} of shape {list(shape)} takes {takes}"
         )
     values: NDArray[Any] = np.frombuffer(data, kind)
     return _pixels(values, datatype, shape)
 
 
 def _pixels(values: NDArray[Any], datatype: str, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Check the range; floats are rounded to the 8 bits that images have inside."""
+    """Check the range of the pixels; floats are rounded to the 8 bits that images have internally."""
     if values.size != (takes := prod(shape)):
         raise BadRequest(
             f"input 'images': {values.size} numbers given, but shape {list(shape)} takes {takes}"
@@ -66,6 +66,6 @@ def _pixels(values: NDArray[Any], datatype: str, shape: tuple[int, ...]) -> NDAr
 
 
 def bytes_tensor(words: list[str]) -> bytes:
-    """BYTES elements: each with its length in four bytes before it."""
+    """Encode strings as a BYTES tensor: each has its length in four bytes before it."""
     raw = [word.encode() for word in words]
     return b"".join([len(word).to_bytes(4, "little") + word for word in raw])

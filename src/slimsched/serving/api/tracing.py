@@ -1,4 +1,4 @@
-"""OpenTelemetry traces: one span an image, below it one span a segment; a fold over the event log."""
+"""OpenTelemetry traces from the event log: one span per image, and below it one span per segment."""
 
 from collections.abc import Sequence
 from time import time_ns
@@ -16,7 +16,7 @@ from slimsched.serving.routing.events import RequestsArrived, SegmentFinished
 
 
 class _Image(Struct):
-    """An image under way: its span, the context its segments hang below, and the block it is in."""
+    """An image under way: its span, the parent context of its segments, and when and why it was last sent."""
 
     span: Any
     context: Any
@@ -25,7 +25,7 @@ class _Image(Struct):
 
 
 class SegmentSpans:
-    """An observer that turns the gateway's entries into spans; sampling is the tracer's affair."""
+    """Turns the gateway's log entries into spans; the tracer decides which images to sample."""
 
     def __init__(self, tracer: Any, names: Sequence[str]) -> None:
         self._tracer, self._names = tracer, names
@@ -33,7 +33,7 @@ class SegmentSpans:
         self._zero_ns: int | None = None
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
-        """Take one entry in."""
+        """Look at one entry of the event log."""
         if machine != GATEWAY_NAME:
             return
         now_ns = self._epoch_ns(now_s)
@@ -64,8 +64,10 @@ class SegmentSpans:
             self._open[request.id] = _Image(span, set_span_in_context(span))
 
     def _segments(self, request: Request, event: SegmentFinished, now_ns: int) -> None:
-        """From leaving the gateway to being back: moving, waiting and running; of several segments that ran
-        in a row the first has the moving and waiting."""
+        """Write a span per segment, from leaving the gateway to coming back: transfer, waiting and running.
+
+        If several segments ran in a row, the span of the first one includes the transfer and the waiting.
+        """
         image = self._open.get(request.id)
         if image is None or not image.sent_ns:
             return
@@ -97,22 +99,22 @@ class SegmentSpans:
 
 
 class Traces:
-    """Spans and where they go."""
+    """The spans, and the provider that exports them."""
 
     def __init__(self, provider: Any, names: Sequence[str]) -> None:
         self._provider = provider
         self.spans = SegmentSpans(provider.get_tracer("slimsched", __version__), names)
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
         self._provider.shutdown()
 
 
 def otlp_traces(names: Sequence[str]) -> Traces:
-    """Traces sent by OTLP over HTTP.
+    """Return traces that are sent by OTLP over HTTP.
 
-    Where to and how many is said by the usual variables, OTEL_EXPORTER_OTLP_ENDPOINT and
-    OTEL_TRACES_SAMPLER among them.
+    The usual environment variables say where to send them and how many to sample, for example
+    OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_TRACES_SAMPLER.
     """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

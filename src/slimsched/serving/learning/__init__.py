@@ -1,1 +1,1 @@
-"""Learned routers: the paper's PPO, how the goal router is trained, and an environment to try both in."""
+"""Learned routers: the paper's PPO, the training of the goal router, and a Gymnasium environment."""

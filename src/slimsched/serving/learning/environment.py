@@ -1,9 +1,9 @@
 """`slimsched/Routing-v0`: routing on the simulated cluster as a Gymnasium environment.
 
 One step is one routing decision for the head of the queue: server × width × group. The observation is the
-paper's state (1), or with `features="head"` that and what the router may know of the head. The reward of a
-step is the sum of the rewards (7) of all blocks that came back since the step before. Clusters and loads can
-be drawn anew for each episode (`scenarios`).
+paper's state (1); `features="head"` adds what the router may know about the head. The reward of a step is the
+sum of the rewards (7) of all blocks that came back since the previous step. `scenarios` draws a new cluster
+and load for each episode.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from slimsched.models.width import SEGMENTS, WIDTHS
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.learning.asked_router import AskedRouter
+from slimsched.serving.learning.external_router import ExternalRouter
 from slimsched.serving.learning.rollout import RewardWeights, Rollout
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route
@@ -28,7 +28,7 @@ State = NDArray[np.float32]
 
 
 class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
-    """The gateway and the servers are the ones that also run live; only who decides is new."""
+    """The environment; its gateway and schedulers also run live, only the decisions come from outside."""
 
     metadata = {"render_modes": []}  # noqa: RUF012
 
@@ -45,7 +45,7 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
         self._weights = weights or RewardWeights(centre=cluster.accuracy.expected(()))
         self._features = features
         self._groups = group_sizes(cluster.batch_limit)
-        self._router = AskedRouter()
+        self._router = ExternalRouter()
         self._rollout: Rollout | None = None
         self._seen: Observation | None = None
         size = 2 + 3 * len(cluster) + (8 if features == "head" else 0)
@@ -55,18 +55,18 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[State, dict[str, Any]]:
-        """Begin an episode: the same seed gives the same arrivals."""
+        """Start an episode; the same seed gives the same arrivals."""
         super().reset(seed=seed)
         self._router.abandon()
         scenario = self._scenario if self._draw is None else self._draw(self.np_random)
-        self._router = AskedRouter()
+        self._router = ExternalRouter()
         rollout = Rollout(scenario, self._router, seed=int(self.np_random.integers(2**31)))
         self._rollout = rollout
         self._seen = self._router.start(lambda: rollout.simulated.run(rollout.ends_s))
         return self._state(), {"action_mask": self.action_mask()}
 
     def step(self, action: NDArray[np.int64]) -> tuple[State, float, bool, bool, dict[str, Any]]:
-        """Send the head where the action says; a dead server's share goes to the first that lives."""
+        """Send the head where the action says; if that server is down, send it to the first that is up."""
         assert self._rollout is not None, "call reset() first"
         assert self._seen is not None, "the episode is over: call reset()"
         server = int(action[0])
@@ -81,13 +81,13 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
         return self._state(), float(reward), False, over, {"action_mask": self.action_mask()}
 
     def action_mask(self) -> NDArray[np.int8]:
-        """1 for every choice that can be taken, the three heads one after another (MultiDiscrete's order)."""
+        """Return 1 for every valid choice: servers, then widths, then groups (the order of MultiDiscrete)."""
         choices = len(WIDTHS) + len(self._groups)
         alive = np.ones(len(self._scenario.cluster)) if self._seen is None else self._seen.alive
         return np.concatenate([alive, np.ones(choices)]).astype(np.int8)
 
     def close(self) -> None:
-        """End the simulation that is under way."""
+        """End the simulation."""
         self._router.abandon()
 
     def _state(self) -> State:
@@ -97,12 +97,12 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
             seen = self._rollout.gateway.seen
         state = state_of(seen)
         if self._features == "head":
-            state = np.concatenate([state, head_of(seen)])
+            state = np.concatenate([state, head_features(seen)])
         return state.astype(np.float32)
 
 
-def head_of(seen: Observation) -> NDArray[np.float64]:
-    """What is known of the head: segment, widths so far, how many, age, slack, rate."""
+def head_features(seen: Observation) -> NDArray[np.float64]:
+    """Return the features of the head: segment, widths so far, count, age, slack, arrival rate."""
     widths = np.zeros(SEGMENTS - 1)
     widths[: len(seen.widths)] = seen.widths[: SEGMENTS - 1]
     slack_s = min(10.0, seen.deadline_s - seen.now_s)

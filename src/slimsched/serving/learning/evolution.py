@@ -1,4 +1,4 @@
-"""Evolution of a few numbers (CMA-ES): every generation all candidates meet the same freshly drawn tasks."""
+"""Evolution of a few numbers (CMA-ES): all candidates of a generation meet the same newly drawn tasks."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -15,7 +15,7 @@ Task = TypeVar("Task")
 
 
 class Generation(Struct, frozen=True, kw_only=True):
-    """One point of the curve: the best and the mean worth, and the middle of the search distribution."""
+    """One point of the curve: the best and the mean score, and the centre of the search distribution."""
 
     number: int
     best: float
@@ -25,11 +25,11 @@ class Generation(Struct, frozen=True, kw_only=True):
 
 def evolve(
     start: Values,
-    spread: Sequence[float],
+    step_sizes: Sequence[float],
     *,
     draw: Callable[[np.random.Generator], Sequence[int]],
     task: Callable[[Values, int], Task],
-    worth: Callable[[Task], float],
+    score: Callable[[Task], float],
     generations: int,
     population: int,
     seed: int,
@@ -37,12 +37,12 @@ def evolve(
     report: Callable[[Generation], None],
     pool: Executor | None = None,
 ) -> Values:
-    """Maximise the mean worth over drawn tasks; returns the distribution's centre, not a lucky candidate.
+    """Maximise the mean score over drawn tasks; return the centre of the search, not a lucky candidate.
 
-    `draw` names the tasks of a generation, `task` pairs a candidate with one, `worth` (picklable) runs it,
-    in so many worker processes or in a pool.
+    `draw` draws the tasks of a generation, `task` pairs a candidate with one, and `score` (picklable) runs
+    the pair in one of `workers` processes, or in `pool`.
     """
-    settings = {"popsize": population, "seed": seed + 1, "verbose": -9, "CMA_stds": list(spread)}
+    settings = {"popsize": population, "seed": seed + 1, "verbose": -9, "CMA_stds": list(step_sizes)}
     search = cma.CMAEvolutionStrategy(start, 1.0, settings)
     rng = np.random.default_rng([seed, 7919])
     with pool or ProcessPoolExecutor(workers, mp_context=get_context("fork")) as running:
@@ -50,10 +50,10 @@ def evolve(
             drawn = list(draw(rng))
             asked: list[Values] = search.ask()
             tasks = [task(vector, one) for vector in asked for one in drawn]
-            found = np.array(list(running.map(worth, tasks))).reshape(len(asked), len(drawn)).mean(axis=1)
-            search.tell(asked, (-found).tolist())
+            scores = np.array(list(running.map(score, tasks))).reshape(len(asked), len(drawn)).mean(axis=1)
+            search.tell(asked, (-scores).tolist())
             centre = np.array(search.result.xfavorite)
             report(
-                Generation(number=number, best=float(found.max()), mean=float(found.mean()), centre=centre)
+                Generation(number=number, best=float(scores.max()), mean=float(scores.mean()), centre=centre)
             )
     return centre

@@ -1,4 +1,4 @@
-"""The experiments behind docs/results.md: what is run, on which scenarios, with which routers."""
+"""The experiments behind docs/results.md: their scenarios and routers."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -13,33 +13,33 @@ from slimsched.serving.execution.simulated.comparison import Compared, compare
 from slimsched.serving.routing.fluid import capacity_per_s
 
 FRONT = tuple(f"drift-plus-penalty:v={v}" for v in (0.1, 0.2, 0.35, 0.5, 1))
-"""The strongest classical router at five settings: its whole front of accuracy against p99."""
+"""The strongest classical router at five settings, which span its trade-off of accuracy against p99."""
 
 WIDER = ("drift-plus-penalty:v=2", "drift-plus-penalty:v=5")
-"""More of the front, for loads that leave queues short."""
+"""Two more settings, for low loads."""
 
 RIVALS = ("sed", "drift-plus-penalty:v=0.2", "drift-plus-penalty:v=0.5")
 AT_LIMITS = ("goal", "goal[p99<=60ms]", "goal[p99<=100ms]")
 LOADS = {0.05: 8, 0.1: 7, 0.2: 6, 0.35: 5, 0.5: 4, 0.7: 3.5, 0.9: 3.2, 1.0: 3.2, 1.2: 3.2}
-"""Shares of what the cluster can carry at its narrowest width, and for how many seconds each is run."""
+"""Loads as shares of the cluster's capacity at its narrowest width, and the length of each run in seconds."""
 
 WARMUP_S = 2.0
-"""Left out of all figures: instances are loaded and prices settle."""
+"""The warm-up that all figures leave out, in which instances load and prices settle."""
 
 TRACES = ("azure_llm_2023_conv.csv.gz", "twitter_2021-08_req_per_s.tbz2")
 ABLATIONS = {
-    "goal": "all of it",
+    "goal": "everything on",
     "goal:planner=0": "no planner: queues alone set the price",
     "goal:integral_per_s=0": "planner without its correction by the backlog",
     "goal:crowd_per_s=0": "no price for a crowded server",
-    "goal:wait=0.0001": "own waiting and running not counted",
+    "goal:wait=0.0001": "the request's own waiting and running not counted",
     "goal:move=0.0001": "moves not counted",
     "goal:cold=0": "cold widths asked for like warm ones",
 }
 
 
 class Case(Struct, frozen=True, kw_only=True):
-    """One row group: a scenario and the routers tried on it."""
+    """One group of rows: a scenario and the routers to run on it."""
 
     label: str
     scenario: Scenario
@@ -47,7 +47,7 @@ class Case(Struct, frozen=True, kw_only=True):
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """How many seeds on how many processes."""
+    """How to run a case: the seeds and the number of processes."""
 
     seed: int
     seeds: int
@@ -56,7 +56,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 def run_case(case: Case, how: Run) -> list[Compared]:
-    """All routers of a case."""
+    """Run all routers of a case."""
     return compare(
         case.scenario,
         case.routers,
@@ -67,9 +67,9 @@ def run_case(case: Case, how: Run) -> list[Compared]:
     )
 
 
-def front_accuracy(found: Iterable[Compared], p99_s: float) -> float | None:
-    """What drift-plus-penalty gives at a p99, between its settings; None where all are slower, or quicker."""
-    rows = [one.summary for one in found if one.summary.router in (*FRONT, *WIDER)]
+def front_accuracy(compared: Iterable[Compared], p99_s: float) -> float | None:
+    """Interpolate the accuracy of drift-plus-penalty at a p99; None outside the range of its settings."""
+    rows = [one.summary for one in compared if one.summary.router in (*FRONT, *WIDER)]
     best: list[tuple[float, float]] = []  # (p99, accuracy), dominated settings left out
     for row in sorted(rows, key=lambda row: row.latency_p99_s):
         if not best or row.accuracy > best[-1][1]:
@@ -80,7 +80,7 @@ def front_accuracy(found: Iterable[Compared], p99_s: float) -> float | None:
 
 
 def loads(paper: Scenario, seconds: float | None) -> list[Case]:
-    """From an easy load to more than the cluster can carry."""
+    """Return cases from an easy load to more than the cluster can carry."""
     capacity = capacity_per_s(paper.cluster, (0.25,) * 4)
     return [
         Case(
@@ -93,12 +93,12 @@ def loads(paper: Scenario, seconds: float | None) -> list[Case]:
 
 
 def _timed(scenario: Scenario, seconds: float) -> Scenario:
-    """A run of this length, its warm-up left out."""
+    """Return a scenario of this length, with a warm-up that figures leave out."""
     return scenario.with_load(seconds=seconds, warmup_s=min(WARMUP_S, 0.5 * seconds))
 
 
 def robustness(paper: Scenario, seconds: float | None, data: Path | None) -> list[Case]:
-    """Other arrivals, faults and old telemetry, at the load of Table III."""
+    """Return cases with other arrivals, faults and old telemetry, at the load of Table III."""
     paper = _timed(paper, seconds or 8.0)
     length_s = paper.load.seconds
     at_s, back_s = 0.3 * length_s, 0.7 * length_s
@@ -119,7 +119,7 @@ def robustness(paper: Scenario, seconds: float | None, data: Path | None) -> lis
 
 
 def scale(scenarios: Sequence[Scenario], seconds: float | None) -> list[Case]:
-    """Q2: more servers of mixed speed; what was trained elsewhere is used as it is."""
+    """Q2: how do routers that were trained elsewhere do on more servers of mixed speed?"""
     lengths = {"paper": 8.0, "edge-12": 14.0, "fleet-64": 1.0}
     cases = []
     for one in scenarios:
@@ -132,13 +132,13 @@ def scale(scenarios: Sequence[Scenario], seconds: float | None) -> list[Case]:
 
 
 def variance(paper: Scenario, seconds: float | None) -> list[Case]:
-    """Q1: is the gain kept without the spread?"""
+    """Q1: does the gain remain when the spread of latency is small?"""
     routers = ("random", "ppo-efficient", "ppo-balanced", "goal")
     return [Case(label="Q1", scenario=paper.with_load(seconds=seconds or 20.0), routers=routers)]
 
 
 def goals(paper: Scenario, seconds: float | None) -> list[Case]:
-    """Are stated goals met?"""
+    """Return a case that shows whether stated goals are met."""
     stated = (
         "goal[p99<=60ms]",
         "goal[p99<=80ms]",
@@ -152,7 +152,7 @@ def goals(paper: Scenario, seconds: float | None) -> list[Case]:
 
 
 def ablation(paper: Scenario, seconds: float | None) -> list[Case]:
-    """What each part earns, at four loads."""
+    """Return cases that show what each part of the goal router adds, at four loads."""
     routers = tuple(ABLATIONS)
     return [
         Case(

@@ -1,12 +1,12 @@
-"""Training of the goal router: its few gains, by evolution over drawn clusters and loads.
+"""Training of the goal router: evolution of its few gains over randomly drawn clusters and loads.
 
-Every generation draws new scenarios, gives the same ones to all candidates and ranks them (CMA-ES). A
-candidate is worth
+Every generation draws new scenarios, runs all candidates on the same ones and ranks them (CMA-ES). The score
+of a candidate is
 
     correct answers per arrived request / the fluid bound's − a · mean latency − b · p99
 
-which is a horizon of a whole run: what a choice does to queues later is in it, and so is how soon prices
-settle. The scenarios that results are shown on (paper, edge-12, fleet-64, all traces) are never drawn.
+over a whole run, so it includes what a decision does to queues later, and how soon prices settle. The
+scenarios of the published results (paper, edge-12, fleet-64, all traces) are never drawn.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from slimsched.serving.routing.routers.goal import GoalParameters, GoalRouter
 
 Values = NDArray[np.float64]
 
-SPREAD = {  # parameter: how far (in logarithm) a first step goes; the target is part of the goal, not learned
+STEP_SIZES = {  # parameter: size of the first step in logarithm; the target belongs to the goal
     "crowd_per_s": 0.5,
     "wait": 0.5,
     "move": 0.5,
@@ -37,7 +37,7 @@ SPREAD = {  # parameter: how far (in logarithm) a first step goes; the target is
 
 
 class GoalTraining(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long and on what to train."""
+    """How long to train, on how many scenarios, and the weights of the score."""
 
     generations: int = 14
     population: int = 8
@@ -56,13 +56,13 @@ def train_goal(
     report: Callable[[Generation], None],
     pool: Executor | None = None,
 ) -> GoalParameters:
-    """Evolve the parameters from those set by hand."""
-    found = evolve(
+    """Evolve the parameters, starting from the values set by hand."""
+    trained = evolve(
         to_vector(GoalParameters()),
-        list(SPREAD.values()),
+        list(STEP_SIZES.values()),
         draw=lambda rng: [int(rng.integers(2**31)) for _ in range(options.scenarios)],
         task=lambda vector, drawn: (like, options, drawn, from_vector(vector)),
-        worth=worth,
+        score=score,
         generations=options.generations,
         population=options.population,
         seed=seed,
@@ -70,22 +70,22 @@ def train_goal(
         report=report,
         pool=pool,
     )
-    return from_vector(found)
+    return from_vector(trained)
 
 
 def to_vector(parameters: GoalParameters) -> Values:
-    """Logarithms of the parameters that are trained."""
-    return np.log([getattr(parameters, name) for name in SPREAD])
+    """Return the logarithms of the trained parameters."""
+    return np.log([getattr(parameters, name) for name in STEP_SIZES])
 
 
 def from_vector(vector: Values) -> GoalParameters:
-    """The parameters back from their logarithms."""
-    values = dict(zip(SPREAD, np.exp(vector).tolist(), strict=True))
+    """Return the parameters for a vector of logarithms."""
+    values = dict(zip(STEP_SIZES, np.exp(vector).tolist(), strict=True))
     return msgspec.structs.replace(GoalParameters(), **{k: float(f"{v:.3g}") for k, v in values.items()})
 
 
-def worth(task: tuple[Scenario, GoalTraining, int, GoalParameters]) -> float:
-    """Run one candidate on one drawn scenario."""
+def score(task: tuple[Scenario, GoalTraining, int, GoalParameters]) -> float:
+    """Run one candidate on one drawn scenario and return its score."""
     like, options, drawn, parameters = task
     scenario = random_scenario(like, np.random.default_rng(drawn), requests=options.requests)
 

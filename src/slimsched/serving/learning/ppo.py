@@ -1,8 +1,8 @@
 """The paper's PPO router, equations (1) to (13).
 
-State (1) is `routing.routers.ppo.state_of`, the reward (7) `learning.rollout.Outcome.reward`, the update
-(6) to (13) `kernel.ppo`; the rest is here.
-Where the paper is silent: docs/decisions/0030-ppo-where-the-paper-is-silent.md.
+State (1) is in `routing.routers.ppo.state_of`, the reward (7) in `learning.rollout.Outcome.reward` and the
+update (6) to (13) in `kernel.ppo`. The rest is here. What the paper leaves open is decided in
+docs/decisions/0030-ppo-where-the-paper-is-silent.md.
 """
 
 from collections.abc import Callable
@@ -25,12 +25,12 @@ Values = NDArray[np.float64]
 
 
 class PpoOptions(UpdateOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The paper's constants where it gives them (clip, c_v, K), ours where it does not."""
+    """The options of a training run: the paper's constants where it gives them (clip, c_v, K), else ours."""
 
     weights: RewardWeights = RewardWeights()
     updates: int = 90
-    clusters: int = 4  # simulated side by side, their episodes staggered
-    window_s: float = 0.25  # simulated time of each between updates
+    clusters: int = 4  # simulated side by side, with staggered episodes
+    window_s: float = 0.25  # simulated time per cluster between updates
     episode_s: float = 12.0
     hidden: int = 64
     epsilon_max: float = 0.3
@@ -52,7 +52,7 @@ class PolicyNetwork(nn.Module):
         self.heads = nn.Linear(hidden, sum(choices))
         self.value = nn.Linear(hidden, 1)
         nn.init.zeros_(self.heads.bias)
-        nn.init.normal_(self.heads.weight, std=0.01)  # begin as uniform random routing
+        nn.init.normal_(self.heads.weight, std=0.01)  # start as uniform random routing
 
     def forward(self, states: Tensor) -> tuple[list[Tensor], Tensor]:
         x = torch.tanh(self.hidden(torch.tanh(self.input(states))))
@@ -71,7 +71,7 @@ def epsilon_at(step: float, decay_steps: float, low: float, high: float) -> floa
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """What one update saw: the curve of a training run."""
+    """The means over one update: one point of the training curve."""
 
     update: int
     decisions: int
@@ -86,12 +86,12 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 
 class PpoTrainer:
-    """Collect → advantages → update → report; the cluster runs on between updates, as a live one would."""
+    """Repeats collect → advantages → update → report; clusters keep running between updates."""
 
     def __init__(self, scenario: Scenario, options: PpoOptions, *, seed: int) -> None:
         self.options = options
         self.scenario = scenario.with_load(seconds=options.episode_s)
-        self._seed = 1_000_000 + 1000 * seed  # far from the seeds runs are compared on
+        self._seed = 1_000_000 + 1000 * seed  # far from the seeds used in comparisons
         torch.manual_seed(seed)
         self._shuffle = torch.Generator().manual_seed(seed)
         cluster = scenario.cluster
@@ -106,15 +106,15 @@ class PpoTrainer:
         ]
         self._rollouts: list[Rollout | None] = [None] * options.clusters
         self.update_number = 0
-        self._scale = 1.0  # running deviation of rewards: keeps V within reach
+        self._scale = 1.0  # running deviation of rewards, which keeps the targets of V near 1
 
     def train(self, report: Callable[[Progress], None]) -> None:
-        """All updates that are still to come."""
+        """Do all remaining updates."""
         while self.update_number < self.options.updates:
             report(self.step())
 
     def step(self) -> Progress:
-        """One window of simulated time and one update."""
+        """Simulate one window of time, then update once."""
         options = self.options
         epsilon = epsilon_at(
             self.update_number,
@@ -140,7 +140,7 @@ class PpoTrainer:
         )
 
     def _collect(self, epsilon: float) -> tuple[list[Decision], list[Outcome]]:
-        """Blocks that came back in one window of every cluster, each with the decision that sent it."""
+        """Run one window of every cluster; return the blocks that came back and their decisions."""
         weights, decisions, outcomes = self.weights(), [], []
         for number, router in enumerate(self._routers):
             router.epsilon = epsilon
@@ -153,18 +153,18 @@ class PpoTrainer:
         return decisions, outcomes
 
     def _rollout(self, number: int) -> Rollout:
-        """The episode a cluster is in, a new one when it is over; the first ones end one after another."""
-        found = self._rollouts[number]
-        if found is None or found.is_over:
-            share = 1.0 if found is not None else (number + 1) / len(self._rollouts)
+        """Return a cluster's episode; start a new one if it is over. First episodes differ in length."""
+        rollout = self._rollouts[number]
+        if rollout is None or rollout.is_over:
+            share = 1.0 if rollout is not None else (number + 1) / len(self._rollouts)
             self._seed += 1
             scenario = self.scenario.with_load(seconds=share * self.options.episode_s)
             self._routers[number].decisions = []
-            found = self._rollouts[number] = Rollout(scenario, self._routers[number], seed=self._seed)
-        return found
+            rollout = self._rollouts[number] = Rollout(scenario, self._routers[number], seed=self._seed)
+        return rollout
 
     def _update(self, decisions: list[Decision], rewards: Values, epsilon: float) -> Losses:
-        """K epochs of minibatches over what was collected."""
+        """Train for K epochs of minibatches on the collected decisions."""
         options, network = self.options, self.network
         raw = np.array([decision.state for decision in decisions])
         self._normalise(raw)
@@ -183,7 +183,7 @@ class PpoTrainer:
                 torch.randperm(len(decisions), generator=self._shuffle), options.minibatch
             ):
                 logits, values = network(states[some])
-                found = losses(
+                last = losses(
                     logits,
                     values,
                     actions[some],
@@ -193,11 +193,11 @@ class PpoTrainer:
                     returns[some],
                     options,
                 )
-                descend(self.optimiser, network, found, options)
-        return found
+                descend(self.optimiser, network, last, options)
+        return last
 
     def _normalise(self, states: Values) -> None:
-        """Running mean and deviation of the state; slow enough that old decisions stay comparable."""
+        """Update the running mean and deviation of the state, slowly, so old decisions stay comparable."""
         share = max(0.02, len(states) / (self._states + len(states)))
         self._states += len(states)
         self.mean += share * (states.mean(axis=0) - self.mean)
@@ -205,18 +205,18 @@ class PpoTrainer:
 
     @property
     def statistics(self) -> tuple[float, float]:
-        """States seen and the running deviation of rewards."""
+        """The number of states seen and the running deviation of rewards."""
         return self._states, self._scale
 
     def resume(self, update: int, statistics: tuple[float, ...]) -> None:
-        """Go on after an update; episodes go on with seeds not used before it."""
+        """Continue after this update; new episodes get seeds that were not used before."""
         self.update_number = update
         self._states, self._scale = statistics
         self._seed += update
 
     def weights(self) -> dict[str, Values]:
-        """What a PpoRouter needs."""
-        found = {
+        """Return the weights that a PpoRouter needs."""
+        weights = {
             name: value.detach().double().numpy().copy() for name, value in self.network.state_dict().items()
         }
-        return {**found, "state.mean": self.mean.copy(), "state.deviation": self.deviation.copy()}
+        return {**weights, "state.mean": self.mean.copy(), "state.deviation": self.deviation.copy()}

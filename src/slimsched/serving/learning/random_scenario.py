@@ -1,4 +1,4 @@
-"""Clusters and loads drawn at random, for training that has to carry over to others."""
+"""Random clusters and loads, for training that must carry over to other clusters."""
 
 import numpy as np
 from msgspec.structs import replace
@@ -18,14 +18,14 @@ from slimsched.serving.workload.load import Load
 
 ARRIVALS = ("poisson", "poisson", "bursty", "diurnal", "step")
 
-MOST_PER_S = 12_000.0
-"""Higher rates only take longer to simulate: devices here are small enough to be overloaded by it."""
+MAX_RATE_PER_S = 12_000.0
+"""The highest rate to draw: it already overloads these small devices, more only takes longer to simulate."""
 
 
 def random_scenario(like: Scenario, rng: Generator, *, requests: int = 6_000) -> Scenario:
-    """A cluster of 2 to 8 servers of 1 to 3 kinds, its links, and a load from easy to overloaded.
+    """Draw a cluster of 2 to 8 servers of 1 to 3 kinds, its links, and a load from easy to overloaded.
 
-    The network and its accuracies are those of `like`; the length is such that about `requests` come.
+    The model and its accuracies come from `like`. The run is long enough for about `requests` arrivals.
     """
     kinds = [_device(rng, like, number) for number in range(int(rng.integers(1, 4)))]
     servers = int(rng.integers(2, 9))
@@ -42,8 +42,8 @@ def random_scenario(like: Scenario, rng: Generator, *, requests: int = 6_000) ->
         batch_limit=like.cluster.batch_limit,
     )
     full, narrow = capacity_per_s(cluster, (1.0,) * 4), capacity_per_s(cluster, (0.25,) * 4)
-    most = max(full, min(0.8 * narrow, MOST_PER_S))
-    rate_per_s = float(np.exp(rng.uniform(np.log(0.5 * full), np.log(most))))
+    highest = max(full, min(0.8 * narrow, MAX_RATE_PER_S))
+    rate_per_s = float(np.exp(rng.uniform(np.log(0.5 * full), np.log(highest))))
     seconds = float(np.clip(requests / rate_per_s, 0.5, 6.0))
     kind = ARRIVALS[int(rng.integers(len(ARRIVALS)))]
     shape = {"bursty": {"calm_s": 0.8, "burst_s": 0.2}, "diurnal": {"period_s": seconds}}.get(kind, {})
@@ -62,7 +62,7 @@ def random_scenario(like: Scenario, rng: Generator, *, requests: int = 6_000) ->
 
 
 def _device(rng: Generator, like: Scenario, number: int) -> Profile:
-    """A device between a small edge box and a large card."""
+    """Draw a device between a small edge box and a large GPU."""
     flop_per_s = float(np.exp(rng.uniform(np.log(0.2e12), np.log(2e12))))
     device = Device(
         name=f"random-{number}",
@@ -80,7 +80,7 @@ def _device(rng: Generator, like: Scenario, number: int) -> Profile:
 
 
 def _faults(rng: Generator, cluster: Cluster, seconds: float) -> tuple[Fault, ...]:
-    """In one scenario of four a server slows down or dies."""
+    """Draw faults: in one scenario of four, a server slows down or dies."""
     if len(cluster) < 3 or rng.uniform() > 0.25:
         return ()
     server = cluster.names[int(rng.integers(len(cluster)))]

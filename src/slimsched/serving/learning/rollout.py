@@ -1,4 +1,4 @@
-"""A rollout: the simulated cluster advanced a little at a time, with a reward for every block that came back.
+"""A rollout: advances a simulated cluster step by step and rewards every block that comes back.
 
 Reward (7), block by block:  r = α·p_acc − β·L − γ·P̄·L − δ·Var(U) + b·(requests / B_max)
 """
@@ -23,18 +23,18 @@ from slimsched.serving.telemetry.meter import Meter
 
 
 class RewardWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """α, β, γ, δ and b of eq. (7); `centre` is subtracted from the accuracy prior (p̄ in the paper)."""
+    """The weights of eq. (7): α, β, γ, δ, b. `centre` is subtracted from the accuracy (p̄ in the paper)."""
 
     accuracy: float = 1.0  # α
     latency_per_s: float = 1.0  # β
     energy_per_j: float = 0.0  # γ
     imbalance: float = 0.0  # δ
-    bonus: float = 0.03  # b, for a full block: without it blocks of one are the quickest way through
+    bonus: float = 0.03  # b, for a full block; without it, blocks of one request would be fastest
     centre: float = 0.0
 
 
 class Outcome(Struct, frozen=True):
-    """A block that is back: which decision it was, and the terms of its reward."""
+    """A block that came back: the decision that sent it, and the terms of its reward."""
 
     decision: int
     accuracy: float  # p_acc
@@ -44,7 +44,7 @@ class Outcome(Struct, frozen=True):
     fullness: float = 1.0  # requests / B_max
 
     def reward(self, weights: RewardWeights) -> float:
-        """Eq. (7), term by term."""
+        """Return the reward of eq. (7)."""
         return (
             weights.accuracy * (self.accuracy - weights.centre)
             - weights.latency_per_s * self.latency_s
@@ -55,17 +55,17 @@ class Outcome(Struct, frozen=True):
 
 
 class OutcomeRecorder:
-    """Follows blocks from decision to return; the n-th decision of a router is block n + 1 of its gateway."""
+    """Follows blocks from decision to return. Decision n of a router is block n + 1 of its gateway."""
 
     def __init__(self, accuracy: AccuracyTable, seen: Observation, batch_limit: int) -> None:
         self.outcomes: list[Outcome] = []
         self._accuracy = accuracy
         self._seen = seen
         self._batch_limit = batch_limit
-        self._out: dict[int, tuple[float, int, int]] = {}  # block → (sent, requests still out, of so many)
+        self._out: dict[int, tuple[float, int, int]] = {}  # block → (sent at, requests not back, size)
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
-        """Note blocks that go out and blocks that come back."""
+        """Note the blocks that leave and the blocks that come back."""
         if machine != GATEWAY_NAME:
             return
         if isinstance(event, SegmentFinished):
@@ -77,13 +77,13 @@ class OutcomeRecorder:
                 if left > 0:
                     self._out[block.id] = (sent[0], left, sent[2])
                 else:
-                    self._come_back(block.id, block.requests, event.width, now_s - sent[0], sent[2])
+                    self._record(block.id, block.requests, event.width, now_s - sent[0], sent[2])
         for command in commands:
             if isinstance(command, SendBlock):
                 size = len(command.block.requests)
                 self._out[command.block.id] = (now_s, size, size)
 
-    def _come_back(
+    def _record(
         self, block: int, requests: Sequence[Request], width: float, latency_s: float, size: int
     ) -> None:
         seen = self._seen
@@ -100,12 +100,12 @@ class OutcomeRecorder:
 
 
 def prior(accuracy: AccuracyTable, requests: Sequence[Request], width: float) -> float:
-    """p_acc: the table's prior for the widths so far; after the last segment, the share that was correct."""
+    """Return p_acc: the accuracy expected of the widths so far; after the last segment, the correct share."""
     first = (*requests[0].widths, width)
     if len(first) < SEGMENTS:
         return accuracy.expected(first)
-    found = [accuracy.is_correct((*request.widths, width), request.image) for request in requests]
-    known = [hit for hit in found if hit is not None]
+    correct = [accuracy.is_correct((*request.widths, width), request.image) for request in requests]
+    known = [hit for hit in correct if hit is not None]
     return sum(known) / len(known) if known else accuracy.accuracy(first)
 
 
@@ -131,11 +131,11 @@ class Rollout:
 
     @property
     def is_over(self) -> bool:
-        """Whether the episode's time has passed."""
+        """Whether the episode is over."""
         return self.now_s >= self.ends_s
 
     def advance(self, seconds: float) -> list[Outcome]:
-        """Let time pass and return what came back in it."""
+        """Simulate this much time and return the blocks that came back."""
         self.recorder.outcomes.clear()
         self.now_s = min(self.ends_s, self.now_s + seconds)
         self.simulated.run(self.now_s)

@@ -1,1 +1,1 @@
-"""Where demand comes from: arrival processes, request traces, job traces."""
+"""Where requests come from: arrival processes and request traces."""

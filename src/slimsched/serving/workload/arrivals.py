@@ -1,4 +1,4 @@
-"""Arrival processes: when requests come. Each is a pure function of rate, time and random generator."""
+"""Arrival processes: when requests arrive. Each is a pure function of rate, length and random generator."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import ConfigError, UnknownNameError
-from slimsched.serving.workload.modulated import shipped
+from slimsched.serving.workload.modulated import shipped_process
 
 Times = NDArray[np.float64]
 
@@ -26,7 +26,7 @@ def bursty(
     calm_s: float = 4.0,
     burst_s: float = 1.0,
 ) -> Times:
-    """Markov-modulated Poisson: calm and burst phases of random length, bursts `peak` × the calm rate."""
+    """Alternate calm and burst phases of random length; the rate in a burst is `peak` × the calm rate."""
     calm_rate = rate_per_s * (calm_s + burst_s) / (calm_s + peak * burst_s)
     pieces, now_s, burst = [], 0.0, False
     while now_s < seconds:
@@ -40,7 +40,7 @@ def bursty(
 def diurnal(
     rate_per_s: float, seconds: float, rng: Generator, *, period_s: float = 60.0, depth: float = 0.6
 ) -> Times:
-    """A day in small: the rate swings by ±depth around its mean once a period."""
+    """Swing the rate by ±depth around its mean once per period, like a short day."""
     candidates = poisson(rate_per_s * (1.0 + depth), seconds, rng)
     wanted = (1.0 + depth * np.sin(2 * np.pi * candidates / period_s)) / (1.0 + depth)
     return candidates[rng.uniform(size=len(candidates)) < wanted]
@@ -49,15 +49,15 @@ def diurnal(
 def step(
     rate_per_s: float, seconds: float, rng: Generator, *, low: float = 0.5, high: float = 1.5, at: float = 0.5
 ) -> Times:
-    """The rate jumps from `low` to `high` times the given one after the share `at` of the time."""
+    """Jump from `low` to `high` times the rate after the share `at` of the time."""
     edge_s = at * seconds
     after = edge_s + poisson(rate_per_s * high, seconds - edge_s, rng)
     return np.concatenate([poisson(rate_per_s * low, edge_s, rng), after])
 
 
 def fitted(rate_per_s: float, seconds: float, rng: Generator) -> Times:
-    """Markov-modulated Poisson as fitted to a real trace (`modulated.py` names it)."""
-    return shipped().times_s(rate_per_s, seconds, rng)
+    """Draw from a Markov-modulated Poisson process that was fitted to a real trace (see `modulated.py`)."""
+    return shipped_process().times_s(rate_per_s, seconds, rng)
 
 
 ARRIVALS: dict[str, Callable[..., Times]] = {
@@ -70,7 +70,7 @@ ARRIVALS: dict[str, Callable[..., Times]] = {
 
 
 def arrivals(kind: str, rate_per_s: float, seconds: float, rng: Generator, **shape: float) -> Times:
-    """Arrivals of a named process."""
+    """Draw the arrivals of a named process."""
     if kind not in ARRIVALS:
         raise UnknownNameError("arrival process", kind, [*ARRIVALS, "or the path of a trace file"])
     check_load(rate_per_s, seconds)
@@ -81,8 +81,8 @@ def arrivals(kind: str, rate_per_s: float, seconds: float, rng: Generator, **sha
 
 
 def check_load(rate_per_s: float, seconds: float) -> None:
-    """Refuse rates and times that mean nothing."""
+    """Refuse a rate or a length that is not above 0."""
     if not rate_per_s > 0:
-        raise ConfigError(f"rate_per_s is {rate_per_s:g}; a load needs a rate above 0 requests a second")
+        raise ConfigError(f"rate_per_s is {rate_per_s:g}; a load needs a rate above 0 requests per second")
     if not seconds > 0:
         raise ConfigError(f"seconds is {seconds:g}; a run needs a length above 0 seconds")

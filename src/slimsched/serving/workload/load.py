@@ -1,4 +1,4 @@
-"""A load: how many requests come, when, and what they ask for."""
+"""A load: how many requests arrive, when, and what they ask for."""
 
 from pathlib import Path
 
@@ -14,22 +14,22 @@ from slimsched.serving.workload.requests import RequestStream
 
 
 class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`arrivals` names a process (poisson, bursty, diurnal, step) or the path of a trace."""
+    """The settings of a load; `arrivals` names a process (`ARRIVALS` lists them) or is a path of a trace."""
 
     rate_per_s: float
     seconds: float
-    warmup_s: float = 0.0  # at the start, left out of a run's figures
+    warmup_s: float = 0.0  # the start of a run that its figures leave out
     arrivals: str = "poisson"
     shape: dict[str, float] = {}
     deadline_s: float = NEVER_S
     min_accuracy: float = 0.0
-    width: float = 0.0  # that every request asks for; 0: the router chooses
-    urgent_share: float = 0.0  # share of requests with priority 1, all others have 0
+    width: float = 0.0  # what every request asks for; 0 lets the router choose
+    urgent_share: float = 0.0  # share of requests with priority 1; the others have 0
     cancel_share: float = 0.0  # share of requests whose sender hangs up if they are not answered by then
     cancel_after_s: float = 0.1  # how long after arrival that is
 
     def check(self) -> None:
-        """Refuse what means nothing before a run begins."""
+        """Refuse settings that make no sense, before a run starts."""
         if self.width:
             check_width(self.width)
         check_load(self.rate_per_s, self.seconds)
@@ -44,7 +44,7 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             )
 
     def stream(self, seed: int, images: int) -> RequestStream:
-        """Draw the requests; image numbers are uniform over the test set."""
+        """Draw the requests. Their images are drawn uniformly from a test set of this many images."""
         rng = np.random.default_rng(seed)
         if "/" in self.arrivals or "." in self.arrivals:
             times_s = read_request_trace(Path(self.arrivals)).rescaled(self.rate_per_s, self.seconds, rng)

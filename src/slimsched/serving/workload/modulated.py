@@ -10,14 +10,16 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 SHIPPED = Path(__file__).parent / "azure_llm_2023_conv.json"
-"""Fitted to an hour of requests to a conversation service; the file says how."""
+"""A process fitted to one hour of requests to a conversation service; the file names the command."""
 
 
 class ModulatedPoisson(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rates relative to the mean, how long each state lasts, and where it jumps to (rows sum to 1).
+    """A process with several states, each with its own arrival rate.
 
-    Times are those of the trace it was fitted to, whose mean rate is `rate_per_s`. At another rate time runs
-    faster or slower in proportion, as it does when a real trace is rescaled.
+    For each state: `rates` is its rate relative to the mean, `lasts_s` how long it lasts on average, and
+    `jumps` the probability of each next state (rows sum to 1). Times come from the trace it was fitted to,
+    whose mean rate is `rate_per_s`. At another rate, time runs faster or slower in proportion, as when a real
+    trace is rescaled.
     """
 
     source: str
@@ -28,13 +30,13 @@ class ModulatedPoisson(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     jumps: tuple[tuple[float, ...], ...]
 
     def share_of_time(self) -> NDArray[np.float64]:
-        """How much of the time is spent in each state in the long run."""
+        """Return the share of time spent in each state in the long run."""
         count = len(self.rates)
         flow = np.array(self.jumps) / np.array(self.lasts_s)[:, None]
         flow -= np.diag(1.0 / np.array(self.lasts_s))
         system = np.vstack([flow.T, np.ones(count)])
-        found: NDArray[np.float64] = np.linalg.lstsq(system, np.append(np.zeros(count), 1.0), rcond=None)[0]
-        return found
+        shares: NDArray[np.float64] = np.linalg.lstsq(system, np.append(np.zeros(count), 1.0), rcond=None)[0]
+        return shares
 
     def times_s(self, rate_per_s: float, seconds: float, rng: Generator) -> NDArray[np.float64]:
         """Draw arrivals with this mean rate."""
@@ -51,6 +53,6 @@ class ModulatedPoisson(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 @cache
-def shipped() -> ModulatedPoisson:
-    """The process that comes with the package."""
+def shipped_process() -> ModulatedPoisson:
+    """Return the process that ships with the package."""
     return msgspec.json.decode(SHIPPED.read_bytes(), type=ModulatedPoisson)

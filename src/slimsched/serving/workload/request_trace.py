@@ -1,4 +1,4 @@
-"""Real arrival traces: request times or counts per interval, rescaled to a mean rate."""
+"""Traces of real arrivals: request times or counts per interval, rescaled to a mean rate."""
 
 import bz2
 import csv
@@ -17,14 +17,14 @@ from slimsched.kernel.errors import DataError
 from slimsched.serving.workload.arrivals import Times, check_load
 
 ACCEPTED = (
-    "a CSV (plain, .gz, .bz2) with a column TIMESTAMP or arrival_s (one request a row) or count "
-    "(requests a second, one second a row) or columns minute_1, minute_2, … (requests a minute), "
-    "or a text of counts a second (plain or inside a tar archive)"
+    "a CSV (plain, .gz, .bz2) with a column TIMESTAMP or arrival_s (one request per row) or count "
+    "(requests per second, one second per row) or columns minute_1, minute_2, … (requests per minute), "
+    "or a text of counts per second (plain or inside a tar archive)"
 )
 
 
 class RequestTrace(Struct, frozen=True, kw_only=True):
-    """Either the times of single requests or counts in intervals of `interval_s`."""
+    """A trace of either the times of single requests or the counts in intervals of `interval_s`."""
 
     name: str
     times_s: NDArray[np.float64] | None = None
@@ -32,11 +32,11 @@ class RequestTrace(Struct, frozen=True, kw_only=True):
     interval_s: float = 1.0
 
     def rescaled(self, rate_per_s: float, seconds: float, rng: Generator) -> Times:
-        """Arrivals over `seconds` at a mean rate, beginning at a random place of the trace.
+        """Return arrivals over `seconds` at a mean rate, from a random start in the trace.
 
-        Request times: the time axis is stretched to the wanted rate, so gaps keep their pattern; a trace
-        that is too short begins anew. Counts: a window of that length is taken, its counts scaled to the
-        mean rate, and arrivals are uniform within each interval.
+        Request times are stretched to the rate, so gaps keep their pattern; a trace that is too short starts
+        again. Counts are taken from a window of that length and scaled to the rate; arrivals are uniform
+        within each interval.
         """
         check_load(rate_per_s, seconds)
         if self.times_s is not None:
@@ -45,7 +45,7 @@ class RequestTrace(Struct, frozen=True, kw_only=True):
         return _scale(self.counts, self.interval_s, rate_per_s, seconds, rng)
 
     def counts_in(self, bin_s: float) -> NDArray[np.float64]:
-        """Requests in each bin; counts that were recorded as such stay in their own intervals."""
+        """Return the requests in each bin; a trace of counts keeps its own intervals."""
         if self.times_s is not None:
             edges = np.arange(0.0, self.times_s[-1] + bin_s, bin_s)
             return np.histogram(self.times_s, edges)[0].astype(np.float64)
@@ -54,12 +54,12 @@ class RequestTrace(Struct, frozen=True, kw_only=True):
 
 
 def read_request_trace(path: Path) -> RequestTrace:
-    """Read any of the accepted forms."""
+    """Read a trace in any of the accepted formats."""
     if not path.is_file():
         raise DataError(f"no arrival trace at {path}; give the path of {ACCEPTED}")
     try:
         text = _text(path)
-        if not text[:1000].upper().isupper():  # no letter at the top: bare counts, no header
+        if not text[:1000].upper().isupper():  # no letters at the top: counts without a header
             return _of_counts(path.name, [float(word) for word in text.split()], 1.0)
         rows = csv.reader(io.StringIO(text))
         header = next(rows, [])
@@ -95,7 +95,7 @@ def _text(path: Path) -> str:
 
 
 def _seconds(text: str) -> float:
-    """A number of seconds, or a date and time with any number of digits after the second."""
+    """Read a number of seconds, or a date and time with any number of digits after the second."""
     try:
         return float(text)
     except ValueError:
@@ -111,7 +111,7 @@ def _of_times(name: str, times_s: list[float]) -> RequestTrace:
 
 
 def _of_counts(name: str, counts: list[float], interval_s: float) -> RequestTrace:
-    """Counts without the long silences (20 minutes or more) that recorders leave when they stop."""
+    """Make a trace of counts; drop gaps of 20 minutes or more, in which the recorder was off."""
     values = np.array(counts)
     if not len(values) or values.min() < 0 or values.sum() <= 0:
         raise ValueError("counts must be 0 or above, and some above 0")

@@ -1,4 +1,4 @@
-"""A stream of requests: arrival times with what each sender asks for."""
+"""A stream of requests: their arrival times and what each asks for."""
 
 from bisect import bisect_left
 from math import inf
@@ -10,7 +10,7 @@ from slimsched.serving.domain.request import NEVER_S, Request
 
 
 class RequestStream:
-    """Requests in order of arrival, handed out as time passes."""
+    """Hands out requests in order of arrival as time passes."""
 
     def __init__(
         self,
@@ -41,20 +41,20 @@ class RequestStream:
         return len(self._arrivals_s)
 
     def after(self, at_s: float) -> int:
-        """How many come at this time or later."""
+        """Return how many requests arrive at this time or later."""
         return len(self._arrivals_s) - bisect_left(self._arrivals_s, at_s)
 
     def next_s(self) -> float:
-        """When the next request comes, infinity after the last."""
+        """Return when the next request arrives; infinity after the last."""
         return self._arrivals_s[self._next] if self._next < len(self._arrivals_s) else inf
 
     def take_one(self) -> tuple[Request, ...]:
-        """The next request alone."""
+        """Take only the next request."""
         self._next += 1
         return (self._make(self._next - 1),)
 
     def take_until(self, until_s: float) -> tuple[Request, ...]:
-        """All requests that come up to this time."""
+        """Take all requests that arrive up to this time."""
         first, arrivals_s = self._next, self._arrivals_s
         while self._next < len(arrivals_s) and arrivals_s[self._next] <= until_s:
             self._next += 1

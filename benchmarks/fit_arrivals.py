@@ -1,14 +1,15 @@
-"""Fits a Markov-modulated Poisson process to a real trace of arrivals.
+"""Fit a Markov-modulated Poisson process to a trace of real arrivals.
 
-    python -m slimsched.serving.workload.arrival_fit TRACE [--states 3] [--bin-s 1] > fitted.json
+    python benchmarks/fit_arrivals.py TRACE [--states 3] [--bin-s 1] > fitted.json
 
-Counts in short bins are taken as a hidden Markov chain with Poisson observations, and its parameters found by
-expectation maximization (Baum and Welch):
+The counts in short bins are modelled as a hidden Markov chain with Poisson observations. Expectation
+maximization (Baum and Welch) finds its parameters:
 
     α_t(j) ∝ Σ_i α_{t-1}(i) P_ij · Poisson(n_t | λ_j),   β_t(i) ∝ Σ_j P_ij · Poisson(n_{t+1} | λ_j) β_{t+1}(j)
     λ_j = Σ_t γ_t(j) n_t / Σ_t γ_t(j),                   P_ij = Σ_t ξ_t(i, j) / Σ_t γ_t(i)
 
-A state that is kept with probability P_ii a bin lasts bin / (1 − P_ii) on average.
+A state that stays with probability P_ii per bin lasts bin / (1 − P_ii) on average. The process that ships
+with the package, `src/slimsched/serving/workload/azure_llm_2023_conv.json`, was made this way.
 """
 
 import argparse
@@ -29,43 +30,43 @@ Floats = NDArray[np.float64]
 def fit(
     counts: Floats, bin_s: float, states: int, *, source: str = "", command: str = ""
 ) -> ModulatedPoisson:
-    """The process whose counts look most like these."""
-    levels = np.quantile(counts, (np.arange(states) + 0.5) / states) + 1e-3 * np.arange(1, states + 1)
-    keep = np.full((states, states), 0.05 / max(1, states - 1))
-    np.fill_diagonal(keep, 0.95)
+    """Return the process that explains these counts best."""
+    means = np.quantile(counts, (np.arange(states) + 0.5) / states) + 1e-3 * np.arange(1, states + 1)
+    transitions = np.full((states, states), 0.05 / max(1, states - 1))
+    np.fill_diagonal(transitions, 0.95)
     for _ in range(ROUNDS):
-        levels, keep = _improve(counts, levels, keep)
-    stay = np.diag(keep)
-    jumps = np.where(np.eye(states) > 0, 0.0, keep).round(6)
+        means, transitions = _em_step(counts, means, transitions)
+    stay = np.diag(transitions)
+    jumps = np.where(np.eye(states) > 0, 0.0, transitions).round(6)
     jumps /= jumps.sum(axis=1, keepdims=True)
-    found = ModulatedPoisson(
+    process = ModulatedPoisson(
         source=source,
         command=command,
         rate_per_s=_round(float(counts.mean() / bin_s)),
-        rates=tuple(levels.tolist()),
+        rates=tuple(means.tolist()),
         lasts_s=tuple(_round(bin_s / (1.0 - one)) for one in stay),
         jumps=tuple(tuple(row) for row in jumps.tolist()),
     )
-    long_run = float(found.share_of_time() @ levels)
-    return msgspec.structs.replace(found, rates=tuple(_round(one / long_run) for one in levels.tolist()))
+    long_run = float(process.share_of_time() @ means)
+    return msgspec.structs.replace(process, rates=tuple(_round(one / long_run) for one in means.tolist()))
 
 
-def _improve(counts: Floats, levels: Floats, keep: Floats) -> tuple[Floats, Floats]:
-    """One round of expectation and maximization."""
-    log_likely = counts[:, None] * np.log(levels) - levels - gammaln(counts + 1.0)[:, None]
+def _em_step(counts: Floats, means: Floats, transitions: Floats) -> tuple[Floats, Floats]:
+    """Do one round of expectation and maximization."""
+    log_likely = counts[:, None] * np.log(means) - means - gammaln(counts + 1.0)[:, None]
     likely = np.exp(log_likely - log_likely.max(axis=1, keepdims=True))  # (bins, states), scaled
     bins, states = likely.shape
     forward, backward = np.empty((bins, states)), np.ones((bins, states))
     forward[0] = likely[0] / likely[0].sum()
     for t in range(1, bins):
-        row = (forward[t - 1] @ keep) * likely[t]
+        row = (forward[t - 1] @ transitions) * likely[t]
         forward[t] = row / row.sum()
     for t in range(bins - 2, -1, -1):
-        row = keep @ (likely[t + 1] * backward[t + 1])
+        row = transitions @ (likely[t + 1] * backward[t + 1])
         backward[t] = row / row.sum()
     given = forward * backward
     given /= given.sum(axis=1, keepdims=True)
-    pairs = forward[:-1, :, None] * keep * (likely[1:] * backward[1:])[:, None, :]
+    pairs = forward[:-1, :, None] * transitions * (likely[1:] * backward[1:])[:, None, :]
     pairs /= pairs.sum(axis=(1, 2), keepdims=True)
     moved = pairs.sum(axis=0)
     return given.T @ counts / given.sum(axis=0), moved / moved.sum(axis=1, keepdims=True)
@@ -76,21 +77,23 @@ def _round(value: float) -> float:
 
 
 def main() -> None:
-    """Fit the trace that is named and print the process."""
+    """Fit the given trace and print the process as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("trace", type=Path)
     parser.add_argument("--states", type=int, default=3)
     parser.add_argument("--bin-s", type=float, default=1.0)
-    parser.add_argument("--source", default="", help="whose trace it is")
+    parser.add_argument("--source", default="", help="where the trace comes from")
     options = parser.parse_args()
     command = (
-        f"python -m slimsched.serving.workload.arrival_fit {options.trace.name} "
+        f"python benchmarks/fit_arrivals.py {options.trace.name} "
         f"--states {options.states} --bin-s {options.bin_s:g}"
     )
     trace = read_request_trace(options.trace)
     source = options.source or trace.name
-    found = fit(trace.counts_in(options.bin_s), options.bin_s, options.states, source=source, command=command)
-    print(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+    process = fit(
+        trace.counts_in(options.bin_s), options.bin_s, options.states, source=source, command=command
+    )
+    print(msgspec.json.format(msgspec.json.encode(process), indent=1).decode())
 
 
 if __name__ == "__main__":

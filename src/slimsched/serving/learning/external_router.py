@@ -1,4 +1,4 @@
-"""A router that asks someone else: the simulation runs in a thread and stops at every decision."""
+"""A router whose decisions come from outside: the simulation runs in a thread and stops at every decision."""
 
 from collections.abc import Callable
 from threading import Semaphore, Thread
@@ -8,11 +8,11 @@ from slimsched.serving.routing.router import Route
 
 
 class _EpisodeAbandoned(BaseException):
-    """Ends the simulation's thread when nobody will answer any more."""
+    """Ends the simulation's thread when no more answers will come."""
 
 
-class AskedRouter:
-    """Turns `route(observation) → route` inside out: `wait()` for a question, `answer()` it, and so on.
+class ExternalRouter:
+    """Lets the caller decide: `start()` returns the first observation, `answer(route)` the next, and so on.
 
     Exactly one of the two threads runs at any time, so nothing else needs a lock.
     """
@@ -26,7 +26,7 @@ class AskedRouter:
         self._failure: BaseException | None = None
 
     def route(self, seen: Observation) -> Route | None:
-        """Called by the gateway, in the simulation's thread."""
+        """Ask for a decision and wait for it. The gateway calls this in the simulation's thread."""
         self.question = seen
         self._asked.release()
         self._answered.acquire()
@@ -35,19 +35,19 @@ class AskedRouter:
         return self._answer
 
     def start(self, simulation: Callable[[], object]) -> Observation | None:
-        """Run a simulation up to its first question; None when it ends without one."""
+        """Run a simulation up to its first decision; None if it ends without one."""
         self._thread = Thread(target=self._run, args=(simulation,), daemon=True, name="simulation")
         self._thread.start()
         return self._wait()
 
     def answer(self, route: Route | None) -> Observation | None:
-        """Answer the question and return the next one, None at the end."""
+        """Give the decision and return the observation of the next one; None at the end."""
         self._answer = route
         self._answered.release()
         return self._wait()
 
     def abandon(self) -> None:
-        """End the simulation wherever it is."""
+        """End the simulation at once."""
         if self._thread is not None and self._thread.is_alive():
             self._abandoned = True
             self._answered.release()

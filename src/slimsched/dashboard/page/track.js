@@ -1,17 +1,17 @@
 "use strict";
-// A server as a lane: its state, what it has to do, how wide it runs, and what that takes.
+// The track of a server: its state, its requests, the widths it runs, its utilization, power and memory.
 
 const MANY = 12;
 const CELLS = ["requests", "widths", "utilization", "power", "memory", "instances"];
 
-function newLanes(list, servers) { // many of them scroll, those that are down first
-  list.replaceChildren(...servers.map(newLane));
+function buildTracks(list, servers) { // a long list scrolls, with servers that are down at the top
+  list.replaceChildren(...servers.map(newTrack));
   list.classList.toggle("many", servers.length > MANY);
   if (servers.length > MANY) list.setAttribute("tabindex", "0");
   else list.removeAttribute("tabindex");
 }
 
-function newLane(s) {
+function newTrack(s) {
   const cell = (name, ...inside) => make("div", { class: `cell ${name}` }, make("span", { class: "label" }, name), ...inside, make("span", { class: "figure" }, ""));
   const whole = () => make("span", { class: "bar", role: "img" });
   const inside = { requests: [whole()], widths: [whole()], utilization: [newSpark()], power: [newSpark()], memory: [], instances: [] };
@@ -20,7 +20,7 @@ function newLane(s) {
     ...CELLS.map((name) => cell(name, ...inside[name])));
 }
 
-function lane(element, s, past, most, phase) {
+function track(element, s, past, max, phase) {
   const state = s.up ? (phase === "draining" ? "draining" : "up") : phase === "starting" ? "starting" : "down";
   element.className = state;
   const chip = element.querySelector(".chip");
@@ -29,7 +29,7 @@ function lane(element, s, past, most, phase) {
   const cell = Object.fromEntries(CELLS.map((name, n) => [name, element.children[n + 1]]));
   const figure = (name, text) => put(cell[name].lastChild, text);
   const stack = (name, shares, kind, says) => { bar(cell[name].children[1], shares, kind); cell[name].children[1].setAttribute("aria-label", says); };
-  stack("requests", s.at.map((n) => n / most), "s", s.at.map((n, i) => `${n} before segment ${i + 1}`).join(", "));
+  stack("requests", s.at.map((n) => n / max), "s", s.at.map((n, i) => `${n} before segment ${i + 1}`).join(", "));
   figure("requests", `${count(total(s.at))}${s.queued ? `, ${count(s.queued)} queued` : ""}`);
   stack("widths", s.widths, "w", s.widths.map((w, i) => `${percent(w)} at width ${WIDTHS[i]}`).join(", "));
   figure("widths", perSecond(s.images_per_s));
