@@ -178,7 +178,12 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     recipe = tmp_path / "configs" / "train-folder.toml"
-    recipe.write_text(recipe.read_text().replace("epochs = 40", "epochs = 1"))
+    short = (
+        recipe.read_text()
+        .replace("epochs = 40", "epochs = 1")
+        .replace("least_steps = 600", "least_steps = 1")
+    )
+    recipe.write_text(short)
     shutil.copy(ROOT / "examples" / "rocket.jpg", tmp_path / "photo.jpg")
     rng = np.random.default_rng(0)
     for label in ("cats", "dogs"):

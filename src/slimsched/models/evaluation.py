@@ -9,8 +9,7 @@ from torch import Tensor
 
 from slimsched.kernel.errors import DataError
 from slimsched.models.data.image_set import Colours, ImageSet
-from slimsched.models.slimresnet.instance import SegmentInstance, fold
-from slimsched.models.slimresnet.resnet import SlimResNet
+from slimsched.models.network import SlimNetwork
 from slimsched.models.training.augmentation import normalize
 from slimsched.models.width import SEGMENTS, tuple_index
 
@@ -20,10 +19,10 @@ Widths = tuple[float, ...]
 class Evaluator:
     """Runs a network's folded segments in single precision on the device the network is on."""
 
-    def __init__(self, net: SlimResNet, colours: Colours) -> None:
+    def __init__(self, net: SlimNetwork, colours: Colours) -> None:
         self.net, self.colours = net, colours
         self._device = next(net.parameters()).device
-        self._instances: dict[tuple[int, float | None, float], SegmentInstance] = {}
+        self._instances: dict[tuple[int, float | None, float], Callable[[Tensor], Tensor]] = {}
 
     def logits(self, images: NDArray[np.uint8] | Tensor, tuples: Sequence[Widths]) -> dict[Widths, Tensor]:
         """Raw images (N, 3, S, S) -> logits (N, classes) of every tuple."""
@@ -70,10 +69,10 @@ class Evaluator:
             rest = frozenset(widths for widths in tuples if widths[depth] == width)
             self._descend(instance(x), (*prefix, width), rest, found)
 
-    def _instance(self, segment: int, previous: float | None, width: float) -> SegmentInstance:
+    def _instance(self, segment: int, previous: float | None, width: float) -> Callable[[Tensor], Tensor]:
         key = (segment, previous, width)
         if key not in self._instances:
-            self._instances[key] = fold(self.net, segment, width=width, previous=previous)
+            self._instances[key] = self.net.instance(segment, width=width, previous=previous)
         return self._instances[key]
 
 

@@ -56,17 +56,19 @@ def check(
     Example: slim data check --data data/
     """
     from slimsched.models.data import cifar
-    from slimsched.models.data.dataset import open_images
+    from slimsched.models.data.dataset import has_test_images, open_images
 
     train = open_images(data, "train")
-    test = open_images(data, "test")
+    test = open_images(data, "test") if has_test_images(data) else None
     facts = {
         "kind": "CIFAR-100" if cifar.find(data) is not None else "class folders",
         "train_images": len(train),
-        "test_images": len(test),
+        "test_images": len(test) if test is not None else 0,
         "classes": len(train.classes),
     }
     if as_json:
         typer.echo(json.dumps(facts))
     else:
         typer.echo("\n".join(f"{key.replace('_', ' ')}: {value}" for key, value in facts.items()))
+        if test is None:
+            typer.echo("no test images of their own: slim model train holds out a fifth and scores those")

@@ -8,15 +8,17 @@ import typer
 from msgspec import Struct
 
 from slimsched.cli.options import AsJson, with_options
+from slimsched.kernel.errors import ConfigError
+from slimsched.models.slimresnet.paper_table import UNIFORM
+from slimsched.models.width import WIDTH_TUPLES, format_widths
 
 if TYPE_CHECKING:
-    import torch
+    import numpy as np
+    from numpy.typing import NDArray
 
-    from slimsched.models.data.image_set import Colours, ImageSet
-    from slimsched.models.slimresnet.resnet import SlimResNet
-    from slimsched.models.training.checkpoint import Progress
-    from slimsched.models.training.loop import EpochReport
-    from slimsched.models.training.recipe import Recipe
+    from slimsched.models.data.image_set import ImageSet
+    from slimsched.models.network_choice import LoadedModel
+    from slimsched.models.training.run import RunResult
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -54,6 +56,9 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
         Path | None, typer.Option("--teacher", help="Model to learn from, if the recipe asks for one.")
     ] = None
     device: DeviceOption = "auto"
+    limit_s: Annotated[
+        float | None, typer.Option("--limit-s", help="Stop with a checkpoint before this many seconds.")
+    ] = None
 
 
 @app.command()
@@ -63,64 +68,40 @@ def train(options: TrainOptions) -> None:
 
     Example: slim model train --data photos/ --config configs/train-folder.toml --out runs/photos
     """
-    from slimsched.models.data.dataset import open_images
-    from slimsched.models.device import pick_device
-    from slimsched.models.slimresnet.weights import TRAINED, ModelCard, save
-    from slimsched.models.training.recipe import read_recipe
-
-    recipe, device, out = read_recipe(options.config), pick_device(options.device), options.out
-    images = open_images(options.data, "train", side=recipe.network.image_size)
-    held_out = None
-    if recipe.training.held_out:
-        images, held_out = images.split(recipe.training.held_out, seed=recipe.training.seed)
-    colours = images.colours()
-    net, last = _train(options, recipe, images, held_out, colours, device)
-    card = ModelCard(
-        name=out.name,
-        shape=net.shape,
-        colours=colours,
-        classes=images.classes,
-        recipe=recipe,
-        epochs=last.epoch,
-        training_s=round(last.seconds, 1),
-        trained_on=f"{len(images)} images, {device}",
-    )
-    save(out, TRAINED, net, card)
-    typer.echo(f"trained {last.epoch} epochs in {last.seconds / 60:.1f} min; model in {out}")
-
-
-def _train(
-    options: TrainOptions,
-    recipe: "Recipe",
-    images: "ImageSet",
-    held_out: "ImageSet | None",
-    colours: "Colours",
-    device: "torch.device",
-) -> "tuple[SlimResNet, Progress]":
-    """Train, with a progress bar and a log; return the network and how far it got."""
     from slimsched.cli.progress import TrainingProgress
-    from slimsched.models.slimresnet.weights import load
-    from slimsched.models.training.loop import train as train_network
-    from slimsched.models.training.run_log import RunLog
+    from slimsched.models.device import pick_device
+    from slimsched.models.network_choice import load
+    from slimsched.models.training.recipe import read_recipe
+    from slimsched.models.training.run import run_training
 
+    recipe, device = read_recipe(options.config), pick_device(options.device)
     teacher = load(options.teacher).net.to(device) if options.teacher is not None else None
-    with RunLog(options.out) as log, TrainingProgress(recipe.training.epochs) as progress:
-
-        def report(epoch: "EpochReport") -> None:
-            log.write(epoch)
-            progress.report(epoch)
-
-        return train_network(
+    with TrainingProgress(recipe.training.epochs) as progress:
+        result = run_training(
             recipe,
-            images,
-            colours=colours,
-            folder=options.out,
+            options.data,
+            options.out,
             device=device,
-            held_out=held_out,
             teacher=teacher,
-            report=report,
+            report=progress.report,
             advance=progress.advance,
+            limit_s=options.limit_s,
         )
+    _print_training(result, options.out)
+
+
+def _print_training(result: "RunResult", out: Path) -> None:
+    done = result.progress
+    if not result.finished:
+        text = f"stopped after epoch {done.epoch} of {done.epochs or '?'}"
+        typer.echo(f"{text}; run the same command to continue")
+        return
+    typer.echo(f"trained {done.epoch} epochs in {done.seconds / 60:.1f} min; model in {out}")
+    uniform = {name: result.card.accuracy_percent[name] for name in map(format_widths, UNIFORM)}
+    scores = ", ".join(f"{name.split(',')[0]}: {percent:.1f} %" for name, percent in uniform.items())
+    typer.echo(f"accuracy by width on {result.card.scored_on}: {scores}")
+    if result.warning:
+        typer.echo(result.warning, err=True)
 
 
 class EvaluateOptions(Struct, frozen=True, kw_only=True):
@@ -138,49 +119,70 @@ class EvaluateOptions(Struct, frozen=True, kw_only=True):
         Path | None,
         typer.Option("--bits", help="With --widths all: write which images are right, one bit each."),
     ] = None
+    everything: Annotated[
+        bool, typer.Option("--all", help="Score every picture of a folder, the training images too.")
+    ] = False
+
+    @property
+    def run(self) -> Path | None:
+        """The folder of the training run that made the model; None for the shipped one."""
+        return self.model if self.model is None or self.model.is_dir() else self.model.parent
 
 
 @app.command()
 @with_options
 def evaluate(options: EvaluateOptions, as_json: AsJson = False) -> None:
-    """Measure top-1 accuracy on the test images; at the paper's eight tuples unless told otherwise.
+    """Measure top-1 accuracy on images that were not trained on; at eight width tuples unless told otherwise.
+
+    These are the data's own test images or, in a folder without any, the pictures that training held out.
 
     Example: slim model evaluate --data data/ --widths 0.25 --widths 0.25,0.5,0.75,1.0 --json
     """
     from slimsched.cli.models.table import accuracy_table, read_tuples
-    from slimsched.cli.progress import image_bar
-    from slimsched.kernel.errors import ConfigError
     from slimsched.models.correctness import write_correctness
-    from slimsched.models.data.dataset import open_images
-    from slimsched.models.device import pick_device
-    from slimsched.models.evaluation import Evaluator, accuracy_percent
-    from slimsched.models.slimresnet.weights import load
-    from slimsched.models.width import WIDTH_TUPLES
+    from slimsched.models.data.scored_images import scored_images
+    from slimsched.models.evaluation import accuracy_percent
+    from slimsched.models.network_choice import load
 
     tuples = read_tuples(options.widths)
     if options.bits is not None and tuples != list(WIDTH_TUPLES):
         raise ConfigError("--bits stores all 256 tuples; add --widths all")
     trained = load(options.model)
-    shape, classes = trained.card.shape, trained.card.classes
-    images = open_images(options.data, "test", side=shape.image_size, classes=classes)
-    evaluator = Evaluator(trained.net.to(pick_device(options.device)), trained.card.colours)
-    with image_bar(f"{len(tuples)} tuples", len(images)) as bar:
-        correct = evaluator.correct(
-            images, tuples, batch=options.batch, advance=lambda done: bar.advance(bar.task_ids[0], done)
-        )
+    card = trained.card
+    scored = scored_images(
+        options.data,
+        side=card.shape.image_size,
+        classes=card.classes,
+        run=options.run,
+        everything=options.everything,
+    )
+    correct = _score(trained, scored.images, tuples, options)
     if options.bits is not None:
         write_correctness(options.bits, correct)
     percent = {pick: accuracy_percent(row) for pick, row in zip(tuples, correct, strict=True)}
     if as_json:
-        typer.echo(json.dumps(_by_kind(percent)))
+        typer.echo(json.dumps({**_by_kind(percent), "scored_on": scored.description}))
     else:
-        accuracy_table(percent, shape, images=len(images), paper=options.model is None)
+        accuracy_table(percent, card.shape, scored_on=scored.description, paper=options.model is None)
+
+
+def _score(
+    trained: "LoadedModel", images: "ImageSet", tuples: list[tuple[float, ...]], options: EvaluateOptions
+) -> "NDArray[np.bool_]":
+    """Run every image at every tuple; return which answers are right."""
+    from slimsched.cli.progress import image_bar
+    from slimsched.models.device import pick_device
+    from slimsched.models.evaluation import Evaluator
+
+    evaluator = Evaluator(trained.net.to(pick_device(options.device)), trained.card.colours)
+    with image_bar(f"{len(tuples)} tuples", len(images)) as bar:
+        return evaluator.correct(
+            images, tuples, batch=options.batch, advance=lambda done: bar.advance(bar.task_ids[0], done)
+        )
 
 
 def _by_kind(percent: dict[tuple[float, ...], float]) -> dict[str, dict[str, float]]:
     """Separate tuples of one width from mixed ones, for JSON."""
-    from slimsched.models.width import format_widths
-
     return {
         "uniform": {str(pick[0]): value for pick, value in percent.items() if len(set(pick)) == 1},
         "mixed": {format_widths(pick): value for pick, value in percent.items() if len(set(pick)) > 1},
@@ -208,7 +210,6 @@ def pareto(
     from slimsched.models.correctness import read_correctness
     from slimsched.models.pareto import all_points, pareto_set
     from slimsched.models.slimresnet.shape import SLIM_RESNET
-    from slimsched.models.width import format_widths
 
     points = all_points(SLIM_RESNET, read_correctness(bits))
     best = pareto_set(points)
@@ -233,7 +234,7 @@ def info(model: ModelOption = None, as_json: AsJson = False) -> None:
     Example: slim model info --json
     """
     from slimsched.cli.models.table import describe, info_table
-    from slimsched.models.slimresnet.weights import load
+    from slimsched.models.network_choice import load
 
     facts = describe(load(model).card)
     if as_json:

@@ -2,16 +2,17 @@
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import asdict
 from rich.console import Console
 from rich.table import Table
 
 from slimsched.models.slimresnet.paper_table import MIXED, PAPER_PERCENT, UNIFORM
-from slimsched.models.slimresnet.shape import NetworkShape
 from slimsched.models.width import SEGMENTS, WIDTH_TUPLES, WIDTHS, format_widths, parse_widths
 
 if TYPE_CHECKING:
+    from slimsched.models.network import Shape
+    from slimsched.models.network_choice import Card
     from slimsched.models.pareto import ParetoPoint
-    from slimsched.models.slimresnet.weights import ModelCard
 
 Widths = tuple[float, ...]
 
@@ -25,9 +26,9 @@ def read_tuples(texts: list[str] | None) -> list[Widths]:
     return list(dict.fromkeys(parse_widths(text) for text in texts))
 
 
-def accuracy_table(percent: dict[Widths, float], shape: NetworkShape, *, images: int, paper: bool) -> None:
+def accuracy_table(percent: dict[Widths, float], shape: "Shape", *, scored_on: str, paper: bool) -> None:
     """Print each tuple's accuracy beside its arithmetic and, for the shipped model, the paper's figure."""
-    table = Table(title=f"top-1 accuracy on {images} images", title_justify="left")
+    table = Table(title=f"top-1 accuracy on {scored_on}", title_justify="left")
     table.add_column("widths")
     for column in ("million MACs", "accuracy %", *(["paper %"] if paper else [])):
         table.add_column(column, justify="right")
@@ -50,18 +51,16 @@ def pareto_table(best: "list[ParetoPoint]") -> None:
     Console().print(table)
 
 
-def describe(card: "ModelCard") -> dict[str, Any]:
+def describe(card: "Card") -> dict[str, Any]:
     """Return a model's facts, ready for JSON."""
     shape = card.shape
     return {
         "name": card.name,
-        "channels": list(shape.channels),
-        "blocks": list(shape.blocks),
-        "image_size": shape.image_size,
-        "classes": shape.classes,
+        **{key: list(value) if isinstance(value, tuple) else value for key, value in asdict(shape).items()},
         "widths": list(WIDTHS),
         "macs": {str(w): shape.total_macs((w,) * SEGMENTS) for w in WIDTHS},
         "weights": {str(w): sum(shape.parameters(s, w) for s in range(SEGMENTS)) for w in WIDTHS},
+        "scored_on": card.scored_on,
         "accuracy_percent": card.accuracy_percent,
         "epochs": card.epochs,
         "training_s": card.training_s,

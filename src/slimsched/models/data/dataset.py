@@ -7,6 +7,11 @@ from slimsched.models.data import cifar
 from slimsched.models.data.image_set import ImageSet
 
 
+def has_test_images(folder: Path) -> bool:
+    """Whether the data brings test images of its own: CIFAR-100 does, class folders in `test/` do."""
+    return cifar.find(folder) is not None or (folder / "test").is_dir()
+
+
 def open_images(
     folder: Path, split: str, *, side: int = 32, classes: tuple[str, ...] | None = None, workers: int = 0
 ) -> ImageSet:
@@ -15,6 +20,11 @@ def open_images(
         raise DataError(f"there is no folder {folder}; name the data with --data or SLIM_DATA")
     if cifar.find(folder) is not None:
         return cifar.read(folder, split, workers=workers)
+    if split == "test" and not has_test_images(folder):
+        raise DataError(
+            f"{folder} has no test images of its own; put them into {folder}/test/CLASS, or score the "
+            "pictures that training held out"
+        )
     from slimsched.models.data import image_folder
 
     inner = folder / split

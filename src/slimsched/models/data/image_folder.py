@@ -28,7 +28,12 @@ def read(folder: Path, *, side: int, classes: tuple[str, ...] | None = None) -> 
     if not files:
         raise DataError(f"no images in the class folders of {folder}; expected files such as IMAGE.png")
     images = np.stack([load_square(path, side) for path, _ in files])
-    return ImageSet(images=images, labels=np.array([label for _, label in files], np.int64), classes=names)
+    return ImageSet(
+        images=images,
+        labels=np.array([label for _, label in files], np.int64),
+        classes=names,
+        names=tuple(path.relative_to(folder).as_posix() for path, _ in files),
+    )
 
 
 def load_square(path: Path, side: int) -> NDArray[np.uint8]:

@@ -15,11 +15,15 @@ class Colours(Struct, frozen=True, kw_only=True):
 
 
 class ImageSet(Struct, frozen=True, kw_only=True):
-    """Images (N, 3, side, side) and one label each, an index into the class names."""
+    """Images (N, 3, side, side) and one label each, an index into the class names.
+
+    `names` holds one name per image (its path below the class folders), or nothing where images have none.
+    """
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         shape = self.images.shape
@@ -57,11 +61,30 @@ class ImageSet(Struct, frozen=True, kw_only=True):
 
     def select(self, index: NDArray[np.int64]) -> "ImageSet":
         """The images at these positions."""
-        return ImageSet(images=self.images[index], labels=self.labels[index], classes=self.classes)
+        names = tuple(self.names[position] for position in index) if self.names else ()
+        return ImageSet(
+            images=self.images[index], labels=self.labels[index], classes=self.classes, names=names
+        )
 
-    def split(self, held_out: int, *, seed: int) -> tuple["ImageSet", "ImageSet"]:
-        """A random part to train on and another of `held_out` images to choose by."""
-        if not 0 < held_out < len(self):
-            raise DataError(f"cannot hold out {held_out} of {len(self)} images; hold out fewer")
-        order = np.random.default_rng(seed).permutation(len(self))
-        return self.select(np.sort(order[held_out:])), self.select(np.sort(order[:held_out]))
+    def split(self, held_out: float, *, seed: int) -> tuple["ImageSet", "ImageSet"]:
+        """A random part to train on and another to score, with the same share of every class.
+
+        `held_out` below 1 is a share of the images, otherwise a number of images. A class with two images
+        or more has at least one in each part.
+        """
+        share = held_out if held_out < 1 else held_out / len(self)
+        if not 0 < share < 1:
+            raise DataError(f"cannot hold out {held_out:g} of {len(self)} images; hold out fewer")
+        rng = np.random.default_rng(seed)
+        scored: list[NDArray[np.int64]] = []
+        for label in range(len(self.classes)):
+            own = rng.permutation(np.flatnonzero(self.labels == label))
+            count = min(max(round(share * len(own)), 1), len(own) - 1) if len(own) else 0
+            scored.append(own[:count])
+        index = np.sort(np.concatenate(scored))
+        if not len(index):
+            raise DataError(
+                f"cannot hold out any of {len(self)} images: no class has two; add images, or train on all "
+                "of them with held_out = 0"
+            )
+        return self.select(np.setdiff1d(np.arange(len(self)), index)), self.select(index)

@@ -3,14 +3,20 @@
 images -> [stem, blocks] -> [blocks /2] -> [blocks /2] -> [blocks /2, pool, classifier] -> logits
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
 from slimsched.kernel.errors import DataError
+from slimsched.models.network import SlimNetwork
 from slimsched.models.slimresnet.layers import GROUP_CHANNELS, SlimConv2d, SlimGroupNorm, SlimLinear
 from slimsched.models.slimresnet.pooling import halve
 from slimsched.models.slimresnet.shape import SLIM_RESNET, NetworkShape
-from slimsched.models.width import SEGMENTS, WIDTHS, check_width, tuple_index
+from slimsched.models.width import SEGMENTS, WIDTHS, check_width
+
+if TYPE_CHECKING:
+    from slimsched.models.slimresnet.instance import SegmentInstance
 
 
 class SlimBlock(nn.Module):
@@ -67,8 +73,10 @@ class SlimSegment(nn.Module):
         return x
 
 
-class SlimResNet(nn.Module):
+class SlimResNet(SlimNetwork):
     """The whole network; `net(x, widths)` runs any width tuple, `net.segment(i)(x, width)` a part of it."""
+
+    shape: NetworkShape
 
     def __init__(self, shape: NetworkShape = SLIM_RESNET) -> None:
         super().__init__()
@@ -86,12 +94,11 @@ class SlimResNet(nn.Module):
         assert isinstance(segment, SlimSegment)
         return segment
 
-    def forward(self, x: Tensor, widths: tuple[float, ...]) -> Tensor:
-        """(N, 3, H, W) normalized images -> (N, classes) logits."""
-        tuple_index(widths)
-        for index, width in enumerate(widths):
-            x = self.segment(index)(x, width)
-        return x
+    def instance(self, segment: int, *, width: float, previous: float | None = None) -> "SegmentInstance":
+        """One segment at one width, folded; it takes what the segment before gives at `previous`."""
+        from slimsched.models.slimresnet.instance import fold
+
+        return fold(self, segment, width=width, previous=previous)
 
 
 def check_input(shape: NetworkShape, segment: int, x: Tensor) -> None:

@@ -14,10 +14,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from slimsched.kernel.errors import DataError
-from slimsched.models.slimresnet.resnet import SlimResNet
+from slimsched.models.network import SlimNetwork
+from slimsched.models.training.optimizer import STATE_NAMES
 from slimsched.models.training.recipe import Recipe
 
 NAME = "checkpoint.safetensors"
+PARTS = ("net", "average", *STATE_NAMES)
 
 
 class Progress(Struct, frozen=True, kw_only=True):
@@ -30,18 +32,118 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 
 def save(
-    folder: Path, progress: Progress, net: SlimResNet, average: SlimResNet, optimizer: torch.optim.SGD
+    folder: Path,
+    progress: Progress,
+    net: SlimNetwork,
+    average: SlimNetwork,
+    optimizer: torch.optim.Optimizer,
 ) -> Path:
     """Write the checkpoint of a run into its folder."""
+    tensors = {
+        f"{part}.{name}": tensor
+        for part, named in _tensors(net, average, optimizer).items()
+        for name, tensor in named.items()
+    }
+    return _write(folder / NAME, tensors, progress)
+
+
+def save_small(
+    folder: Path,
+    progress: Progress,
+    net: SlimNetwork,
+    average: SlimNetwork,
+    optimizer: torch.optim.Optimizer,
+) -> list[Path]:
+    """Write the same in half precision, one file per part, for places that limit the size of a file.
+
+    `load` reads these files where there is no whole checkpoint; parts of the optimizer may be missing.
+    """
+    paths = []
+    for part, named in _tensors(net, average, optimizer).items():
+        dtype = (
+            torch.float32
+            if part == "step"
+            else torch.float16
+            if part in ("net", "average")
+            else torch.bfloat16
+        )
+        small = {f"{part}.{name}": tensor.to(dtype) for name, tensor in named.items()}
+        if small:
+            paths.append(_write(folder / f"{part}.safetensors", small, progress))
+    return paths
+
+
+def exists(folder: Path) -> bool:
+    """Whether a run left a checkpoint here, whole or in parts."""
+    return (folder / NAME).exists() or (folder / f"{PARTS[0]}.safetensors").exists()
+
+
+def load(
+    folder: Path, recipe: Recipe, net: SlimNetwork, average: SlimNetwork, optimizer: torch.optim.Optimizer
+) -> Progress:
+    """Put a checkpoint back and say where the run was; the recipe must be the one it began with."""
+    paths = [folder / NAME]
+    if not paths[0].exists():
+        paths = [path for part in PARTS if (path := folder / f"{part}.safetensors").exists()]
+    try:
+        progress, tensors = _read(paths, recipe)
+        with torch.no_grad():
+            for name, parameter in net.named_parameters():
+                parameter.copy_(tensors[f"net.{name}"])
+                for key in STATE_NAMES:
+                    state = tensors.get(f"{key}.{name}")
+                    if state is not None:
+                        optimizer.state[parameter][key] = _like(parameter, state)
+            for name, parameter in average.named_parameters():
+                parameter.copy_(tensors.get(f"average.{name}", tensors[f"net.{name}"]))
+    except (SafetensorError, KeyError, RuntimeError, msgspec.DecodeError, OSError) as error:
+        raise DataError(
+            f"checkpoint {paths[0]} does not fit this run ({error}); start a new folder"
+        ) from None
+    return progress
+
+
+def _read(paths: list[Path], recipe: Recipe) -> tuple[Progress, dict[str, Tensor]]:
     tensors: dict[str, Tensor] = {}
-    for name, parameter in net.named_parameters():
-        tensors[f"net.{name}"] = parameter.detach()
-        momentum = optimizer.state[parameter].get("momentum_buffer")
-        if momentum is not None:
-            tensors[f"momentum.{name}"] = momentum
-    tensors |= {f"average.{name}": parameter.detach() for name, parameter in average.named_parameters()}
-    folder.mkdir(parents=True, exist_ok=True)
-    path, partial = folder / NAME, folder / f"{NAME}.partial"
+    progress = Progress(recipe=recipe)
+    for path in paths:
+        with safe_open(path, framework="pt") as file:
+            progress = msgspec.json.decode(file.metadata()["progress"], type=Progress)
+            if progress.recipe != recipe:
+                raise DataError(
+                    f"{path} is of a run with another recipe; resume with that one or name another folder"
+                )
+            tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return progress, tensors
+
+
+def _like(parameter: Tensor, state: Tensor) -> Tensor:
+    """The state on the parameter's device and in its memory layout; a step count is a scalar."""
+    if state.dim() == 0:
+        return state.to(parameter.device)
+    return torch.empty_like(parameter).copy_(state)
+
+
+def _tensors(
+    net: SlimNetwork, average: SlimNetwork, optimizer: torch.optim.Optimizer
+) -> dict[str, dict[str, Tensor]]:
+    """All tensors by part and parameter."""
+    parts: dict[str, dict[str, Tensor]] = {
+        "net": {name: parameter.detach() for name, parameter in net.named_parameters()},
+        "average": {name: parameter.detach() for name, parameter in average.named_parameters()},
+    }
+    for key in STATE_NAMES:
+        parts[key] = {
+            name: state
+            for name, parameter in net.named_parameters()
+            if (state := optimizer.state[parameter].get(key)) is not None
+        }
+    return parts
+
+
+def _write(path: Path, tensors: dict[str, Tensor], progress: Progress) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
     save_file(
         {name: tensor.contiguous().cpu() for name, tensor in tensors.items()},
         partial,
@@ -49,28 +151,3 @@ def save(
     )
     partial.replace(path)
     return path
-
-
-def load(
-    path: Path, recipe: Recipe, net: SlimResNet, average: SlimResNet, optimizer: torch.optim.SGD
-) -> Progress:
-    """Put a checkpoint back and say where the run was; the recipe must be the one it began with."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            progress = msgspec.json.decode(file.metadata()["progress"], type=Progress)
-            if progress.recipe != recipe:
-                raise DataError(
-                    f"{path} is of a run with another recipe; resume with that one or name another folder"
-                )
-            with torch.no_grad():
-                for name, parameter in net.named_parameters():
-                    parameter.copy_(file.get_tensor(f"net.{name}"))
-                    if progress.epoch:
-                        momentum = torch.empty_like(parameter)
-                        momentum.copy_(file.get_tensor(f"momentum.{name}"))
-                        optimizer.state[parameter]["momentum_buffer"] = momentum
-                for name, parameter in average.named_parameters():
-                    parameter.copy_(file.get_tensor(f"average.{name}"))
-    except (SafetensorError, KeyError, RuntimeError, msgspec.DecodeError, OSError) as error:
-        raise DataError(f"checkpoint {path} does not fit this run ({error}); start a new folder") from None
-    return progress

@@ -11,18 +11,20 @@ from pathlib import Path
 import numpy as np
 import torch
 from msgspec import Struct, structs
-from torch import Tensor
 
 from slimsched.kernel.errors import ConfigError, DataError
 from slimsched.models.data.image_set import Colours, ImageSet
 from slimsched.models.evaluation import Evaluator, accuracy_percent
+from slimsched.models.network import SlimNetwork
+from slimsched.models.network_choice import build
 from slimsched.models.slimresnet.paper_table import MIXED, UNIFORM
-from slimsched.models.slimresnet.resnet import SlimResNet
+from slimsched.models.slimvit.vit import SlimVit
 from slimsched.models.training import checkpoint
 from slimsched.models.training.augmentation import augment
+from slimsched.models.training.optimizer import make_optimizer
 from slimsched.models.training.recipe import Recipe, TrainingRecipe
 from slimsched.models.training.sandwich import Sandwich, draw_tuples, update_average
-from slimsched.models.training.schedule import average_keep, epochs_that_fit, learning_rate
+from slimsched.models.training.schedule import average_keep, epochs_that_fit, fixed_epochs, learning_rate
 
 
 class EpochReport(Struct, frozen=True, kw_only=True):
@@ -46,21 +48,25 @@ def train(
     folder: Path,
     device: torch.device,
     held_out: ImageSet | None = None,
-    teacher: SlimResNet | None = None,
+    teacher: SlimNetwork | None = None,
     report: Callable[[EpochReport], None] = lambda report: None,
     advance: Callable[[int, int], None] = lambda step, steps: None,
     stop_after: int | None = None,
-) -> tuple[SlimResNet, checkpoint.Progress]:
-    """Train (or go on training what `folder` holds); return the averaged network and how far it came."""
-    began_s = time.perf_counter()
+    limit_s: float | None = None,
+    copy_to: Path | None = None,
+) -> tuple[SlimNetwork, checkpoint.Progress]:
+    """Train (or go on training what `folder` holds); return the averaged network and how far it came.
+
+    The run stops after epoch `stop_after`, or before an epoch that would end later than `limit_s` seconds
+    from now, and leaves a checkpoint to go on from. A small copy of that checkpoint goes to `copy_to`.
+    """
+    called_s = began_s = time.perf_counter()
     training = recipe.training
     check_teacher(training, teacher, len(data.classes))
     trainer = Trainer(recipe, data, colours=colours, device=device, teacher=teacher)
-    progress = checkpoint.Progress(recipe=recipe, epochs=0 if training.minutes else training.epochs)
-    if (folder / checkpoint.NAME).exists():
-        progress = checkpoint.load(
-            folder / checkpoint.NAME, recipe, trainer.net, trainer.average, trainer.optimizer
-        )
+    progress = checkpoint.Progress(recipe=recipe, epochs=fixed_epochs(training, trainer.steps))
+    if checkpoint.exists(folder):
+        progress = checkpoint.load(folder, recipe, trainer.net, trainer.average, trainer.optimizer)
     began_s -= progress.seconds
     epoch_times_s: list[float] = []
     while not progress.epochs or progress.epoch < progress.epochs:
@@ -72,7 +78,10 @@ def train(
         if not progress.epochs:
             epochs = epochs_that_fit(training, progress.epoch, progress.seconds, epoch_times_s)
             progress = structs.replace(progress, epochs=epochs)
-        last = progress.epoch in (stop_after, progress.epochs)
+        out_of_time = limit_s is not None and now_s - called_s + 1.5 * max(epoch_times_s[-3:]) > limit_s
+        last = out_of_time or progress.epoch in (stop_after, progress.epochs)
+        if last and copy_to is not None:
+            checkpoint.save_small(copy_to, progress, trainer.net, trainer.average, trainer.optimizer)
         if last or progress.epoch % training.checkpoint_every == 0:
             checkpoint.save(folder, progress, trainer.net, trainer.average, trainer.optimizer)
         accuracy = {}
@@ -105,13 +114,15 @@ class Trainer:
         *,
         colours: Colours,
         device: torch.device,
-        teacher: SlimResNet | None = None,
+        teacher: SlimNetwork | None = None,
     ) -> None:
         torch.manual_seed(recipe.training.seed)
         torch.backends.cudnn.benchmark = device.type == "cuda"
         self.recipe, self.colours, self.classes = recipe, colours, len(data.classes)
-        self.net = SlimResNet(recipe.network.shape(self.classes)).to(device)
+        self.net = build((recipe.vit or recipe.network).shape(self.classes)).to(device)
         self.average = copy.deepcopy(self.net).requires_grad_(False)
+        if recipe.training.compile and isinstance(self.net, SlimVit):
+            self.net.use_compiled_blocks()
         self.optimizer = make_optimizer(self.net, recipe.training)
         self.batch = min(recipe.training.batch, len(data))
         self.steps = len(data) // self.batch
@@ -156,7 +167,7 @@ class Trainer:
         return widest / self.steps, others / self.steps / (1 + training.random_tuples), rate
 
 
-def check_teacher(training: TrainingRecipe, teacher: SlimResNet | None, classes: int) -> None:
+def check_teacher(training: TrainingRecipe, teacher: SlimNetwork | None, classes: int) -> None:
     """A recipe that learns from a model needs one, for the same classes."""
     if training.teacher == "model" and teacher is None:
         raise ConfigError('the recipe says teacher = "model", but none was named; name one with --teacher')
@@ -164,20 +175,7 @@ def check_teacher(training: TrainingRecipe, teacher: SlimResNet | None, classes:
         raise DataError(f"the teacher knows {teacher.shape.classes} classes, the data has {classes}")
 
 
-def make_optimizer(net: SlimResNet, training: TrainingRecipe) -> torch.optim.SGD:
-    """Nesterov momentum; weights decay, gains, shifts and biases do not."""
-    decayed: list[Tensor] = [p for p in net.parameters() if p.dim() in (2, 4)]
-    others: list[Tensor] = [p for p in net.parameters() if p.dim() not in (2, 4)]
-    return torch.optim.SGD(
-        [{"params": decayed, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}],
-        lr=training.learning_rate,
-        momentum=training.momentum,
-        nesterov=True,
-        fused=next(net.parameters()).is_cuda,
-    )
-
-
-def validate(net: SlimResNet, held_out: ImageSet, colours: Colours) -> dict[tuple[float, ...], float]:
+def validate(net: SlimNetwork, held_out: ImageSet, colours: Colours) -> dict[tuple[float, ...], float]:
     """Accuracy of the paper's eight tuples on images the network was not trained on."""
     tuples = (*UNIFORM, *MIXED)
     correct = Evaluator(net, colours).correct(held_out, tuples, batch=1000)

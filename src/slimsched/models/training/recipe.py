@@ -1,13 +1,16 @@
 """How to train: the file that `slim model train --config` reads."""
 
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from slimsched.kernel.errors import ConfigError
 from slimsched.models.slimresnet.shape import NetworkShape
+from slimsched.models.slimvit.shape import VitShape
 from slimsched.models.training.augmentation import AugmentationRecipe
 
 
@@ -25,6 +28,22 @@ class NetworkRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         )
 
 
+class VitRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A SlimViT at width 1.0: see `VitShape` for what the numbers mean."""
+
+    dim: int = 320
+    heads: int = 8
+    hidden: int = 768
+    blocks: tuple[int, int, int, int] = (2, 2, 2, 2)
+    stem: tuple[int, int] = (64, 128)
+    token_pixels: int = 4
+    image_size: int = 32
+
+    def shape(self, classes: int) -> VitShape:
+        """The network for this many classes."""
+        return VitShape(**structs.asdict(self), classes=classes)
+
+
 class TrainingRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Schedule, optimizer and distillation.
 
@@ -32,18 +51,29 @@ class TrainingRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     says whether narrower tuples are trained at all. Targets, with the shares below:
 
         widest tuple    (1 - teacher_share) labels + teacher_share teacher
-        all others      in_place_share widest tuple + (1 - in_place_share) teacher
+        all others      label_share labels
+                        + (1 - label_share) (in_place_share widest tuple + (1 - in_place_share) teacher)
 
     where the teacher is the run's own weight average or a model named on the command line. Soft targets are
-    taken at `temperature`. `average_share` is the averaging horizon as a share of the run; `tuple_pool`
-    limits how many pairs of random tuples are ever drawn (0: any).
+    taken at `temperature`. Without a teacher model, keep `label_share` high: an untrained widest tuple has
+    nothing to teach, and on small data it holds every other tuple at chance level.
+
+    `least_steps` adds epochs where the data is too small for `epochs` to give that many steps.
+    `average_share` is the averaging horizon as a share of the run. `tuple_pool` limits how many pairs of
+    random tuples are ever drawn (0: any). `momentum` is also AdamW's first beta, `square_momentum` its
+    second. `label_smoothing` spreads that share of each label over all classes. `compile` runs transformer
+    blocks through torch.compile. `held_out` is the share (below 1) or number of images that are scored and
+    not trained on; left out, it is a fifth where the data has no test images of its own.
     """
 
     epochs: int = 90
+    least_steps: int = 0
     minutes: float = 0.0
     batch: int = 512
     learning_rate: float = 0.2
+    optimizer: Literal["sgd", "adamw"] = "sgd"
     momentum: float = 0.9
+    square_momentum: float = 0.99
     weight_decay: float = 5e-4
     warmup_epochs: int = 5
     random_tuples: int = 2
@@ -51,22 +81,34 @@ class TrainingRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tuple_pool: int = 0
     teacher: Literal["average", "model"] = "average"
     teacher_share: float = 0.0
+    label_share: float = 1.0
     in_place_share: float = 1.0
     temperature: float = 1.0
+    label_smoothing: float = 0.0
     average_share: float = 0.03
     precision: Literal["bf16", "float32"] = "bf16"
-    held_out: int = 0
+    compile: bool = False
+    held_out: float | None = None
     validate_every: int = 10
     checkpoint_every: int = 1
     seed: int = 0
 
 
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that decides what a training run does, data and device aside."""
+    """Everything that decides what a training run does, data and device aside.
+
+    The network is a SlimResNet as `network` says or, where the file has a table `vit`, a SlimViT.
+    """
 
     network: NetworkRecipe = NetworkRecipe()
+    vit: VitRecipe | None = None
     training: TrainingRecipe = TrainingRecipe()
     augmentation: AugmentationRecipe = AugmentationRecipe()
+
+    @property
+    def image_size(self) -> int:
+        """Side that images are scaled to."""
+        return (self.vit or self.network).image_size
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -77,15 +119,35 @@ def read_recipe(path: Path) -> Recipe:
         raise ConfigError(f"cannot read recipe {path}: {error.strerror}; name a TOML file") from None
     except msgspec.DecodeError as error:
         raise ConfigError(f"{path}: {error}; see configs/train-cifar100.toml for the known keys") from None
+    return check(recipe, str(path))
+
+
+def override(recipe: Recipe, changes: Sequence[str]) -> Recipe:
+    """Change single keys, each given as TABLE.KEY=VALUE with the value as in TOML."""
+    tables: dict[str, dict[str, object]] = msgspec.to_builtins(recipe)
+    for change in changes:
+        try:
+            for table, values in tomllib.loads(change).items():
+                tables[table] = (tables.get(table) or {}) | values
+        except (tomllib.TOMLDecodeError, TypeError) as error:
+            raise ConfigError(f"cannot read '{change}' ({error}); write training.batch=256") from None
+    try:
+        return check(msgspec.convert(tables, Recipe), "--set")
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"--set: {error}; see configs/train-cifar100.toml for the known keys") from None
+
+
+def check(recipe: Recipe, path: str) -> Recipe:
+    """Refuse values that no run can work with."""
     training = recipe.training
     for name in ("epochs", "batch", "learning_rate", "temperature", "validate_every", "checkpoint_every"):
         if getattr(training, name) <= 0:
             raise ConfigError(f"{path} [training] {name} = {getattr(training, name)}: must be above 0")
-    for name in ("teacher_share", "in_place_share", "average_share"):
+    for name in ("teacher_share", "label_share", "in_place_share", "label_smoothing", "average_share"):
         if not 0 <= getattr(training, name) <= 1:
             raise ConfigError(f"{path} [training] {name} = {getattr(training, name)}: must be in [0, 1]")
-    if recipe.network.image_size % 8:
-        raise ConfigError(
-            f"{path} [network] image_size = {recipe.network.image_size}: must be a multiple of 8"
-        )
+    if recipe.image_size % 8:
+        raise ConfigError(f"{path}: image_size = {recipe.image_size}: must be a multiple of 8")
+    if training.held_out is not None and training.held_out < 0:
+        raise ConfigError(f"{path} [training] held_out = {training.held_out}: must not be below 0")
     return recipe

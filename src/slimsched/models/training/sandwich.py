@@ -1,7 +1,8 @@
 """One training step by the sandwich rule: the widest tuple, the narrowest, and random ones between.
 
     widest    cross-entropy with the labels and, when asked for, with a teacher's soft outputs
-    others    cross-entropy with the widest tuple's soft outputs (in-place distillation), or a teacher's
+    others    cross-entropy with the labels, with the widest tuple's soft outputs (in-place distillation) or
+              with a teacher's, in the shares that the recipe states
 
 Soft outputs are softmax(logits / T); their loss is multiplied by T^2.
 
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from slimsched.models.slimresnet.resnet import SlimResNet
+from slimsched.models.network import SlimNetwork
 from slimsched.models.training.graph_cache import GraphCache
 from slimsched.models.training.recipe import TrainingRecipe
 from slimsched.models.width import SEGMENTS, WIDTH_TUPLES, WIDTHS
@@ -41,7 +42,7 @@ class Sandwich:
     """Adds the gradients of all passes of a step to the network's parameters."""
 
     def __init__(
-        self, net: SlimResNet, teacher: SlimResNet, recipe: TrainingRecipe, *, batch: int, capture: bool
+        self, net: SlimNetwork, teacher: SlimNetwork, recipe: TrainingRecipe, *, batch: int, capture: bool
     ) -> None:
         device = next(net.parameters()).device
         shape, side = net.shape, net.shape.image_size
@@ -60,7 +61,8 @@ class Sandwich:
     def __call__(self, images: Tensor, targets: Tensor, tuples: list[Widths]) -> None:
         """Compute the gradients of one step; `tuples` are the random ones."""
         self._images.copy_(images)
-        self._targets.copy_(targets)
+        smoothing = self.recipe.label_smoothing
+        self._targets.copy_(targets * (1 - smoothing) + smoothing / targets.shape[1])
         self._run("widest", self._widest_pass)
         if self.recipe.tuples == "widest":
             return
@@ -95,8 +97,12 @@ class Sandwich:
         self._losses[0] += loss.detach()
 
     def _student_pass(self, widths: Widths) -> None:
-        loss = self._distillation(self.net(self._images, widths).float())
-        loss.backward()  # type: ignore[no-untyped-call]
+        logits = self.net(self._images, widths).float()  # (N, classes)
+        share = self.recipe.label_share
+        loss = share * cross_entropy(logits, self._targets) if share > 0 else logits.new_zeros(())
+        if share < 1:
+            loss = loss + (1 - share) * self._distillation(logits)
+        loss.backward()
         self._losses[1] += loss.detach()
 
     def _softened(self, logits: Tensor) -> Tensor:

@@ -19,6 +19,13 @@ def learning_rate(training: TrainingRecipe, epoch: float, epochs: int) -> float:
     return training.learning_rate * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
 
 
+def fixed_epochs(training: TrainingRecipe, steps: int) -> int:
+    """Epochs in all, enough for the least number of steps; 0 where the run is given minutes instead."""
+    if training.minutes:
+        return 0
+    return max(training.epochs, math.ceil(training.least_steps / steps))
+
+
 def average_keep(training: TrainingRecipe, step: int, steps: int) -> float:
     """Share of the average kept in a step: a horizon of `average_share` of the run, shorter at the start."""
     horizon = max(training.average_share * steps, 1.0) if steps else 1e9

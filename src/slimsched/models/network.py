@@ -1,0 +1,37 @@
+"""What training and evaluation need of a network: four segments, each able to run at any width."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from slimsched.models.slimresnet.shape import NetworkShape
+from slimsched.models.slimvit.shape import VitShape
+from slimsched.models.width import tuple_index
+
+Shape = NetworkShape | VitShape
+
+
+class SlimNetwork(nn.Module):
+    """A slimmable network; `net(x, widths)` runs any width tuple, `net.segment(i)(x, width)` a part of it."""
+
+    shape: Shape
+    segments: nn.ModuleList
+
+    def segment(self, index: int) -> nn.Module:
+        """The segment that takes (x, width)."""
+        segment = self.segments[index]
+        assert isinstance(segment, nn.Module)
+        return segment
+
+    def instance(
+        self, segment: int, *, width: float, previous: float | None = None
+    ) -> Callable[[Tensor], Tensor]:
+        """One segment at one width, ready to run; `previous` is the width of the segment before it."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, widths: tuple[float, ...]) -> Tensor:
+        """(N, 3, H, W) normalized images -> (N, classes) logits."""
+        tuple_index(widths)
+        for index, width in enumerate(widths):
+            x = self.segment(index)(x, width)
+        return x

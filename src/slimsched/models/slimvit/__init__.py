@@ -1,0 +1,1 @@
+"""A slimmable vision transformer with a convolutional tokenizer."""

@@ -1,0 +1,94 @@
+"""The shape of a slimmable vision transformer: what each segment costs, weighs and passes on."""
+
+from msgspec import Struct
+
+from slimsched.models.width import SEGMENTS
+
+
+class VitShape(Struct, frozen=True, kw_only=True):
+    """Convolutions that cut an image into tokens, then transformer blocks, a quarter of them per segment.
+
+    A segment's width sets how many attention heads and feed-forward units its blocks use, and in segment 0
+    how many channels the convolutions use. `dim`, the length of a token, is the same at every width, so what
+    a segment hands over does not depend on its width.
+
+        image (3, S, S) -> stem[0] channels (S, S) -> stem[1] channels (S/2, S/2) -> tokens (T, dim)
+
+    T is (S / token_pixels)^2; `token_pixels` is 2 or 4.
+    """
+
+    dim: int = 320
+    heads: int = 8
+    hidden: int = 768
+    blocks: tuple[int, ...] = (2, 2, 2, 2)
+    stem: tuple[int, int] = (64, 128)
+    token_pixels: int = 4
+    image_size: int = 32
+    classes: int = 100
+
+    @property
+    def tokens(self) -> int:
+        """Tokens per image."""
+        return (self.image_size // self.token_pixels) ** 2
+
+    @property
+    def head_dim(self) -> int:
+        """Length of one head's queries, keys and values."""
+        return self.dim // self.heads
+
+    def heads_at(self, width: float) -> int:
+        """Attention heads in use at a width."""
+        return int(self.heads * width)
+
+    def hidden_at(self, width: float) -> int:
+        """Feed-forward units in use at a width."""
+        return int(self.hidden * width)
+
+    def stem_at(self, width: float) -> tuple[int, int]:
+        """Channels of the two stages of convolutions in use at a width."""
+        return int(self.stem[0] * width), int(self.stem[1] * width)
+
+    def macs(self, segment: int, previous: float | None, width: float) -> int:
+        """Multiply-accumulates of one image through one segment; the width before does not matter."""
+        inner = self.heads_at(width) * self.head_dim
+        linear = self.tokens * self.dim * (4 * inner + 2 * self.hidden_at(width))
+        attention = 2 * self.tokens**2 * inner
+        total = self.blocks[segment] * (linear + attention)
+        if segment == 0:
+            total += self._stem_macs(width)
+        if segment == SEGMENTS - 1:
+            total += 2 * self.tokens * self.dim + self.dim * self.classes
+        return total
+
+    def total_macs(self, widths: tuple[float, ...]) -> int:
+        """Multiply-accumulates of one image through all segments."""
+        return sum(self.macs(segment, None, width) for segment, width in enumerate(widths))
+
+    def parameters(self, segment: int, width: float) -> int:
+        """Weights of a segment's matrices and convolutions at a width."""
+        inner = self.heads_at(width) * self.head_dim
+        total = self.blocks[segment] * self.dim * (4 * inner + 2 * self.hidden_at(width))
+        if segment == 0:
+            first, second = self.stem_at(width)
+            total += 27 * first + 18 * first**2 + 10 * first * second + 9 * second**2
+            total += 9 * second * self.dim + self.tokens * self.dim
+        return total + (self.dim * (self.classes + 1) if segment == SEGMENTS - 1 else 0)
+
+    def output_elements(self, segment: int, width: float) -> int:
+        """Numbers one image's activation holds after a segment (logits after the last)."""
+        return self.classes if segment == SEGMENTS - 1 else self.tokens * self.dim
+
+    @property
+    def image_bytes(self) -> int:
+        """Bytes of one raw image."""
+        return 3 * self.image_size**2
+
+    def _stem_macs(self, width: float) -> int:
+        first, second = self.stem_at(width)
+        large, small = self.image_size**2, (self.image_size // 2) ** 2
+        first_stage = (27 * first + 18 * first**2) * large
+        second_stage = (10 * first * second + 9 * second**2) * small
+        return first_stage + second_stage + 9 * second * self.dim * self.tokens
+
+
+SLIM_VIT = VitShape()
