@@ -50,7 +50,7 @@ def simulate(
     with collector_paused():
         ended_s = simulated.run(load.seconds, drain=drain)
     for event in simulated.unheard():
-        meter.ran_unheard(event)
+        meter.ran(event)
     summary = meter.summary(
         router=router,
         seconds=ended_s - load.warmup_s,
