@@ -1,23 +1,22 @@
 from pathlib import Path
 
-from slimsched.models.correctness import read_correctness
-
 from slimsched.models.pareto import all_points, pareto_set
 from slimsched.models.pareto_plot import plot_pareto
-from slimsched.models.slimresnet.shape import SLIM_RESNET
+from slimsched.serving.execution.model_source import shipped_model
 
-POINTS = all_points(SLIM_RESNET, read_correctness())
+MODEL = shipped_model()
+POINTS = all_points(MODEL.spec, MODEL.figures, MODEL.quality)
 BEST = pareto_set(POINTS)
 
 
-def test_no_tuple_beats_a_pareto_tuple() -> None:
+def test_no_plan_beats_a_pareto_plan() -> None:
     for best in BEST:
         assert not any(
             point.macs <= best.macs and point.accuracy_percent > best.accuracy_percent for point in POINTS
         )
 
 
-def test_every_other_tuple_is_beaten() -> None:
+def test_every_other_plan_is_beaten() -> None:
     for point in POINTS:
         assert any(
             best.macs <= point.macs and best.accuracy_percent >= point.accuracy_percent for best in BEST
