@@ -1,6 +1,6 @@
 """Plans for all segments at once: where, how wide, and what deadlines make of it."""
 
-from slimsched.serving.learning.registry import SERVING, make_router
+from slimsched.serving.routing.registry import SERVING, make_router
 
 from cluster import choice, path
 from slimsched.models.slimresnet.spec import widths_of
