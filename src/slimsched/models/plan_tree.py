@@ -32,6 +32,10 @@ class PlanTree:
         self.choices: list[Rows] = [
             np.array([self.paths[row][-1] for row in rows], dtype=np.int64) for rows in children
         ]
+        self.after = {
+            path: tuple(int(choice) for choice in self.choices[row]) for path, row in self.row.items()
+        }
+        """The choices that may follow each path; none after a plan."""
         self.leaves: Rows = np.array([self.row[plan] for plan in self.plans], dtype=np.int64)
         """The row of each plan, in the order of plans."""
         self.depth = max(map(len, self.plans))

@@ -40,7 +40,7 @@ from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.workload.requests import RequestStream
 
 COUNT = 4
-TIMES = {"at_s", "arrival_s", "deadline_s", "busy_s", "energy_j", "queue_s", "legs_s"}
+TIMES = {"at_s", "arrival_s", "deadline_s", "finished_s", "busy_s", "energy_j", "queue_s", "legs_s"}
 OPTIONS = SchedulerOptions(batch_limit=8, idle_unload_s=1e6, scale_trigger=1000, utilization_block=2.0)
 IMAGE = bytes(3 * 32 * 32)
 

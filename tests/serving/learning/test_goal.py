@@ -61,6 +61,17 @@ def test_a_floor_leaves_only_plans_that_reach_it() -> None:
     assert floored == min(sum(widths_of(plan)) for plan in reaching)
 
 
+@pytest.mark.parametrize("weight", [0.5, 2.0])
+def test_a_floor_means_the_same_whatever_the_model_weighs(weight: float) -> None:
+    work = {key: width(key) for key in MODEL.keys.values()}
+    plain, weighed = (
+        CostToGo(model, [work], [work]).course((), 0, 5.0, 0.0, 0.755)
+        for model in (MODEL, MODEL.numbered(0, weight=weight))
+    )
+    assert weighed == plain
+    assert 0.755 <= MODEL.quality.accuracy(plain) < MODEL.quality.by_plan.max()
+
+
 def test_at_an_easy_load_everything_is_served_wide() -> None:
     row = run("goal", rate_per_s=800.0, seconds=1.0)
     assert row.accuracy > 0.76

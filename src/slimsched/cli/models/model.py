@@ -8,8 +8,9 @@ import msgspec
 import typer
 from msgspec import Struct
 
-from slimsched.cli.models import check, new
+from slimsched.cli.models import check, new, tune
 from slimsched.cli.options import AsJson, with_options
+from slimsched.cli.serving.profile import DeviceOptions, MeasureOptions, measure
 from slimsched.models.slimresnet.paper_table import UNIFORM
 from slimsched.models.slimresnet.spec import NAME as SLIMRESNET
 from slimsched.models.width import format_widths
@@ -17,6 +18,7 @@ from slimsched.models.width import format_widths
 app = typer.Typer(no_args_is_help=True)
 app.command("new")(new.command)
 app.command("check")(check.command)
+app.command("tune")(tune.command)
 
 DataOption = Annotated[
     Path,
@@ -208,7 +210,9 @@ def pareto(
     folder: FolderArgument = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the plans that no other beats in accuracy for the same arithmetic (of the shipped model without DIR).
+    """List the plans that no other beats in accuracy for the same arithmetic.
+
+    Without DIR, of the shipped model.
 
     Examples:
 
@@ -231,6 +235,23 @@ def pareto(
         typer.echo(json.dumps(msgspec.to_builtins(best)))
     else:
         pareto_table(best, len(points))
+
+
+@app.command()
+@with_options
+def profile(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder.")],
+    device: DeviceOptions,
+    measured: MeasureOptions,
+    name: Annotated[
+        str, typer.Option("--name", help="The device's name in scenarios; by default cpu-core or cuda.")
+    ] = "",
+) -> None:
+    """Measure a model's steps on this machine and keep the profile in its folder, as slim profile does.
+
+    Example: slim model profile my-model --batches 1,4,16
+    """
+    measure(device, measured, None, name, str(folder))
 
 
 @app.command()

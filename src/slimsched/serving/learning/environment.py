@@ -67,7 +67,7 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
         return self._state(), {"action_mask": self.action_mask()}
 
     def step(self, action: NDArray[np.int64]) -> tuple[State, float, bool, bool, dict[str, Any]]:
-        """Send the head where the action says; replace a server that is down or a choice that is not there."""
+        """Send the head where the action says; replace a server that is down or a choice that is missing."""
         assert self._rollout is not None, "call reset() first"
         assert self._seen is not None, "the episode is over: call reset()"
         server = int(action[0])

@@ -21,9 +21,9 @@ class RequestsArrived(Struct, frozen=True, kw_only=True, tag=True):
 class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
     """A server has run a segment of these blocks (or parts of them) at a choice, and further ones at `ahead`.
 
-    The blocks ran as one batch of `size` examples, which took `busy_s` on the device and drew `energy_j`
-    above idle. `queue_s` is how long each block waited at the server before it ran. `legs_s` is how long each of
-    several segments ran, where that was measured.
+    The blocks ran as one batch of `size` examples, which ended at `finished_s`, took `busy_s` on the device
+    and drew `energy_j` above idle. `queue_s` is how long each block waited at the server before it ran.
+    `legs_s` is how long each of several segments ran, where that was measured.
     """
 
     server: int
@@ -31,6 +31,7 @@ class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
     blocks: tuple[Block, ...]
     ahead: tuple[int, ...] = ()
     size: int = 0
+    finished_s: float = 0.0
     busy_s: float = 0.0
     energy_j: float = 0.0
     queue_s: tuple[float, ...] = ()

@@ -164,6 +164,7 @@ class Gateway:
                 continue
             seen.segment, seen.previous, seen.source, seen.plan, seen.model = place
             seen.count, seen.path = count, first.path
+            seen.choices = self.cluster.models[place[4]].tree.after[first.path]
             seen.arrival_s, seen.deadline_s, seen.min_accuracy = (
                 first.arrival_s,
                 first.deadline_s,

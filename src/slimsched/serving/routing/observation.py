@@ -25,6 +25,7 @@ class Observation:
         self.source = -1  # where their inputs lie; -1: the gateway
         self.count = 0
         self.path: Path = ()  # the choices of the first of them so far
+        self.choices: tuple[int, ...] = ()  # those that may come next, narrowest first
         self.arrival_s = 0.0
         self.deadline_s = NEVER_S
         self.min_accuracy = 0.0

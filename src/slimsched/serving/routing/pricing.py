@@ -38,7 +38,7 @@ class Pricing:
         self._turn = 0.0
 
     def mix(self, shares: Values, worths: Values) -> None:
-        """Take into account the models' shares of the requests, and what a point of accuracy is worth to each.
+        """Take in the models' shares of the requests, and what a point of accuracy is worth to each.
 
         A model whose accuracy is worth twice as much takes at a price what another takes at half of it.
         """

@@ -153,6 +153,21 @@ def make_router(spec: str, cluster: Cluster, seed: int, goal: Goal | None = None
     return router
 
 
+def maker_of(router: str | Callable[..., Router]) -> tuple[str, RouterMaker]:
+    """Return the name and the maker of a router: of a spec, or of a class or function that makes one."""
+    if isinstance(router, str):
+        return router, make_router
+    name = getattr(router, "__name__", "router")
+    own: PluginTable[Router] = PluginTable(
+        kind="router", group="", builtin={name: router}, context=("cluster", "rng", "seed", "goal")
+    )
+
+    def make(spec: str, cluster: Cluster, seed: int, goal: Goal | None = None) -> Router:
+        return own.make(name, cluster=cluster, rng=Random(seed), seed=seed, goal=goal)
+
+    return name, make
+
+
 def follows_goal(spec: str) -> bool:
     """Whether the router that a spec names follows a goal."""
     return _TABLE.takes(split_goal(spec)[0], "goal")

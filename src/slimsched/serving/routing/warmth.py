@@ -1,8 +1,8 @@
 """Which choices a server can run at once: those it was lately asked for, and in nested models narrower ones.
 
 A choice that no loaded instance fits must be loaded first, and a busy device refuses to load (U_blk): the
-head of its queue, and all behind it, then wait until a sample of the sensors shows it idle. So what is cold is not
-asked for where the device is busy, and the widest choice that is warm is kept so by one request now and then.
+head of its queue, and all behind it, then wait until a sample of the sensors shows it idle. So what is cold
+is not asked for where the device is busy, and the widest warm choice is kept so by one request now and then.
 """
 
 from math import inf
@@ -34,7 +34,7 @@ class Warmth:
         ]
 
     def cold(self, seen: Observation) -> NDArray[np.bool_]:
-        """(choices, servers): what a busy server would have to load; a server where all is cold must load anyway."""
+        """(choices, servers): what a busy server would have to load, unless all of its choices are cold."""
         warm = self._asked_s[seen.model][seen.segment] >= seen.now_s - KEPT_S
         some = warm.any(axis=1, keepdims=True)
         cold: NDArray[np.bool_] = ~warm & (some & (seen.utilization >= BUSY)[:, None])

@@ -46,7 +46,7 @@ class Frame(Struct, frozen=True, kw_only=True):
     A stage is one segment of one model (`stages` are their labels); `names` are those of all choices, narrow
     to wide. `waiting` are requests in the central queue by the stage that comes next, `finished_per_s`
     examples that passed each stage, `mix` the shares of choices in each stage. `guard` counts the blocks
-    that a router's guard decided about, by its reason. A figure is None while there is nothing to compute it from.
+    that a router's guard decided about, by its reason. A figure is None while nothing is known.
     """
 
     at_s: float

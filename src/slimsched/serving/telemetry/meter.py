@@ -52,9 +52,7 @@ class Meter:
         if isinstance(event, RequestsArrived):
             self._arrived += len(event.requests)
         elif isinstance(event, SegmentFinished):
-            self._active_j += event.energy_j
-            self._batches += 1
-            self._batched += event.size
+            self.ran(event)
         elif isinstance(event, TelemetryReceived):
             said = event.snapshot
             self._samples.setdefault(said.taken_s, []).append((said.utilization, said.power_w))
@@ -64,11 +62,12 @@ class Meter:
             elif isinstance(command, Drop):
                 self._drops[command.reason] += len(command.requests)
 
-    def ran_unheard(self, event: SegmentFinished) -> None:
-        """Count a batch that ran by the end of a run, but was not heard of by then."""
-        self._active_j += event.energy_j
-        self._batches += 1
-        self._batched += event.size
+    def ran(self, event: SegmentFinished) -> None:
+        """Count a batch, unless it ended during the warm-up; also one whose report is still on its way."""
+        if event.finished_s >= self._from_s:
+            self._active_j += event.energy_j
+            self._batches += 1
+            self._batched += event.size
 
     def _warm_up(self, event: Struct, commands: Sequence[Struct]) -> None:
         """Before counting begins only keep track of how many are on their way."""

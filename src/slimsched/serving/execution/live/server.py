@@ -231,6 +231,7 @@ class LiveServer:
                 blocks=tuple(run.done),
                 ahead=batch.key.ahead,
                 size=batch.size,
+                finished_s=self.now_s,
                 busy_s=run.busy_s,
                 energy_j=energy_j,
                 queue_s=tuple([self._waited_s(block, run.began_s) for block in run.done]),

@@ -189,6 +189,7 @@ class SimulatedServer:
             blocks=batch.blocks,
             ahead=key.ahead,
             size=batch.size,
+            finished_s=now_s,
             busy_s=busy_s,
             energy_j=energy_j,
             queue_s=self._waited_s(batch.blocks, now_s - busy_s),
