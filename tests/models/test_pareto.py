@@ -10,14 +10,14 @@ POINTS = all_points(MODEL.spec, MODEL.figures, MODEL.quality)
 BEST = pareto_set(POINTS)
 
 
-def test_no_tuple_beats_a_pareto_tuple() -> None:
+def test_no_plan_beats_a_pareto_plan() -> None:
     for best in BEST:
         assert not any(
             point.macs <= best.macs and point.accuracy_percent > best.accuracy_percent for point in POINTS
         )
 
 
-def test_every_other_tuple_is_beaten() -> None:
+def test_every_other_plan_is_beaten() -> None:
     for point in POINTS:
         assert any(
             best.macs <= point.macs and best.accuracy_percent >= point.accuracy_percent for best in BEST

@@ -16,11 +16,10 @@ from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.learning.registry import make_router, router_names
 from slimsched.serving.routing.fluid import fluid_optimum
 from slimsched.serving.routing.gateway import GatewayOptions
 from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.router import Router
+from slimsched.serving.routing.registry import ROUTERS
 from slimsched.serving.routing.routers.goal import GoalRouter
 from slimsched.serving.scheduling.commands import RunBatch
 from slimsched.serving.scheduling.options import SchedulerOptions
@@ -78,7 +77,7 @@ def widest_per_s(cluster: Cluster, shares: Sequence[float]) -> float:
 
 
 def run(at: Scenario, router: str, *, drain: bool = True, seed: int = 0) -> Summary:
-    return simulate(at, router, make=make_router, drain=drain, seed=seed).summary
+    return simulate(at, router, drain=drain, seed=seed).summary
 
 
 def assert_all_answered_once(row: Summary) -> None:
@@ -100,18 +99,18 @@ class Batches:
                 self.models.add(batch.key.model)
 
 
-@pytest.mark.parametrize("router", router_names())
+@pytest.mark.parametrize("router", ROUTERS)
 def test_every_router_serves_two_models_and_every_request_is_answered_once(router: str) -> None:
     at = scenario(MODEL, EXITS, batch_limit=16, seconds=0.5)
     batches = Batches()
-    row = simulate(at, router, make=make_router, drain=True, observers=[batches]).summary  # type: ignore[list-item]
+    row = simulate(at, router, drain=True, observers=[batches]).summary  # type: ignore[list-item]
     assert_all_answered_once(row)
     assert batches.models == {0, 1}
     assert sum(one.completed for one in row.models.values()) == row.completed
     assert min(one.completed for one in row.models.values()) > 0.4 * row.completed
 
 
-@pytest.mark.parametrize("router", [name for name in router_names() if not name.startswith("ppo")])
+@pytest.mark.parametrize("router", [name for name in ROUTERS if not name.startswith("ppo")])
 @pytest.mark.parametrize("model", [FAMILY, EXITS, UNEVEN], ids=lambda model: model.name)
 def test_every_router_serves_a_model_of_any_kind(router: str, model: ServedModel) -> None:
     assert_all_answered_once(run(scenario(model, load=1.2, seconds=0.3), router))
@@ -228,23 +227,23 @@ PAIRS = {
 def test_goal_comes_close_to_the_joint_bound_of_two_models(pair: str, load: float) -> None:
     models, shares = PAIRS[pair]
     at = scenario(*models, load=load, shares=shares, seconds=4.0, warmup_s=1.5)
-    assert share_of_bound(at, simulate(at, "goal", make=make_router)) >= 0.98
+    assert share_of_bound(at, simulate(at, "goal")) >= 0.98
 
 
 def test_goal_gives_a_model_that_weighs_more_more() -> None:
     heavy = toy_model("heavy", segments=FAMILY.spec.segments, macs=MACS, weight=3.0)
     at = scenario(heavy, FAMILY, load=1.5, seconds=4.0, warmup_s=1.5)
-    trace = simulate(at, "goal", make=make_router)
+    trace = simulate(at, "goal")
     figures = trace.summary.models
     assert figures["heavy"].accuracy_prior > figures["family"].accuracy_prior + 0.05
     assert share_of_bound(at, trace) >= 0.97
 
 
 def with_goals(at: Scenario, **goals: Goal) -> Summary:
-    def make(spec: str, cluster: Cluster, seed: int) -> Router:
+    def goal_router(cluster: Cluster) -> GoalRouter:
         return GoalRouter(cluster, goals=goals)
 
-    return simulate(at, "goal", make=make).summary
+    return simulate(at, goal_router).summary
 
 
 @pytest.mark.parametrize("floor", [0.86, 0.885])

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from cluster import MODEL, path, small_cluster
-from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
+from slimsched.kernel.errors import ConfigError, UnknownNameError
 from slimsched.models.slimresnet.spec import widths_of
 from slimsched.models.spec import START, Path
 from slimsched.models.width import WIDTHS
@@ -96,7 +96,7 @@ def test_gains_from_a_training_run_are_used_and_a_file_without_any_is_refused(tm
     made = make_router(f"goal:gains={tmp_path}/gains.json", PAPER.cluster, 0)
     assert isinstance(made, GuardedRouter)
     assert made.router.gains == GoalParameters(wait=0.05)
-    with pytest.raises(DataError, match="slim router train goal"):
+    with pytest.raises(ConfigError, match="slim router train goal"):
         make_router(f"goal:gains={tmp_path}/none.json", PAPER.cluster, 0)
 
 

@@ -6,11 +6,11 @@ import pytest
 
 from cluster import requests, small_cluster, toy_model
 from slimsched.kernel.errors import ConfigError
-from slimsched.serving.learning.registry import make_router
 from slimsched.serving.routing.autoscaler import AutoscaleOptions, Autoscaler, Load, Scale, load_of, together
 from slimsched.serving.routing.events import RequestsArrived
 from slimsched.serving.routing.gateway import Gateway, GatewayOptions
 from slimsched.serving.routing.guard import GuardedRouter
+from slimsched.serving.routing.registry import make_router
 
 OPTIONS = AutoscaleOptions(
     min=1, max=4, up_backlog_s=0.5, up_after_s=1.0, down_idle_s=10.0, cooldown_s=5.0
@@ -107,10 +107,10 @@ class Answers:
 
 @pytest.mark.parametrize("model", [0, 1])
 def test_the_goal_of_any_model_can_be_missed(model: int) -> None:
-    at = Answers("goal:p99_ms=50:min_accuracy=75")
+    at = Answers("goal[accuracy>=75, p99<=50ms]")
     assert load_of(at.gateway).missed == ""
     at.note(model, latency_s=0.08, accuracy=0.9)
     assert load_of(at.gateway).missed.startswith("p99 8")
-    at = Answers("goal:min_accuracy=75")
+    at = Answers("goal[accuracy>=75]")
     at.note(model, latency_s=0.08, accuracy=0.7)
     assert load_of(at.gateway).missed == "accuracy 70.0 %, goal 75.0 %"
