@@ -32,7 +32,9 @@ def images(count: int) -> Tensor:
 
 def legs(widths: tuple[float, ...]) -> list[Key]:
     """The keys of a plan, segment by segment."""
-    return [key(segment, width, widths[segment - 1] if segment else None) for segment, width in enumerate(widths)]
+    return [
+        key(segment, width, widths[segment - 1] if segment else None) for segment, width in enumerate(widths)
+    ]
 
 
 def run_legs(executor: CpuExecutor, widths: tuple[float, ...], raw: Tensor) -> Tensor:

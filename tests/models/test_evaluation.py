@@ -78,5 +78,5 @@ def test_the_cpu_recomputes_the_shipped_bits_on_a_thousand_images() -> None:
     model, table = load(), read_quality(shipped.quality_path(), TREE)
     correct = Evaluator(model.net, model.card.colours).correct(sample, UNIFORM, batch=100)
     for widths, row in zip(UNIFORM, correct, strict=True):
-        shipped = np.array([table.is_correct(path_of(widths), int(index)) for index in first_ten])
-        assert (row != shipped).sum() <= 2
+        kept = np.array([table.is_correct(path_of(widths), int(index)) for index in first_ten])
+        assert (row != kept).sum() <= 2

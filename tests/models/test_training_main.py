@@ -128,7 +128,9 @@ def test_train_stop_resume_and_evaluate(folder: Path, capsys: pytest.CaptureFixt
     assert isinstance(model.net, SlimVit)
     assert table.examples == 6
     assert model.card.scored_on == "6 held-out pictures"
-    assert model.card.accuracy_percent["1.0,1.0,1.0,1.0"] == round(100 * table.accuracy(path_of((1.0,) * 4)), 2)
+    assert model.card.accuracy_percent["1.0,1.0,1.0,1.0"] == round(
+        100 * table.accuracy(path_of((1.0,) * 4)), 2
+    )
 
 
 def test_a_recipe_key_can_be_changed_on_the_command_line(folder: Path) -> None:

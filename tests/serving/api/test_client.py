@@ -51,7 +51,9 @@ def test_any_model_is_asked_by_the_names_of_its_tensors(served: Served, images: 
     with Client(f"http://{served.http}") as client:
         whole = client.infer({"images": images}, plan="0.5")
         some = client.infer({"images": images[::-1][::-1]}, outputs=["labels"], plan="0.5")
-        with pytest.raises(ServerRefusedError, match="inputs are 'pixels'; model 'slimresnet' takes 'images'"):
+        with pytest.raises(
+            ServerRefusedError, match="inputs are 'pixels'; model 'slimresnet' takes 'images'"
+        ):
             client.infer({"pixels": images})
         with pytest.raises(ConfigError, match="complex128"):
             client.infer({"images": images.astype(complex)})
@@ -70,7 +72,9 @@ def test_bytes_are_little_endian_whatever_the_order_in_memory(served: Served, im
 
 def test_refusals_carry_their_status_and_reason(served: Served, images: Images) -> None:
     with Client(f"http://{served.http}") as client:
-        with pytest.raises(ServerRefusedError, match="runs at 0.25, 0.5, 0.75, 1.0; ask for one of these") as refused:
+        with pytest.raises(
+            ServerRefusedError, match=r"runs at 0\.25, 0\.5, 0\.75, 1\.0; ask for one of these"
+        ) as refused:
             client.classify(images, plan="0.6")
         assert refused.value.status == 400
         with pytest.raises(ServerRefusedError, match="ask for less"):

@@ -52,7 +52,9 @@ def test_refusals_are_counted_by_status_and_reason(served: Served, images: Image
 
 def test_waiting_is_charged_from_the_due_time() -> None:
     """A request that was due at 1 s, left at 3 s and was answered at 3.5 s took 2.5 s."""
-    generator = LoadGenerator("http://127.0.0.1:9", {"images": np.zeros((1, 3, 32, 32), np.uint8)}, Target().prefix({}))
+    generator = LoadGenerator(
+        "http://127.0.0.1:9", {"images": np.zeros((1, 3, 32, 32), np.uint8)}, Target().prefix({})
+    )
     one = SentRequest(1.0, np.array([0]), generator)
     one.sent_s, one.done_s = 3.0, 3.5
     body = b'{"outputs": [{"name": "classes", "datatype": "INT64", "shape": [1], "data": [7]}]}'

@@ -56,7 +56,9 @@ def spoilt_body(rng: random.Random) -> bytes:
     elif how == 1:
         images["data"] = rng.choice([[300] * 3072, [0.5] * 3072, [1] * 7, [["a"]], [[1, 2], [3]], 5])
     elif how == 2:
-        name = rng.choice(["deadline_ms", "timeout", "priority", "min_accuracy", "max_energy_mj", "width", "plan"])
+        name = rng.choice(
+            ["deadline_ms", "timeout", "priority", "min_accuracy", "max_energy_mj", "width", "plan"]
+        )
         spoilt["parameters"] = {name: rng.choice([*ODD, -7.5, float(2**60)])}
     elif how == 3:
         spoilt[rng.choice(["inputs", "outputs", "parameters", "id"])] = rng.choice(ODD)
@@ -109,7 +111,9 @@ def spoilt_protobuf(rng: random.Random) -> bytes:
     for _ in range(rng.randrange(3)):
         request.raw_input_contents.append(rng.randbytes(rng.choice([0, 3071, 3073, 12288])))
     if rng.random() < 0.3:
-        request.parameters[rng.choice(["width", "plan", "deadline_ms"])].string_param = rng.choice(["x", "nan", ""])
+        request.parameters[rng.choice(["width", "plan", "deadline_ms"])].string_param = rng.choice(
+            ["x", "nan", ""]
+        )
     whole = request.SerializeToString()
     return whole if rng.random() < 0.5 else spoilt_bytes(rng, whole)
 

@@ -118,7 +118,12 @@ def test_an_accuracy_floor_is_kept(triton: tuple[Any, Any], images: Images) -> N
         ((1, 3, 32, 31), "UINT8", {}, "shape [1, 3, 32, 31] does not fit; send [n, 3, 32, 32]"),
         ((65, 3, 32, 32), "UINT8", {}, "65 examples in one request; send 1 to 64"),
         ((1, 3, 32, 32), "INT32", {}, "datatype 'INT32' is not accepted; send UINT8 or FP32"),
-        ((1, 3, 32, 32), "UINT8", {"width": 0.6}, "'0.6' is not available: model 'slimresnet' runs at 0.25, 0.5, 0.75, 1.0"),
+        (
+            (1, 3, 32, 32),
+            "UINT8",
+            {"width": 0.6},
+            "'0.6' is not available: model 'slimresnet' runs at 0.25, 0.5, 0.75, 1.0",
+        ),
         ((1, 3, 32, 32), "UINT8", {"plan": "0.5,0.5"}, "'0.5,0.5' is not a plan of model 'slimresnet'"),
         ((1, 3, 32, 32), "UINT8", {"min_accuracy": 0.99}, "the best plan reaches"),
         ((1, 3, 32, 32), "UINT8", {"deadline_ms": "soon"}, "parameter deadline_ms is 'soon'; give a number"),

@@ -29,7 +29,9 @@ def test_blocks_outputs_and_energy_go_to_the_gateway_they_belong_to() -> None:
         queue_s=(0.1, 0.2, 0.3),
         legs_s=(0.6, 0.4),
     )
-    (one, first), (two, second) = split_by_gateway(BatchDone(finished=finished, outputs=[b"aabbccdd", b"1234"]))
+    (one, first), (two, second) = split_by_gateway(
+        BatchDone(finished=finished, outputs=[b"aabbccdd", b"1234"])
+    )
     mine, theirs = first.finished, second.finished
     assert (one, two) == (1, 2)
     assert first.outputs == [b"aabbdd", b"124"]

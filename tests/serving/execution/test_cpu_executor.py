@@ -144,7 +144,9 @@ def test_a_batch_that_goes_on_gives_what_its_segments_give_one_by_one(model: Sli
     store, blocks = ActivationStore(), (block(1, 4), block(2, 2))
     for mine, rows in zip(blocks, (raw[:4], raw[4:]), strict=True):
         store.put([request.id for request in mine.requests], (rows,))
-    run = run_batch(executor, store, Batch(id=1, key=whole, instance=0, blocks=blocks, size=6, also=(1, 2, 3)))
+    run = run_batch(
+        executor, store, Batch(id=1, key=whole, instance=0, blocks=blocks, size=6, also=(1, 2, 3))
+    )
     assert run.outputs == [run_legs(executor, widths, raw).numpy().tobytes()]
     assert len(run.legs_s) == 4
     assert sum(run.legs_s) <= run.busy_s
@@ -167,7 +169,9 @@ def test_in_a_batch_that_goes_on_a_bad_input_fails_alone(model: SlimResNetModel)
     store, mine = ActivationStore(), block(1, 3)
     store.put([request.id for request in mine.requests], (raw,))
     whole = onward(key(0, 0.25), path(0.25, 0.25, 0.25))
-    run = run_batch(executor, store, Batch(id=1, key=whole, instance=0, blocks=(mine,), size=3, also=(1, 2, 3)))
+    run = run_batch(
+        executor, store, Batch(id=1, key=whole, instance=0, blocks=(mine,), size=3, also=(1, 2, 3))
+    )
     ((failed, why),) = run.failed
     assert [request.id for request in failed.requests] == [101]
     assert "not a number" in why

@@ -127,9 +127,7 @@ def test_batches_begun_side_by_side_end_as_those_run_alone(executor: CudaExecuto
 
 @needs_cuda
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_batch_that_goes_on_gives_what_segment_by_segment_gives(
-    executor: CudaExecutor, first: int
-) -> None:
+def test_a_batch_that_goes_on_gives_what_segment_by_segment_gives(executor: CudaExecutor, first: int) -> None:
     widths = parse_widths("0.25,1.0,0.5,0.75")
     for segment in range(4):
         executor.load(instance(segment, segment, 1.0))

@@ -15,8 +15,8 @@ from logs import entries
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.log import Header
 from slimsched.kernel.observer import Observer
-from slimsched.models.slimresnet.weights import load
 from slimsched.models.slimresnet.spec import widths_of
+from slimsched.models.slimresnet.weights import load
 from slimsched.serving.domain.host import Host
 from slimsched.serving.domain.profile_record import record_of
 from slimsched.serving.domain.terms import Terms

@@ -37,9 +37,7 @@ def test_power_is_read_from_tick_to_tick() -> None:
 
 
 def test_watts_between_measured_points_are_interpolated() -> None:
-    power = ActivePower(
-        batches=(1, 16), watts=[{choice(0.25): [10.0, 50.0], choice(1.0): [20.0, 100.0]}] * 4
-    )
+    power = ActivePower(batches=(1, 16), watts=[{choice(0.25): [10.0, 50.0], choice(1.0): [20.0, 100.0]}] * 4)
     assert power.at(key(0, 0.25), 4) == pytest.approx(30.0)
     assert power.at(key(0, 1.0), 64) == pytest.approx(100.0)
     assert power.at(key(1, 0.5, 0.25), 1) == pytest.approx(10.0 + 10.0 / 3)
