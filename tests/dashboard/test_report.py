@@ -75,7 +75,7 @@ def test_the_same_seed_leaves_the_same_bytes(simulated: Path, tmp_path: Path) ->
 def test_a_report_holds_every_figure_and_needs_no_network(simulated: Path) -> None:
     written = json.loads(slim("report", str(simulated), "--json"))["written"]
     page = Page(Path(written[0]).read_text())
-    assert set(page.ids) >= {"figures", "latency", "front", "widths", "queues", "servers", "faults", "config"}
+    assert set(page.ids) >= {"figures", "latency", "front", "choices", "queues", "servers", "faults", "config"}
     assert page.outside == []
     assert not re.search(r"url\([\"']?https?:|@import", Path(written[0]).read_text())
     text = " ".join(page.words)
@@ -95,7 +95,7 @@ def test_a_comparison_has_a_row_and_an_interval_for_each_router(tmp_path: Path) 
     assert text.count('<th scope="row">') == 2
     assert " ± " in text
     assert {path.name for path in tmp_path.glob("*.png")} == {
-        f"all-{name}.png" for name in ("latency", "front", "widths", "queues")
+        f"all-{name}.png" for name in ("latency", "front", "choices", "queues")
     }
 
 
@@ -116,7 +116,7 @@ def test_a_demo_of_real_servers_has_its_report_too(tmp_path: Path) -> None:
     slim("report", str(tmp_path / "run"))
     text = (tmp_path / "run" / "report.html").read_text()
     page = Page(text)
-    assert set(page.ids) >= {"figures", "latency", "front", "widths", "queues", "config"}
+    assert set(page.ids) >= {"figures", "latency", "front", "choices", "queues", "config"}
     assert page.outside == []
     assert text.count('<th scope="row">') == 2
     assert "energy modelled" in text or "energy measured" in text

@@ -13,9 +13,12 @@ function layerEdges(frame, model) { // for each choice and segment, the lower an
   return edges;
 }
 
-function through(heights, start) { // a smooth line through the segments
-  const { step } = RIVER, last = heights.length - 1, flat = RIVER.flat * step;
-  const points = heights.flatMap((y, n) => [[n === 0 ? 0 : (n + 0.5) * step - flat, y], [n === last ? heights.length * step : (n + 0.5) * step + flat, y]]);
+function through(heights, start, from = 0, segments = heights.length) { // a smooth line through the segments, or some of them
+  const { step } = RIVER, flat = RIVER.flat * step;
+  const points = heights.flatMap((y, at) => {
+    const n = from + at;
+    return [[n === 0 ? 0 : (n + 0.5) * step - flat, y], [n === segments - 1 ? segments * step : (n + 0.5) * step + flat, y]];
+  });
   if (start === "L") points.reverse();
   return points.map(([x, y], n) => {
     if (n === 0) return `${start}${x},${y.toFixed(1)}`;
@@ -26,10 +29,15 @@ function through(heights, start) { // a smooth line through the segments
   }).join(" ");
 }
 
+function broadRuns(pairs) { // [from, to) of neighbouring segments where a layer has room for drops
+  const broad = pairs.map(([low, high]) => low - high > 9), starts = broad.flatMap((is, n) => (is && !broad[n - 1] ? [n] : []));
+  return starts.map((from) => { const end = broad.indexOf(false, from); return [from, end < 0 ? broad.length : end]; });
+}
+
 function newModel(model, layout) { // a model's river, and its segments below
   const width = RIVER.step * model.stages.length;
   const svg = draw("svg", { class: "river", viewBox: `0 0 ${width} ${RIVER.H}`, preserveAspectRatio: "none", role: "img", "aria-label": "Choices in use by segment" });
-  svg.append(draw("rect", { class: "banks", x: 0, y: 0, width, height: RIVER.H, rx: 6 }));
+  svg.append(draw("rect", { class: "banks", x: 0, y: 0, width, height: RIVER.H }));
   for (const place of model.choices) {
     const layer = draw("path", { class: "layer" });
     layer.style.fill = layout.shades[place];
@@ -67,8 +75,7 @@ function river(svg, model, frame) {
   edges.forEach((pairs, n) => {
     const runs = pairs.some(([low, high]) => low - high > 0.01);
     layers[n].setAttribute("d", runs ? `${through(pairs.map(([low]) => low), "M")} ${through(pairs.map(([, high]) => high), "L")} Z` : "");
-    const broad = pairs.some(([low, high]) => low - high > 9); // drops need room
-    drops[n].setAttribute("d", broad ? through(pairs.map(([low, high]) => (low + high) / 2), "M") : "");
+    drops[n].setAttribute("d", broadRuns(pairs).map(([from, to]) => through(pairs.slice(from, to).map(([low, high]) => (low + high) / 2), "M", from, pairs.length)).join(" "));
     drops[n].setAttribute("class", `drops pace${pace}`);
   });
   const says = model.stages.map((stage) => `segment ${stage.segment + 1}: ${saysMix(frame, stage) || "nothing"}`);

@@ -51,6 +51,15 @@ class Run(Struct, frozen=True, kw_only=True):
     arrays: dict[str, NDArray[Any]]
     frames: list[Frame]
 
+    @property
+    def routers(self) -> list[str]:
+        """The router of each row."""
+        return [str(row["router"]) for row in self.rows]
+
+    def seconds(self, row: int) -> float:
+        """Return the length of a run, including its warm-up."""
+        return float(self.rows[row]["seconds"] + self.about.config.get("load", {}).get("warmup_s", 0.0))
+
 
 def make_folder(folder: Path) -> Path:
     """Make room for a run; what lies there under our names is replaced."""
