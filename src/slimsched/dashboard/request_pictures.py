@@ -35,8 +35,10 @@ def _latency(run: Run) -> Picture:
                 axis.plot(1e3 * np.maximum(ordered[at], 1e-4), share, color=colour(row), label=router)
         if deadline_s < NEVER_S:
             axis.axvline(1e3 * deadline_s, color=INK, linestyle=":", linewidth=1, label="deadline")
-        axis.set(xscale="log", xlabel="latency (ms)", ylabel="share of answers", ylim=(0, 1.01))
-        axis.legend(fontsize=8)
+        axis.set(xlabel="latency (ms)", ylabel="share of answers", ylim=(0, 1.01))
+        if axis.lines:  # without answers there may be nothing to draw, and nothing to scale
+            axis.set_xscale("log")
+            axis.legend(fontsize=8)
 
     best = min(run.rows, key=lambda row: row["latency_p99_s"] or np.inf)
     p99_s = best["latency_p99_s"] or np.nan

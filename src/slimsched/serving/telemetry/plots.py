@@ -28,10 +28,11 @@ def plot_runs(traces: Sequence[Trace], models: Sequence[ServedModel], title: str
     bound = 100 * traces[0].summary.bound_accuracy
     front.axhline(bound, color="black", linestyle="--", linewidth=1)
     front.annotate(f"fluid bound {bound:.2f} %", (1.0, bound), xycoords=("axes fraction", "data"), ha="right")
-    front.set(
-        xscale="log", xlabel="mean latency (s)", ylabel="accuracy (%)", title="Accuracy against latency"
-    )
-    cdf.set(xscale="log", xlabel="latency (s)", ylabel="share of answers", title="Latency")
+    front.set(xlabel="mean latency (s)", ylabel="accuracy (%)", title="Accuracy against latency")
+    cdf.set(xlabel="latency (s)", ylabel="share of answers", title="Latency")
+    if any(len(trace.answers.latency_s) for trace in traces):  # an empty axis cannot be logarithmic
+        front.set_xscale("log")
+        cdf.set_xscale("log")
     figure.legend(*front.get_legend_handles_labels(), loc="outside lower center", ncols=9, frameon=False)
     _choices(widths, traces[-1], outlines(models, plans=True))
     figure.savefig(path, dpi=100)
