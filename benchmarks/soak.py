@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from slimsched.cli.serving.event_loop import run
-
 from slimsched.cli.serving.images import test_images
 
 from slimsched.serving.api.load_generator import LoadGenerator, Target, due_times
