@@ -257,7 +257,7 @@ def test_a_floor_is_kept_beside_another_model_that_pays_for_it(floor: float) -> 
 
 
 def floor_of_slimresnet(**scheduler: object) -> float:
-    """Its accuracy with a floor of 75.5 % at twice the load; the fluid bound reaches it with room to spare."""
+    """Its accuracy with a floor of 75.5 % at twice the load; the fluid bound shows that there is room."""
     at = scenario(MODEL, FAMILY, load=2.0, seconds=8.0, warmup_s=5.0, **scheduler)
     return with_goals(at, slimresnet=Goal(min_accuracy=0.755)).models["slimresnet"].accuracy_prior
 
