@@ -40,7 +40,7 @@ def main(paths: list[str]) -> None:
             top = logits[0].softmax(dim=0).topk(3)
             guesses = zip(top.indices.tolist(), top.values.tolist(), strict=True)
             text = ", ".join(f"{spec.labels[label]} {share:.0%}" for label, share in guesses)
-            print(f"  width {spec.text(plan).split(",")[0]:<4}  {macs / 1e6:5.0f} M MACs   {text}")
+            print(f"  width {spec.text(plan).split(',')[0]:<4}  {macs / 1e6:5.0f} M MACs   {text}")
 
 
 if __name__ == "__main__":
