@@ -13,7 +13,7 @@ Reading a description needs no torch. Loading a model does.
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct, field
@@ -26,6 +26,8 @@ from slimsched.models.quality import QualityTable
 from slimsched.models.quality import read_quality as read_table
 from slimsched.models.slimresnet.shape import NetworkShape
 from slimsched.models.slimresnet.spec import slimresnet_figures, slimresnet_spec
+from slimsched.models.slimvit.shape import VitShape
+from slimsched.models.slimvit.spec import slimvit_figures, slimvit_spec
 from slimsched.models.spec import ModelSpec, TensorSpec, every_plan, uniform_plans
 from slimsched.models.spec import Path as Plan
 
@@ -64,8 +66,13 @@ class _Card(Struct, frozen=True, kw_only=True):
     """The part of a training card that a spec needs."""
 
     name: str
-    shape: NetworkShape
+    shape: dict[str, Any]
     classes: tuple[str, ...]
+
+    def network(self) -> NetworkShape | VitShape:
+        """The shape of the network: a transformer has heads."""
+        kind: type[NetworkShape | VitShape] = VitShape if "heads" in self.shape else NetworkShape
+        return msgspec.convert(self.shape, kind)
 
 
 def read_description(folder: Path) -> Description:
@@ -89,7 +96,10 @@ def read_spec(folder: Path) -> ModelSpec:
     """Read what a model is, without torch and without running its code."""
     if is_trained(folder):
         card = _read_card(folder)
-        return slimresnet_spec(card.shape, _plain_name(card.name), card.classes)
+        shape, name = card.network(), _plain_name(card.name)
+        if isinstance(shape, VitShape):
+            return slimvit_spec(shape, name, card.classes)
+        return slimresnet_spec(shape, name, card.classes)
     found = read_description(folder)
     path = folder / DESCRIPTION
     segments = tuple(entry.choices for entry in found.segment)
@@ -119,9 +129,7 @@ def load_model(folder: Path) -> "ElasticModel":
     The code runs with the rights of this process: load only folders that you trust.
     """
     if is_trained(folder):
-        from slimsched.models.slimresnet.elastic import trained_model
-
-        return trained_model(folder)
+        return _load_trained(folder)
     from slimsched.models.loading import build_model
 
     return build_model(folder, read_description(folder), read_spec(folder))
@@ -143,7 +151,8 @@ def read_figures(folder: Path, spec: ModelSpec | None = None) -> ModelFigures:
     """Read what each step computes and moves; `slim model check` writes it."""
     path = folder / FIGURES
     if is_trained(folder) and not path.exists():
-        return slimresnet_figures(_read_card(folder).shape)
+        shape = _read_card(folder).network()
+        return slimvit_figures(shape) if isinstance(shape, VitShape) else slimresnet_figures(shape)
     return read_figures_file(path, spec or read_spec(folder))
 
 
@@ -155,6 +164,17 @@ def profile_paths(folder: Path) -> list[Path]:
 def is_trained(folder: Path) -> bool:
     """Whether `slim model train` wrote this folder."""
     return (folder / CARD).is_file() and not (folder / DESCRIPTION).exists()
+
+
+def _load_trained(folder: Path) -> "ElasticModel":
+    if isinstance(_read_card(folder).network(), VitShape):
+        from slimsched.models.slimvit.elastic import SlimVitModel
+        from slimsched.models.slimvit.weights import load
+
+        return SlimVitModel(load(folder))
+    from slimsched.models.slimresnet.elastic import trained_model
+
+    return trained_model(folder)
 
 
 def _read_card(folder: Path) -> _Card:

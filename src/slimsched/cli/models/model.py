@@ -8,7 +8,7 @@ import msgspec
 import typer
 from msgspec import Struct
 
-from slimsched.cli.models import check, new
+from slimsched.cli.models import check, new, tune
 from slimsched.cli.options import AsJson, with_options
 from slimsched.cli.serving.profile import DeviceOptions, MeasureOptions, measure
 from slimsched.models.slimresnet.paper_table import UNIFORM
@@ -18,6 +18,7 @@ from slimsched.models.width import format_widths
 app = typer.Typer(no_args_is_help=True)
 app.command("new")(new.command)
 app.command("check")(check.command)
+app.command("tune")(tune.command)
 
 DataOption = Annotated[
     Path,

@@ -35,7 +35,7 @@ class SlimResNetModel(ElasticModel):
         self._wanted = precision
         self.precision = precision or cpu_precision()
         self._device = torch.device("cpu")
-        self._scale, self._shift = _scale_and_shift(card.colours)
+        self._scale, self._shift = scale_and_shift(card.colours)
         self._folded: WeakValueDictionary[tuple[int, float, str], SegmentInstance] = WeakValueDictionary()
 
     def place(self, device: torch.device) -> None:
@@ -136,6 +136,7 @@ def _share(one: SegmentInstance, first: SegmentInstance) -> None:
         one.layers = first.layers
 
 
-def _scale_and_shift(colours: Colours) -> tuple[Tensor, Tensor]:
+def scale_and_shift(colours: Colours) -> tuple[Tensor, Tensor]:
+    """What turns raw bytes into normalized pixels: x · scale + shift."""
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (colours.mean, colours.std))
     return 1.0 / (255.0 * std), -mean / std

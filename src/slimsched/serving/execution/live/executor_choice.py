@@ -2,9 +2,11 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
+from slimsched.models.run_options import AS_IS, RunOptions, read_run_options
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor
@@ -27,7 +29,11 @@ def read_models(spec: ServerSpec) -> tuple[list[ServedModel], Profile]:
 
 def host_models(models: Sequence[ServedModel], device: torch.device) -> list[HostedModel]:
     """Load the code and weights of models onto a device."""
-    return [HostedModel(model, load_elastic(model), device) for model in models]
+    return [HostedModel(model, load_elastic(model), device, _options(model, device)) for model in models]
+
+
+def _options(model: ServedModel, device: torch.device) -> RunOptions:
+    return read_run_options(Path(model.folder), device.type) if model.folder else AS_IS
 
 
 def make_executor(spec: ServerSpec, models: Sequence[ServedModel]) -> Executor:

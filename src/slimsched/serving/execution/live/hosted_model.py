@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from slimsched.models.elastic import ElasticModel, Segment, Tensors
+from slimsched.models.run_options import AS_IS, RunOptions
 from slimsched.models.tensors import DTYPES, example_inputs
 from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.served_model import ServedModel
@@ -47,10 +48,18 @@ class Layout(NamedTuple):
 class HostedModel:
     """One model on one device. Segments are made when first asked for, and dropped when told so."""
 
-    def __init__(self, served: ServedModel, elastic: ElasticModel, device: torch.device) -> None:
+    def __init__(
+        self,
+        served: ServedModel,
+        elastic: ElasticModel,
+        device: torch.device,
+        options: RunOptions = AS_IS,
+    ) -> None:
         self.served, self.spec, self.device = served, served.spec, device
-        self._elastic = elastic
+        self._elastic, self._options = elastic, options
         elastic.place(device)
+        if options != AS_IS:
+            _convert(elastic, options)
         self._segments: dict[Key, Segment] = {}
         self._layouts: dict[tuple[int, int], tuple[Layout, ...]] = {}
 
@@ -124,22 +133,52 @@ class HostedModel:
         previous = names[key.segment - 1][key.previous] if key.previous >= 0 else None
         segment = self._elastic.segment(key.segment, names[key.segment][key.choice], previous)
         first, last = key.segment == 0, self.ends(key)
-        return _Wrapped(segment, self._elastic, first=first, last=last) if first or last else segment
+        if first or last:
+            segment = _Wrapped(segment, self._elastic, self._options, first=first, last=last)
+        if self._options.compile:
+            segment = torch.compile(segment, dynamic=self.device.type == "cpu")
+        return segment
 
 
 class _Wrapped:
     """A segment with what comes before the first and after the last one."""
 
-    def __init__(self, segment: Segment, elastic: ElasticModel, *, first: bool, last: bool) -> None:
+    def __init__(
+        self, segment: Segment, elastic: ElasticModel, options: RunOptions, *, first: bool, last: bool
+    ) -> None:
         self.segment, self._elastic, self._first, self._last = segment, elastic, first, last
+        self._options = options
         self._dtypes = [DTYPES[tensor.datatype] for tensor in elastic.spec.outputs]
 
     def __call__(self, rows: Tensors) -> Tensors:
-        rows = self.segment(self._elastic.prepare(rows) if self._first else rows)
+        rows = self.segment(self._prepared(rows) if self._first else rows)
         if not self._last:
             return rows
         outputs = self._elastic.finish(rows)
         return tuple([tensor.to(dtype) for tensor, dtype in zip(outputs, self._dtypes, strict=True)])
+
+    def _prepared(self, rows: Tensors) -> Tensors:
+        """Prepare raw inputs, then bring them into the precision and memory format of the weights."""
+        prepared = self._elastic.prepare(rows)
+        if self._options == AS_IS:
+            return prepared
+        return tuple([_converted(tensor, self._options) for tensor in prepared])
+
+
+def _convert(elastic: ElasticModel, options: RunOptions) -> None:
+    """Bring a model's weights into another precision or memory format."""
+    for module in elastic.modules():
+        module.to(getattr(torch, options.precision))
+        if options.channels_last:
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def _converted(tensor: Tensor, options: RunOptions) -> Tensor:
+    if tensor.is_floating_point():
+        tensor = tensor.to(getattr(torch, options.precision))
+    if options.channels_last and tensor.dim() == 4:
+        tensor = tensor.contiguous(memory_format=torch.channels_last)
+    return tensor
 
 
 def _weights(segment: Segment) -> Sequence[Tensor]:
