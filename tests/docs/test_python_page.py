@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import slimsched
 from doc_commands import ROOT
 from served import Served, serve
+from slimsched.cli.app import app
 
 PAGE = ROOT / "docs" / "python.md"
 BLOCK = re.compile(
@@ -75,6 +77,19 @@ def test_the_examples_that_need_a_server_run(tmp_path: Path) -> None:
 def test_every_mark_is_understood() -> None:
     marks = {mark for mark, _ in blocks()}
     assert marks == {"", NEEDS_A_SERVER, "not run: it serves until it is stopped"}
+
+
+def test_the_model_of_the_readme_passes_the_check(tmp_path: Path) -> None:
+    blocks = dict(
+        re.findall(
+            r"^```(python|toml)\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+        )
+    )
+    (tmp_path / "model.py").write_text(blocks["python"])
+    (tmp_path / "model.toml").write_text(blocks["toml"])
+    done = CliRunner().invoke(app, ["model", "check", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "ok: 2 plans run" in done.output
 
 
 def imported(code: str) -> set[str]:
