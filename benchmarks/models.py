@@ -10,6 +10,7 @@ turn, so that a machine's drift touches both. A GPU's utilization is read while 
 import argparse
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -166,14 +167,12 @@ class Utilization:
     def __enter__(self) -> "Utilization":
         self._text = ""
         self._process = None
-        try:
+        if shutil.which("nvidia-smi"):
             self._process = subprocess.Popen(
                 ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "100"],
                 stdout=subprocess.PIPE,
                 text=True,
             )
-        except OSError:
-            pass
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""Where served models come from: the shipped SlimResNet, or a model folder."""
+"""Where served models come from: the shipped SlimResNet and SlimViT, or a model folder."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,8 @@ from slimsched.models.quality import read_quality as read_table
 from slimsched.models.slimresnet import shipped
 from slimsched.models.slimresnet.shape import SLIM_RESNET
 from slimsched.models.slimresnet.spec import NAME, plan_tree, slimresnet_figures, slimresnet_spec
+from slimsched.models.slimvit import shipped as slimvit_shipped
+from slimsched.models.slimvit.spec import NAME as SLIMVIT
 from slimsched.models.spec import ModelSpec
 from slimsched.serving.domain.served_model import ServedModel
 
@@ -28,7 +30,7 @@ def shipped_model(quality: QualityTable | None = None) -> ServedModel:
 
 
 def read_model(source: str, beside: Path | None = None, *, rated: bool = True) -> ServedModel:
-    """Read a model without its code: the shipped one by its name, any other from its folder.
+    """Read a model without its code: a shipped one by its name, any other from its folder.
 
     A folder is looked for beside the scenario first, then from where the command was started. Without
     `rated`, its plans need not have been evaluated.
@@ -49,11 +51,14 @@ def _unrated(spec: ModelSpec) -> QualityTable:
 
 def find_folder(source: str, beside: Path | None = None) -> Path:
     """Find a model's folder."""
+    if source == SLIMVIT:
+        return slimvit_shipped.folder()
     for folder in (*([beside / source] if beside is not None else []), Path(source)):
         if folder.is_dir():
             return folder
     raise DataError(
-        f"no model '{source}': give '{NAME}' or a model folder; make a new one with slim model new {source}"
+        f"no model '{source}': give '{NAME}', '{SLIMVIT}' or a model folder; "
+        f"make a new one with slim model new {source}"
     )
 
 
