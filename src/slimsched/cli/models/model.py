@@ -1,6 +1,7 @@
 """`slim model`: make, check, train, evaluate and look at models."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +38,7 @@ FolderArgument = Annotated[
 ]
 OptionalDataOption = Annotated[
     Path | None,
-    typer.Option("--data", envvar="SLIM_DATA", help="Test images; for a model folder also an .npz file."),
+    typer.Option("--data", help="Test images (SLIM_DATA if left out); for a model folder also an .npz file."),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 
@@ -168,7 +169,8 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
     from slimsched.models.quality import write_quality
     from slimsched.models.width import WIDTH_TUPLES
 
-    if options.data is None:
+    data = options.data or (Path(os.environ["SLIM_DATA"]) if "SLIM_DATA" in os.environ else None)
+    if data is None:
         raise ConfigError("name the test images with --data or SLIM_DATA")
     tuples = read_tuples(options.widths)
     if options.bits is not None and tuples != list(WIDTH_TUPLES):
@@ -177,7 +179,7 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
     card = trained.card
     run = None if model is None else model if model.is_dir() else model.parent
     scored = scored_images(
-        options.data, side=card.shape.image_size, classes=card.classes, run=run, everything=options.everything
+        data, side=card.shape.image_size, classes=card.classes, run=run, everything=options.everything
     )
     images = scored.images
     evaluator = Evaluator(trained.net.to(pick_device(options.device)), card.colours)

@@ -47,7 +47,9 @@ class MeasureOptions(Struct, frozen=True, kw_only=True):
         str,
         typer.Option("--batches", help=f"Batch sizes to measure; by default {CPU_BATCHES}, on a GPU to 256."),
     ] = ""
-    repeats: Annotated[int, typer.Option("--repeats", help="Timed runs per cell, after two to warm up.")] = 7
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=2, help="Timed runs per cell, after two to warm up.")
+    ] = 7
 
     def sizes(self, device: str) -> tuple[int, ...]:
         """Read the batch sizes."""

@@ -196,7 +196,7 @@ def load_profile(name: str, model: ServedModel, beside: Path) -> Profile:
     if others:
         raise DataError(
             f"device '{name}' has a profile of model '{others[0]}', but none of model '{model.name}'; "
-            f"measure it with: slim profile --model {model.folder or model.name} --name {name}"
+            f"measure it with: slim model profile {model.folder or model.name} --name {name}"
         )
     known = sorted(path.stem for path in (CONFIGS / "profiles").glob("*.json"))
     raise UnknownNameError("device", name, [*known, *_names(CONFIGS / "devices")])

@@ -34,6 +34,10 @@ BOOST_PER_S, MOST_BOOST = 1.0, 8.0
 """Pace at which a model below its floor gains worth beside other models, and the most it can gain."""
 
 
+SHORT_BOOST = 2.0
+"""Boost from which on a model counts as short of its floor."""
+
+
 class ModelGoal:
     """The goal of one model, a meter of how far it is kept, and the prices that chase it.
 
@@ -69,6 +73,11 @@ class ModelGoal:
     def worth(self) -> float:
         """What a point of this model's accuracy counts."""
         return self.model.weight * self._boost
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the model has been below its floor for a while: then it may ask for what must be loaded."""
+        return self._boost >= SHORT_BOOST
 
     def note(self, seen: Observation, choice: int, count: int) -> None:
         """Note a block of the head that goes out at a choice."""

@@ -136,7 +136,7 @@ class GoalRouter:
         own_s = seen.backlog_s + count * self._full_s * onward
         own = (gains.wait * own_s + gains.move * self._estimate.move_s(seen)) / target_s
         score = self._crowd_price(seen, target_s) * work + own - model.worth * advantage
-        if gains.cold and not self.pricing.free:
+        if gains.cold and not self.pricing.free and not model.is_short:
             score += gains.cold * self._warmth.cold(seen)[choices]
         way, server = divmod(int(score.argmin()), len(self._cluster))
         choice = int(choices[way])
