@@ -1,7 +1,6 @@
 """Routers on a user's model, live on this machine: accuracy, latency and energy beside the fluid bound.
 
-    python benchmarks/model_routers.py --model DIR
-        [--config benchmarks/one-gpu.toml] [--load 1.3] [--seconds 6]
+    python benchmarks/model_routers.py --model DIR [--config benchmarks/one-gpu.toml] [--load 1.3]
 
 The load is a multiple of what the widest plan can carry. Accuracy is that of the model's quality table: for a
 model without labels, how often its answers agree with its own widest plan.
@@ -36,8 +35,8 @@ def main() -> None:
     scenario = scenario.with_load(rate_per_s=rate, seconds=options.seconds)
     bound = fluid_optimum(scenario.cluster, rate)
     print(
-        f"{model.name}, quality: {model.quality.name}; {rate:,.0f} requests/s = {options.load:g} × the "
-        f"widest plan's capacity; fluid bound {100 * bound.accuracy:.2f} %",
+        f"{model.name}, quality: {model.quality.name}; {rate:,.0f} requests/s = {options.load:g} × what the "
+        f"widest plan can carry; fluid bound {100 * bound.accuracy:.2f} %",
         flush=True,
     )
     rows = asyncio.run(

@@ -24,7 +24,8 @@ def test_the_demo_compares_reports_and_cleans_up(tmp_path: Path, monkeypatch: py
     monkeypatch.delenv("SLIM_DATA", raising=False)
     config, out, before = tmp_path / "two.toml", tmp_path / "out", children()
     config.write_text(CONFIG)
-    options = ["--config", str(config), "--seconds", "1", "--load", "0.02", "--out", str(out), "--json"]
+    options = ["--config", str(config), "--seconds", "1", "--load", "0.02", "--deadline-ms", "5000"]
+    options += ["--out", str(out), "--json"]
     found = CliRunner().invoke(app, ["demo", *options])
     assert found.exit_code == 0, found.output
     printed = json.loads(found.stdout)

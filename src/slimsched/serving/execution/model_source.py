@@ -57,8 +57,8 @@ def find_folder(source: str, beside: Path | None = None) -> Path:
         if folder.is_dir():
             return folder
     raise DataError(
-        f"no model '{source}': give '{NAME}', '{SLIMVIT}' or a model folder; make a new one with "
-        f"slim model new {source}"
+        f"no model '{source}': give '{NAME}', '{SLIMVIT}' or a model folder; "
+        f"make a new one with slim model new {source}"
     )
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from slimsched import __version__
 from slimsched.kernel.errors import DataError
 from slimsched.kernel.log import Header
+from slimsched.serving.domain.model_outline import ModelOutline
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import CONFIGS, build_scenario
 
@@ -18,7 +19,8 @@ class RunSetting(Struct, frozen=True, kw_only=True):
 
     `beside` is the folder where the scenario's own devices and profiles lie; empty for a shipped scenario.
     With `for_clients` the run kept the promises to clients (`Scenario.for_clients`). `first_id` is where the
-    gateway began to number its blocks.
+    gateway began to number its blocks. `models` names the choices, so that the log can be read without the
+    models.
     """
 
     scenario: dict[str, Any]
@@ -27,6 +29,7 @@ class RunSetting(Struct, frozen=True, kw_only=True):
     beside: str = ""
     for_clients: bool = False
     first_id: int = 0
+    models: tuple[ModelOutline, ...] = ()
 
     def header(self) -> Header:
         """Return the header of a log of this run."""

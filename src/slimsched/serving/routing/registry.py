@@ -108,7 +108,7 @@ def make_sharded(
 ) -> ShardedRouter:
     """Make shards of `size` servers, each with a router of its own."""
     if size < 1:
-        raise ConfigError(f"router 'sharded': size is {size}; give 1 server per shard or more")
+        raise ConfigError(f"size is {size}; give 1 server per shard or more")
     return ShardedRouter(cluster, rng, lambda part: make_router(router, part, seed, goal), size=size)
 
 

@@ -43,10 +43,11 @@ class Happening(Struct, frozen=True, kw_only=True):
 class Frame(Struct, frozen=True, kw_only=True):
     """Totals since the start, figures over the last seconds, servers, and the last decisions.
 
-    A stage is one segment of one model (`stages` are their labels); `names` are those of all choices, narrow
-    to wide. `waiting` are requests in the central queue by the stage that comes next, `finished_per_s`
-    examples that passed each stage, `mix` the shares of choices in each stage. `guard` counts the blocks
-    that a router's guard decided about, by its reason. A figure is None while nothing is known.
+    A stage is one segment of one model: `stages` are their labels, `stage_models` the number of each one's
+    model, and `stage_choices` its choices as places in `names`, the names of all choices, narrow to wide.
+    `waiting` are requests in the central queue by the stage that comes next, `finished_per_s` examples that
+    passed each stage, `mix` the shares of choices in each stage. `guard` counts the blocks that a learned
+    router's guard decided about, by its reason. A figure is None while there is nothing to compute it from.
     """
 
     at_s: float
@@ -68,6 +69,8 @@ class Frame(Struct, frozen=True, kw_only=True):
     energy_source: str
     models: tuple[str, ...]
     stages: tuple[str, ...]
+    stage_models: tuple[int, ...]
+    stage_choices: tuple[tuple[int, ...], ...]
     names: tuple[str, ...]
     choices: tuple[float, ...]
     mix: tuple[tuple[float, ...], ...]

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
 from slimsched.serving.domain.machine import AUTOSCALER_NAME, GATEWAY_NAME
+from slimsched.serving.domain.model_outline import outlines
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.routing.autoscaler import Scale
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock
@@ -45,7 +46,7 @@ class LiveView:
         self.bound = bound
         self.energy_source = "; ".join(sorted({p.source.partition(":")[0] for p in cluster.profiles}))
         """Where figures of power come from: the profiles, unless someone knows better."""
-        self._models, self._stages = cluster.models, Stages(cluster.models)
+        self._models, self._stages = cluster.models, Stages(outlines(cluster.models))
         self._recent = Recent(cluster.models, self._stages, window_s, len(cluster))
         self._whereabouts = Whereabouts(len(cluster), self._stages)
         self._up = [True] * len(cluster)
@@ -97,6 +98,8 @@ class LiveView:
             energy_source=self.energy_source,
             models=tuple(model.name for model in self._models),
             stages=tuple(self._stages.labels),
+            stage_models=tuple(self._stages.models),
+            stage_choices=tuple(map(tuple, self._stages.choices)),
             names=tuple(self._stages.names),
             choices=_shares([sum(counts) for counts in zip(*by_stage, strict=True)]),
             mix=tuple(map(_shares, by_stage)),

@@ -1,6 +1,7 @@
 """A run folder: everything one run leaves, so that a report needs nothing else.
 
-run.json         what was run: kind, title, seed, the configuration with all options filled in, faults
+run.json         what was run: kind, title, seed, the configuration with all options filled in, faults, and
+                 the models' names, segments, choices and plans
 summary.json     one row of figures for each router or policy
 arrays.npz       what pictures need, by '<row>/<name>'; no pickle
 events.jsonl.gz  the event log (one router only)
@@ -22,6 +23,7 @@ from slimsched import __version__
 from slimsched.kernel.errors import DataError
 from slimsched.kernel.log import EVENTS as EVENTS
 from slimsched.serving.domain.fault import Fault
+from slimsched.serving.domain.model_outline import ModelOutline
 from slimsched.serving.telemetry.frame import Frame
 from slimsched.serving.telemetry.trace import Trace
 
@@ -29,7 +31,7 @@ FRAMES = "frames.jsonl.gz"
 
 
 class About(Struct, frozen=True, kw_only=True):
-    """What was run."""
+    """What was run; `models` are those that were served, in the order of their numbers."""
 
     kind: Literal["requests", "jobs"]
     title: str
@@ -37,6 +39,7 @@ class About(Struct, frozen=True, kw_only=True):
     config: dict[str, Any]
     seeds: int = 1
     faults: tuple[Fault, ...] = ()
+    models: tuple[ModelOutline, ...] = ()
     slim: str = __version__
 
 
@@ -47,6 +50,15 @@ class Run(Struct, frozen=True, kw_only=True):
     rows: list[dict[str, Any]]
     arrays: dict[str, NDArray[Any]]
     frames: list[Frame]
+
+    @property
+    def routers(self) -> list[str]:
+        """The router of each row."""
+        return [str(row["router"]) for row in self.rows]
+
+    def seconds(self, row: int) -> float:
+        """Return the length of a run, including its warm-up."""
+        return float(self.rows[row]["seconds"] + self.about.config.get("load", {}).get("warmup_s", 0.0))
 
 
 def make_folder(folder: Path) -> Path:

@@ -5,25 +5,31 @@ Tables and pictures of a run count by stage and by name, so that one model looks
 
 from collections.abc import Sequence
 
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model_outline import ModelOutline
 
 
 class Stages:
     """Numbers the segments of all models one after the other, and the names of their choices."""
 
-    def __init__(self, models: Sequence[ServedModel]) -> None:
+    def __init__(self, models: Sequence[ModelOutline]) -> None:
         self.first: list[int] = []
         """The number of each model's first stage."""
         self.labels: list[str] = []
         """What each stage is called: its number, with its model's name where there are several."""
+        self.models: list[int] = []
+        """The model of each stage."""
         self.names: list[str] = []
         """The names of all choices, narrowest first as far as models agree."""
-        self._place: list[list[list[int]]] = []
-        for model in models:
+        for number, model in enumerate(models):
             self.first.append(len(self.labels))
             prefix = f"{model.name} " if len(models) > 1 else ""
-            self.labels += [f"{prefix}{number + 1}" for number in range(model.segments)]
-            self._place.append([[self._number(name) for name in names] for names in model.spec.segments])
+            self.labels += [f"{prefix}{segment + 1}" for segment in range(len(model.segments))]
+            self.models += [number] * len(model.segments)
+            for names in model.segments:
+                self._merge(names)
+        place = {name: number for number, name in enumerate(self.names)}
+        self.choices = [[place[name] for name in names] for model in models for names in model.segments]
+        """The choices of each stage as numbers of names, narrowest first."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -38,9 +44,11 @@ class Stages:
 
     def name(self, model: int, segment: int, choice: int) -> int:
         """The number of a choice's name among all names."""
-        return self._place[model][segment][choice]
+        return self.choices[self.first[model] + segment][choice]
 
-    def _number(self, name: str) -> int:
-        if name not in self.names:
-            self.names.append(name)
-        return self.names.index(name)
+    def _merge(self, names: Sequence[str]) -> None:
+        """Add new names, each before the next wider one that is already known."""
+        for position, name in enumerate(names):
+            if name not in self.names:
+                wider = [self.names.index(other) for other in names[position:] if other in self.names]
+                self.names.insert(wider[0] if wider else len(self.names), name)

@@ -149,7 +149,7 @@ class LiveCluster:
 
     def _arrive(self, requests: list[Request]) -> None:
         """Tell the gateway in the event loop's next round: calls that come in one round are told together."""
-        if not self._arrived:
+        if requests and not self._arrived:
             self._loop.call_soon(self._tell_arrived)
         self._arrived += requests
 
