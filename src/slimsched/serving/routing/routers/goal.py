@@ -23,6 +23,7 @@ from math import inf
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
@@ -62,7 +63,7 @@ class GoalParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class GoalRouter:
     """Prices in, one argmin out; the number of servers is free.
 
-    `goal` holds for every model; `goals` names those of single models instead.
+    `goal` holds for every model but those with a goal of their own; `goals` adds such goals, by name.
     """
 
     def __init__(
@@ -73,9 +74,9 @@ class GoalRouter:
         *,
         goals: Mapping[str, Goal] | None = None,
     ) -> None:
-        self.goal = goal or Goal()
+        stated = goal or Goal()
+        self.goal = replace(stated, by_model={**stated.by_model, **goals}) if goals else stated
         self.gains = gains or GoalParameters()
-        self._goals = dict(goals or {})
         self._cluster = cluster
         self._estimate = Estimate(cluster)
         self._full_s: Values = np.mean([cluster.plan_s(m, m.spec.widest) for m in cluster.models], axis=0)
@@ -86,8 +87,8 @@ class GoalRouter:
         self.models = [
             ModelGoal(
                 model,
-                self._goals.get(model.name, self.goal),
-                CostToGo(model, work, _objective(cluster, self._goals.get(model.name, self.goal), first)),
+                self.goal.of(model.name),
+                CostToGo(model, work, _objective(cluster, self.goal.of(model.name), first)),
                 target_s=self.gains.target_s,
                 empty_s=self._estimate.empty_s,
                 competes=len(cluster.models) > 1,
@@ -167,7 +168,7 @@ class GoalRouter:
 
     def with_goal(self, goal: Goal) -> "GoalRouter":
         """A router with the same gains and another goal."""
-        return GoalRouter(self._cluster, goal, self.gains, goals=self._goals)
+        return GoalRouter(self._cluster, goal, self.gains)
 
     def _price(self, model: ModelGoal) -> float:
         """What the planner asks for a widest plan of device time, in accuracy of this model."""
