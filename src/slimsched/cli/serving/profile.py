@@ -76,6 +76,7 @@ def command(
     from slimsched.serving.execution.model_source import read_model
 
     part = out.with_suffix(".part")
+    out.parent.mkdir(parents=True, exist_ok=True)
     sizes = measured.sizes(device.device)
     profiler, source, facts = OPENERS[device.device](read_model(model), part, sizes, device, measured.repeats)
     with cell_bar("warming up", profiler.cells) as bar:
@@ -83,7 +84,6 @@ def command(
             lambda cell: bar.update(bar.task_ids[0], advance=1, description=f"{cell[0]}, batch {cell[1]}")
         )
     record = profiler.record(name or out.stem, source, {**facts, **_software()})
-    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_bytes(msgspec.json.encode(record))
     part.unlink(missing_ok=True)
     Console().print(f"written: {out}; energy {record.energy_source}; spread {100 * record.spread:.0f} %")

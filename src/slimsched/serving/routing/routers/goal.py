@@ -32,7 +32,7 @@ from slimsched.serving.domain.request import Request, alike
 from slimsched.serving.routing.cost_to_go import CostToGo, Values
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.model_goal import ModelGoal
+from slimsched.serving.routing.model_goal import TARGET_LIMIT_S, ModelGoal, share_out
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.pricing import Pricing
 from slimsched.serving.routing.rate import Rate
@@ -103,13 +103,24 @@ class GoalRouter:
         self._warmth = Warmth(cluster)
         self._whole_plan = WholePlan(self._estimate, costs_to_go, self._kind_of, self._full_s)
         self._plans = False
+        self._spread = 1.0
         self._rate = Rate()
         self._now_s = -1.0
 
     @property
     def target_s(self) -> float:
-        """The backlog to aim for: the least that any model asks for."""
-        return min(model.target_s for model in self.models)
+        """The backlog to aim for: the least that any model asks for.
+
+        Models share it, and requests of different models share no batch. So where neither a limit nor
+        deadlines set it, it grows with the number of models, and with what their accuracy is worth.
+        """
+        if self._spread == 1.0 or self._whole_plan.limit_s:
+            return min(model.target_s for model in self.models)
+        shared_s = [
+            model.target_s if model.goal.p99_s else min(TARGET_LIMIT_S, self._spread * model.target_s)
+            for model in self.models
+        ]
+        return min(shared_s)
 
     def route(self, seen: Observation) -> Route:
         """Score every (choice, server) and take the cheapest; a stated plan goes where it is done soonest."""
@@ -152,7 +163,10 @@ class GoalRouter:
     def _plan(self, seen: Observation) -> Route:
         """Plan all segments still to come at once."""
         plan, model = self._whole_plan, self.models[seen.model]
-        crowd = plan.crowd(seen.backlog_s) if plan.limit_s else self._crowd_price(seen, self.target_s)
+        if plan.limit_s:
+            crowd = self.pricing.scale * plan.crowd(seen.backlog_s)
+        else:
+            crowd = self._crowd_price(seen, self.target_s)
         own_per_s = self.gains.wait / (plan.limit_s or self.target_s)
         price = self._price(model)
         return plan.cheapest(seen, price, model.objective_price, crowd / model.worth, own_per_s / model.worth)
@@ -174,11 +188,19 @@ class GoalRouter:
         """What the planner asks for a widest plan of device time, in accuracy of this model."""
         return max(0.0, self.gains.planner * self.pricing.next() / model.worth - model.objective_price)
 
+    def _spread_of(self, rates_per_s: Values, worths: Values) -> float:
+        """How many models share the backlog: 1 / Σ share², times what their accuracy is worth in the mean."""
+        total = float(rates_per_s.sum())
+        if total <= 0.0:
+            return 1.0
+        shares = rates_per_s / total
+        return float((shares @ worths) / (shares @ shares))
+
     def _crowd_price(self, seen: Observation, target_s: float) -> Values:
         """What each server's queue adds to it."""
         excess = np.maximum(seen.backlog_s / target_s - 1.0, 0.0)
         price: Values = self._crowd * target_s * excess * (1.0 + STEEPER * excess)
-        return np.minimum(price, DEAREST)
+        return np.minimum(price, DEAREST * self.pricing.scale)
 
     def _tick(self, seen: Observation) -> None:
         """Once per scheduling step: move the prices."""
@@ -199,8 +221,10 @@ class GoalRouter:
         capacity_per_s = float(plans_per_s.sum())
         backlog_s = float(seen.backlog_s @ plans_per_s) / capacity_per_s
         if len(self.models) > 1:
+            share_out(self.models)
             rates, worths = seen.model_rates_per_s, np.array([model.worth for model in self.models])
             self.pricing.mix(rates / max(float(rates.sum()), 1e-9), worths)
+            self._spread = self._spread_of(rates, worths)
         self.pricing.update(
             rate_per_s=self._rate.after(seen.arrival_rate_per_s, passed_s),
             capacity_per_s=capacity_per_s,
