@@ -101,6 +101,7 @@ def measure(
         out = Path(model.folder) / "profiles" / f"{name}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_suffix(".part")
+    out.parent.mkdir(parents=True, exist_ok=True)
     sizes = measured.sizes(device.device)
     profiler, origin, facts = OPENERS[device.device](model, part, sizes, device, measured.repeats)
     with cell_bar("warming up", profiler.cells) as bar:
