@@ -57,7 +57,7 @@ RouterList = Annotated[
     str,
     typer.Option(
         "--routers",
-        help="Routers separated by commas; each may have options, or a goal as in goal[p99<=60ms].",
+        help="Routers separated by commas; each may have options, or a goal as in goal\\[p99<=60ms].",
     ),
 ]
 Arrivals = Annotated[
