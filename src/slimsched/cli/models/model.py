@@ -1,6 +1,7 @@
 """`slim model`: make, check, train, evaluate and look at models."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +38,10 @@ FolderArgument = Annotated[
 ]
 OptionalDataOption = Annotated[
     Path | None,
-    typer.Option("--data", envvar="SLIM_DATA", help="Test images; for a model folder also an .npz file."),
+    typer.Option(
+        "--data",
+        help="Test images (of a trained network: SLIM_DATA if left out); of others also an .npz file.",
+    ),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 
@@ -147,10 +151,11 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
     """
     if folder is not None:
         from slimsched.cli.models.evaluate import evaluate_folder
+        from slimsched.models.package import is_trained
 
         evaluate_folder(
             folder,
-            options.data,
+            options.data or (_usual_data() if is_trained(folder) and not options.agreement else None),
             agreement=options.agreement,
             examples=options.examples,
             batch=options.batch,
@@ -168,7 +173,8 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
     from slimsched.models.quality import write_quality
     from slimsched.models.width import WIDTH_TUPLES
 
-    if options.data is None:
+    data = options.data or _usual_data()
+    if data is None:
         raise ConfigError("name the test images with --data or SLIM_DATA")
     tuples = read_tuples(options.widths)
     if options.bits is not None and tuples != list(WIDTH_TUPLES):
@@ -177,7 +183,7 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
     card = trained.card
     run = None if model is None else model if model.is_dir() else model.parent
     scored = scored_images(
-        options.data, side=card.shape.image_size, classes=card.classes, run=run, everything=options.everything
+        data, side=card.shape.image_size, classes=card.classes, run=run, everything=options.everything
     )
     images = scored.images
     evaluator = Evaluator(trained.net.to(pick_device(options.device)), card.colours)
@@ -192,6 +198,11 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
         typer.echo(json.dumps({**_by_kind(percent), "scored_on": scored.description}))
     else:
         accuracy_table(percent, card.shape, scored_on=scored.description, paper=options.model is None)
+
+
+def _usual_data() -> Path | None:
+    """The folder that SLIM_DATA names: for networks trained on pictures, not for a user's other models."""
+    return Path(os.environ["SLIM_DATA"]) if os.environ.get("SLIM_DATA") else None
 
 
 def _by_kind(percent: dict[tuple[float, ...], float]) -> dict[str, dict[str, float]]:
