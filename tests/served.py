@@ -59,7 +59,8 @@ def serve(folder: Path, *options: str) -> Served:
     config, log = folder / "two-cores.toml", folder / "serve.log"
     config.write_text(CONFIG)
     command = [sys.executable, "-c", "from slimsched.cli.app import main; main()", "serve"]
-    command += ["--config", str(config), "--http-port", "0", "--grpc-port", "0", *options]
+    options = options if "--config" in options else ("--config", str(config), *options)
+    command += ["--http-port", "0", "--grpc-port", "0", *options]
     with log.open("w") as out:
         environment = {**os.environ, "COLUMNS": "200"}
         process = subprocess.Popen(command, stderr=out, stdout=out, text=True, env=environment)

@@ -36,6 +36,10 @@ class PlanTree:
             path: tuple(int(choice) for choice in self.choices[row]) for path, row in self.row.items()
         }
         """The choices that may follow each path; none after a plan."""
+        self.kind = _kinds(self.plans, self.paths)
+        """Paths of one kind have the same number and can go on in the same ways."""
+        self.is_free = len(set(self.kind.values())) == 1 + max(map(len, self.plans))
+        """Whether every choice fits every path: all paths of one length are of one kind."""
         self.leaves: Rows = np.array([self.row[plan] for plan in self.plans], dtype=np.int64)
         """The row of each plan, in the order of plans."""
         self.depth = max(map(len, self.plans))
@@ -76,3 +80,15 @@ class PlanTree:
         for position, row in enumerate(rows):
             table[position, : len(children[row])] = children[row]
         return np.array(rows, dtype=np.int64), table
+
+
+def _kinds(plans: Sequence[Path], paths: Sequence[Path]) -> dict[Path, int]:
+    """Number the ways in which paths can go on."""
+    ways: dict[Path, set[Path]] = {path: set() for path in paths}
+    for plan in plans:
+        for length in range(len(plan) + 1):
+            ways[plan[:length]].add(plan[length:])
+    numbers: dict[tuple[int, frozenset[Path]], int] = {}
+    return {
+        path: numbers.setdefault((len(path), frozenset(rest)), len(numbers)) for path, rest in ways.items()
+    }

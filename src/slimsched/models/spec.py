@@ -197,15 +197,20 @@ def every_plan(segments: Sequence[Sequence[str]]) -> tuple[Path, ...]:
 
 
 def uniform_plans(segments: Sequence[Sequence[str]]) -> tuple[Path, ...]:
-    """List the plans that take the choice of the same name, or else the same position, in every segment."""
+    """List the plans that take the choice at the same position in every segment."""
     return tuple((choice,) * len(segments) for choice in range(min(map(len, segments))))
 
 
 def _same_number(one: str, other: str) -> bool:
+    return isinstance(_number(one), float) and _number(one) == _number(other)
+
+
+def _number(name: str) -> float | str:
+    """The number that a name is, or the name itself."""
     try:
-        return float(one) == float(other)
+        return float(name)
     except ValueError:
-        return False
+        return name
 
 
 def _check(spec: ModelSpec) -> None:
@@ -220,8 +225,13 @@ def _check(spec: ModelSpec) -> None:
     for number, choices in enumerate(spec.segments):
         if not choices or len(set(choices)) != len(choices):
             raise ConfigError(f"{where}, segment {number}: choices {list(choices)} must be different names")
-        if any("," in name or not name for name in choices):
-            raise ConfigError(f"{where}, segment {number}: a choice's name must not be empty or hold a comma")
+        if len({_number(name) for name in choices}) != len(choices):
+            raise ConfigError(f"{where}, segment {number}: two of the choices {list(choices)} are one number")
+        if any("," in name or not name or name != name.strip() for name in choices):
+            raise ConfigError(
+                f"{where}, segment {number}: a choice's name must not be empty, hold a comma or "
+                "begin or end with a space"
+            )
     if not 1 <= len(spec.plans) <= MOST_PLANS:
         raise ConfigError(f"{where} has {len(spec.plans)} plans; write out 1 to {MOST_PLANS} of them")
     _check_plans(where, spec.segments, spec.plans)

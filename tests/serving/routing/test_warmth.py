@@ -24,12 +24,12 @@ def test_a_busy_server_is_cold_above_the_widest_width_it_was_asked_for() -> None
     assert cold.T.tolist() == [[False, False, True, True], [False] * 4]
 
 
-def test_where_wider_does_not_contain_narrower_all_but_what_was_asked_for_is_cold() -> None:
+def test_where_wider_does_not_contain_narrower_a_busy_server_may_still_be_asked_to_narrow() -> None:
     cluster = small_cluster((4.0, 1.0), models=[toy_model(segments=[("s", "m", "l")])])
     warmth, seen = Warmth(cluster), looked(1.0, 0.97)
     seen.segment = 0
     warmth.ask(seen, 0, 1)
-    assert warmth.cold(seen).T.tolist() == [[True, False, True], [False] * 3]
+    assert warmth.cold(seen).T.tolist() == [[False, False, True], [False] * 3]
 
 
 def test_where_all_is_cold_anything_may_be_asked_for() -> None:
@@ -60,7 +60,7 @@ def test_what_one_model_asked_for_does_not_warm_another() -> None:
     cluster = small_cluster((4.0, 1.0), models=[toy_model("one"), toy_model("two")])
     warmth, seen = Warmth(cluster), looked(1.0, 0.97)
     seen.segment = 1
-    warmth.ask(seen, 0, 0)
-    seen.model = 1
     warmth.ask(seen, 0, 1)
-    assert warmth.cold(seen).T[0].tolist() == [True, False]
+    seen.model = 1
+    warmth.ask(seen, 0, 0)
+    assert warmth.cold(seen).T[0].tolist() == [False, True]

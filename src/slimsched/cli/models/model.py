@@ -38,10 +38,7 @@ FolderArgument = Annotated[
 ]
 OptionalDataOption = Annotated[
     Path | None,
-    typer.Option(
-        "--data",
-        help="Test images (of a trained network: SLIM_DATA if left out); of others also an .npz file.",
-    ),
+    typer.Option("--data", help="Test images (SLIM_DATA if left out); for a model folder also an .npz file."),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 
@@ -151,11 +148,10 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
     """
     if folder is not None:
         from slimsched.cli.models.evaluate import evaluate_folder
-        from slimsched.models.package import is_trained
 
         evaluate_folder(
             folder,
-            options.data or (_usual_data() if is_trained(folder) and not options.agreement else None),
+            options.data,
             agreement=options.agreement,
             examples=options.examples,
             batch=options.batch,
@@ -173,7 +169,7 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
     from slimsched.models.quality import write_quality
     from slimsched.models.width import WIDTH_TUPLES
 
-    data = options.data or _usual_data()
+    data = options.data or (Path(os.environ["SLIM_DATA"]) if "SLIM_DATA" in os.environ else None)
     if data is None:
         raise ConfigError("name the test images with --data or SLIM_DATA")
     tuples = read_tuples(options.widths)
@@ -198,11 +194,6 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
         typer.echo(json.dumps({**_by_kind(percent), "scored_on": scored.description}))
     else:
         accuracy_table(percent, card.shape, scored_on=scored.description, paper=options.model is None)
-
-
-def _usual_data() -> Path | None:
-    """The folder that SLIM_DATA names: for networks trained on pictures, not for a user's other models."""
-    return Path(os.environ["SLIM_DATA"]) if os.environ.get("SLIM_DATA") else None
 
 
 def _by_kind(percent: dict[tuple[float, ...], float]) -> dict[str, dict[str, float]]:

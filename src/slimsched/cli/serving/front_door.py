@@ -196,6 +196,8 @@ def goal_state(options: ServeOptions, scenario: Scenario) -> GoalState | None:
     if options.state is None:
         return None
     goal = "" if scenario.goal is None else f" [{format_goal(scenario.goal)}]"
+    own = {} if scenario.goal is None else scenario.goal.by_model
+    goal += "".join(f" {model}[{format_goal(one)}]" for model, one in own.items())
     return GoalState(options.state, options.router + goal)
 
 

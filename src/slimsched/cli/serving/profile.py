@@ -47,7 +47,9 @@ class MeasureOptions(Struct, frozen=True, kw_only=True):
         str,
         typer.Option("--batches", help=f"Batch sizes to measure; by default {CPU_BATCHES}, on a GPU to 256."),
     ] = ""
-    repeats: Annotated[int, typer.Option("--repeats", help="Timed runs per cell, after two to warm up.")] = 7
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=2, help="Timed runs per cell, after two to warm up.")
+    ] = 7
 
     def sizes(self, device: str) -> tuple[int, ...]:
         """Read the batch sizes."""
@@ -99,6 +101,7 @@ def measure(
         out = Path(model.folder) / "profiles" / f"{name}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_suffix(".part")
+    out.parent.mkdir(parents=True, exist_ok=True)
     sizes = measured.sizes(device.device)
     profiler, origin, facts = OPENERS[device.device](model, part, sizes, device, measured.repeats)
     with cell_bar("warming up", profiler.cells) as bar:

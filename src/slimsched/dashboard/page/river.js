@@ -46,7 +46,7 @@ function newModel(model, layout) { // a model's river, and its segments below
   svg.append(...model.choices.map(() => draw("path", { class: "drops" })));
   svg.append(...model.stages.slice(1).map((_, n) => draw("line", { x1: RIVER.step * (n + 1), x2: RIVER.step * (n + 1), y1: 0, y2: RIVER.H })));
   const segments = model.stages.map((stage) => {
-    const item = make("li", {}, make("strong", {}, `Segment ${stage.segment + 1}`), make("div", {}, "–"), make("div", { class: "rate" }, ""), make("div", { class: "quiet mean" }, ""), newSpark());
+    const item = make("li", {}, make("strong", {}, `Segment ${stage.segment + 1}`), make("div", {}, "–"), make("div", { class: "rate" }, ""), make("div", { class: "mix" }, make("span", { class: "quiet" }, ""), newSpark()));
     item.style.borderColor = stage.colour;
     return item;
   });
@@ -61,7 +61,7 @@ function newModel(model, layout) { // a model's river, and its segments below
 function showModel(box, model, frame, shown) {
   river(box.querySelector(".river"), model, frame);
   model.stages.forEach((stage, n) => {
-    const [, line, rate, mean, spot] = box.querySelectorAll("li")[n].children, at = total(frame.servers.map((s) => s.at[stage.n]));
+    const [, line, rate, mix] = box.querySelectorAll("li")[n].children, [mean, spot] = mix.children, at = total(frame.servers.map((s) => s.at[stage.n]));
     put(line, `${count(frame.waiting[stage.n])} waiting, ${count(at)} at servers`);
     put(rate, `→ ${perSecond(frame.finished_per_s[stage.n])}`);
     put(mean, saysMix(frame, stage));

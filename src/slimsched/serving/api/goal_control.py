@@ -6,18 +6,23 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slimsched.kernel.errors import ConfigError
-from slimsched.serving.api.refusal import BadRequest, Unavailable
+from slimsched.serving.api.refusal import BadRequest, NotFound, Unavailable
 from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.goal import Goal, format_goal, parse_goal
+from slimsched.serving.routing.goal import Goal, format_goal, parse_goal, reachable_goal
 from slimsched.serving.routing.guard import GuardedRouter
 
 
 class GoalRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of PUT /v2/goal."""
+    """The body of PUT /v2/goal: the goal of one model, or of all that have none of their own.
 
-    goal: str
+    With a model, null as the goal means that the model has no goal of its own any more.
+    """
+
+    goal: str | None
+    model: str | None = None
 
 
 class _SavedGoal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,6 +30,7 @@ class _SavedGoal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     started_with: str
     goal: str
+    models: dict[str, str] = {}
 
 
 class GoalState:
@@ -37,7 +43,7 @@ class GoalState:
     def __init__(self, path: Path, started_with: str) -> None:
         self._path, self._started_with = path, started_with
 
-    def read(self) -> str | None:
+    def read(self) -> Goal | None:
         """Return the saved goal, or None if there is none for this command line."""
         try:
             kept = msgspec.json.decode(self._path.read_bytes(), type=_SavedGoal)
@@ -47,11 +53,15 @@ class GoalState:
             raise ConfigError(
                 f"{self._path} does not hold a saved goal ({error}); remove it, or name another with --state"
             ) from None
-        return kept.goal if kept.started_with == self._started_with else None
+        if kept.started_with != self._started_with:
+            return None
+        own = {model: parse_goal(text) for model, text in kept.models.items()}
+        return replace(parse_goal(kept.goal), by_model=own)
 
-    def write(self, goal: str) -> None:
+    def write(self, goal: Goal) -> None:
         """Save a goal. The file is replaced in one step, so a reader never sees half of it."""
-        kept = _SavedGoal(started_with=self._started_with, goal=goal)
+        own = {model: format_goal(one) for model, one in goal.by_model.items()}
+        kept = _SavedGoal(started_with=self._started_with, goal=format_goal(goal), models=own)
         beside = self._path.with_name(f"{self._path.name}.new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,8 +88,9 @@ class GoalControl:
         """Apply the goal that was saved before a restart and return it; None if none was saved."""
         kept = None if self._state is None else self._state.read()
         if kept is not None and self.goal is not None:
-            self._set(self._parse_reachable(kept))
-            return kept
+            self._check_reach(kept)
+            self._set(kept)
+            return format_goal(kept)
         return None
 
     @property
@@ -92,36 +103,53 @@ class GoalControl:
         """Return the goal as text and as numbers."""
         if (goal := self.goal) is None:
             return {"goal": None, "reason": "this server's router follows no goal; start it with --goal"}
-        return {
-            "goal": format_goal(goal),
-            "objective": goal.objective,
-            "min_accuracy": goal.min_accuracy or None,
-            "p99_ms": 1e3 * goal.p99_s or None,
-        }
+        own = {"models": {name: _shown(one) for name, one in goal.by_model.items()}} if goal.by_model else {}
+        return {**_shown(goal), **own}
 
     def change(self, body: bytes) -> dict[str, object]:
         """Set the goal that a request's body holds, and return it."""
         if self.goal is None:
             raise BadRequest("this server's router follows no goal; start it with --goal or --router goal")
         try:
-            goal = self._parse_reachable(msgspec.json.decode(body, type=GoalRequest).goal)
+            goal = self._changed(self.goal, msgspec.json.decode(body, type=GoalRequest))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f'no goal in the body ({error}); send {{"goal": "accuracy>=75"}}') from None
         except ConfigError as error:
             raise BadRequest(str(error)) from None
         if self._state is not None:
             try:
-                self._state.write(format_goal(goal))
+                self._state.write(goal)
             except ConfigError as error:
                 raise Unavailable(f"the goal was not changed: {error}") from None
         self._set(goal)
         return self.show()
 
-    def _parse_reachable(self, text: str) -> Goal:
-        """Parse a goal; refuse one that a model cannot reach."""
-        goal = parse_goal(text)
+    def _changed(self, goal: Goal, asked: GoalRequest) -> Goal:
+        """The goal as a request wants it; a general goal leaves those of single models as they are."""
+        models = self._gateway.cluster.models
+        if asked.model is None:
+            if asked.goal is None:
+                raise BadRequest('null is no goal; send {"goal": "max accuracy"} to ask for nothing else')
+            others = [model for model in models if model.name not in goal.by_model]
+            return replace(reachable_goal(asked.goal, others), by_model=goal.by_model)
+        named = [model for model in models if model.name == asked.model]
+        if not named:
+            known = ", ".join(f"'{model.name}'" for model in models)
+            raise NotFound(f"unknown model '{asked.model}'; this server has {known}")
+        own = {name: one for name, one in goal.by_model.items() if name != asked.model}
+        if asked.goal is not None:
+            own[asked.model] = reachable_goal(asked.goal, named)
+        return replace(goal, by_model=own)
+
+    def _check_reach(self, goal: Goal) -> None:
         for model in self._gateway.cluster.models:
-            best = model.quality.best_reachable(())
-            if goal.min_accuracy > best:
-                raise ConfigError(f"the best plan of {model.name} reaches {100 * best:.2f} %; ask for less")
-        return goal
+            reachable_goal(format_goal(goal.of(model.name)), [model])
+
+
+def _shown(goal: Goal) -> dict[str, object]:
+    return {
+        "goal": format_goal(goal),
+        "objective": goal.objective,
+        "min_accuracy": goal.min_accuracy or None,
+        "p99_ms": 1e3 * goal.p99_s or None,
+    }

@@ -54,12 +54,14 @@ def _get(about: str, *codes: str, kind: str = "application/json") -> dict[str, A
 
 def _put_goal() -> dict[str, Any]:
     goal = {"type": "string", "examples": ["accuracy>=75, p99<=60ms, min energy"]}
-    body = {"required": True, "content": {"application/json": {"schema": _object({"goal": goal}, "goal")}}}
+    model = {"type": "string", "description": "the model whose goal it is; left out: all without their own"}
+    schema = _object({"goal": {"anyOf": [goal, {"type": "null"}]}, "model": model}, "goal")
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
     answer = {"application/json": {"schema": {"type": "object", "required": ["goal"]}}}
     return {
         "summary": "Change the goal",
         "requestBody": body,
-        "responses": _responses(answer, "400", "401", "413"),
+        "responses": _responses(answer, "400", "401", "404", "413"),
     }
 
 

@@ -33,6 +33,7 @@ class Profile:
         load_s: Mapping[Place, float],
         idle_w: float,
         element_bytes: int,
+        energy_source: str = "",
     ) -> None:
         self.name = name
         self.source = source
@@ -44,6 +45,8 @@ class Profile:
         self.load_s = load_s
         self.idle_w = idle_w
         self.element_bytes = element_bytes
+        self.energy_source = energy_source or source.partition(":")[0]
+        """Where the figures of energy come from: latency may be measured while energy is modelled."""
         self._check()
         self._latency: dict[Key, list[list[float]]] = {}  # [batch - 1][concurrency - 1]
         self._energy: dict[Key, list[float]] = {}
@@ -90,6 +93,7 @@ class Profile:
             load_s={place: seconds * factor for place, seconds in self.load_s.items()},
             idle_w=self.idle_w,
             element_bytes=self.element_bytes,
+            energy_source=self.energy_source,
         )
 
     def latency_s(self, key: Key, batch: int, concurrency: int = 1) -> float:

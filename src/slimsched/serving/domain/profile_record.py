@@ -53,6 +53,7 @@ class ProfileRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             load_s=dict(zip(places, self.load_s, strict=True)),
             idle_w=self.idle_w,
             element_bytes=self.element_bytes,
+            energy_source=self.energy_source,
         )
 
     def _check(self, model: ServedModel) -> None:
@@ -92,4 +93,5 @@ def record_of(profile: Profile, model: ServedModel) -> ProfileRecord:
         load_s=[part.load_s[model.number, *place] for place in places],
         idle_w=part.idle_w,
         element_bytes=part.element_bytes,
+        energy_source=part.energy_source,
     )

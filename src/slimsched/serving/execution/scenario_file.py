@@ -27,7 +27,7 @@ from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.routing.autoscaler import AutoscaleOptions
 from slimsched.serving.routing.gateway import GatewayOptions
-from slimsched.serving.routing.goal import parse_goal
+from slimsched.serving.routing.goal import Goal, parse_goal, reachable_goal
 from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.workload.load import Load
 
@@ -57,6 +57,7 @@ class _Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str
     share: float = 1.0
     weight: float = 1.0
+    goal: str | None = None
 
 
 class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -144,7 +145,7 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
         telemetry=_section(file.telemetry, TelemetryOptions, name, "telemetry"),
         load=load,
         shares=shares,
-        goal=None if file.goal is None else parse_goal(file.goal),
+        goal=_goal(file, name, models),
         hosts=tuple(hosts),
         costs=tuple(costs) if any(cost != ALONE for cost in costs) else (),
         neighbours_slowdown=file.neighbours_slowdown,
@@ -196,7 +197,7 @@ def load_profile(name: str, model: ServedModel, beside: Path) -> Profile:
     if others:
         raise DataError(
             f"device '{name}' has a profile of model '{others[0]}', but none of model '{model.name}'; "
-            f"measure it with: slim profile --model {model.folder or model.name} --name {name}"
+            f"measure it with: slim model profile {model.folder or model.name} --name {name}"
         )
     known = sorted(path.stem for path in (CONFIGS / "profiles").glob("*.json"))
     raise UnknownNameError("device", name, [*known, *_names(CONFIGS / "devices")])
@@ -237,6 +238,19 @@ def _models(
     if len({model.name for model in models}) < len(models):
         raise ConfigError(f"{name} [model]: two models have the same name; give each its own")
     return models, tuple(entry.share / total for entry in entries)
+
+
+def _goal(file: _File, name: str, models: Sequence[ServedModel]) -> Goal | None:
+    """The goal of the scenario, with those of single models in it; None where none is stated."""
+    texts = [raw.get("goal") for raw in file.model] or [None]
+    own = {
+        model.name: reachable_goal(text, [model])
+        for model, text in zip(models, texts, strict=True)
+        if text is not None
+    }
+    if file.goal is None and not own:
+        return None
+    return msgspec.structs.replace(parse_goal(file.goal) if file.goal is not None else Goal(), by_model=own)
 
 
 def _find(name_or_path: str) -> Path:

@@ -5,8 +5,11 @@ from collections.abc import Sequence
 
 from slimsched.serving.domain.request import Request
 
-Place = tuple[int, int, int, int, int]
-"""(segment, previous choice, where the input lies, stated plan, model): one place can form a block."""
+Place = tuple[int, int, int, int, int, int]
+"""(segment, previous choice, where the input lies, stated plan, model, kind of path).
+
+Requests of one place can form a block: whatever choice comes next fits all of their paths.
+"""
 
 
 class _Run:

@@ -95,7 +95,7 @@ def fluid_optimum(
         served_share=float(solved.x[:plans].sum()),
         power_w=float(drawn_w @ solved.x),
         accuracies=tuple(
-            float(model.quality.by_plan @ rates / share) if share > 0.0 else 0.0
+            float(model.quality.by_plan @ rates) / float(share) if share > 0.0 else 0.0
             for model, rates, share in zip(models, z, given, strict=True)
         ),
         rates_per_s=tuple(rates * rate_per_s for rates in z),

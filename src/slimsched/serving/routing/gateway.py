@@ -162,7 +162,7 @@ class Gateway:
             if early_drop and first.deadline_s <= now_s:
                 commands += self._drop(lane.take(place, 1), DropReason.DEADLINE_PASSED, holder=place[2])
                 continue
-            seen.segment, seen.previous, seen.source, seen.plan, seen.model = place
+            seen.segment, seen.previous, seen.source, seen.plan, seen.model, _ = place
             seen.count, seen.path = count, first.path
             seen.choices = self.cluster.models[place[4]].tree.after[first.path]
             seen.arrival_s, seen.deadline_s, seen.min_accuracy = (
@@ -182,7 +182,7 @@ class Gateway:
 
     def _key(self, route: Route, place: Place, requests: tuple[Request, ...]) -> Key:
         """The key a route asks for, after checking the route and minding the requests' own terms."""
-        segment, previous, _, plan, number = place
+        segment, previous, _, plan, number, _ = place
         model = self.cluster.models[number]
         choice, ahead = route.choice, route.ahead
         if plan >= 0:
@@ -242,7 +242,7 @@ class Gateway:
         return [Drop(requests=refused, reason=DropReason.QUEUE_FULL)] if refused else []
 
     def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
-        """Queue requests on the same path whose inputs lie at `source`, each priority in its own queue."""
+        """Queue requests on paths of one kind whose inputs lie at `source`, by priority."""
         kinds = {(r.priority, r.plan, r.model) for r in requests} if self._has_kinds else PLAIN
         for kind in kinds if requests else ():
             priority, plan, model = kind
@@ -254,8 +254,9 @@ class Gateway:
                 if len(kinds) == 1
                 else [r for r in requests if (r.priority, r.plan, r.model) == kind]
             )
-            path = members[0].path
-            place = (len(path), self.cluster.models[model].spec.previous(path), source, plan, model)
+            path, served = members[0].path, self.cluster.models[model]
+            previous = served.spec.previous(path)
+            place = (len(path), previous, source, plan, model, served.tree.kind[path])
             if first:
                 lane.push_front(place, members)
             else:

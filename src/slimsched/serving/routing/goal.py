@@ -6,11 +6,13 @@ from there on the `Goal` itself is passed around.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from slimsched.kernel.errors import ConfigError
+from slimsched.serving.domain.served_model import ServedModel
 
 Objective = Literal["accuracy", "energy", "latency"]
 
@@ -25,11 +27,13 @@ class Goal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A floor for mean accuracy, a limit on the 99th percentile of latency, and what to optimise within both.
 
     Zero means no limit. A request can ask for more: its own `min_accuracy` rules out width tuples.
+    `by_model` holds the goals of single models, by name; they replace this goal for these models.
     """
 
     objective: Objective = "accuracy"
     min_accuracy: float = 0.0
     p99_s: float = 0.0
+    by_model: dict[str, "Goal"] = {}
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.min_accuracy < 1.0:
@@ -45,6 +49,10 @@ class Goal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 "narrowest width always wins"
             )
 
+    def of(self, model: str) -> "Goal":
+        """The goal of one model."""
+        return self.by_model.get(model, self)
+
 
 def parse_goal(text: str) -> Goal:
     """Read a goal; each limit, and the objective, may be stated once."""
@@ -57,8 +65,18 @@ def parse_goal(text: str) -> Goal:
     return Goal(**fields)
 
 
+def reachable_goal(text: str, models: Iterable[ServedModel]) -> Goal:
+    """Read a goal; refuse one that the best plan of some model cannot reach."""
+    goal = parse_goal(text)
+    for model in models:
+        best = model.quality.best_reachable(())
+        if goal.min_accuracy > best:
+            raise ConfigError(f"the best plan of {model.name} reaches {100 * best:.2f} %; ask for less")
+    return goal
+
+
 def format_goal(goal: Goal) -> str:
-    """Write a goal as `parse_goal` reads it."""
+    """Write a goal as `parse_goal` reads it; those of single models are texts of their own."""
     clauses = [f"accuracy>={100 * goal.min_accuracy:g}"] if goal.min_accuracy else []
     clauses += [f"p99<={1e3 * goal.p99_s:g}ms"] if goal.p99_s else []
     return ", ".join([*clauses, "max accuracy" if goal.objective == "accuracy" else f"min {goal.objective}"])

@@ -1,6 +1,7 @@
 """One model's goal while it is being served: how far it is kept, and which prices follow from that."""
 
-from math import exp
+from collections.abc import Sequence
+from math import exp, log
 
 import numpy as np
 
@@ -30,8 +31,12 @@ START = 0.18
 FLOOR_SCALE = 0.005
 """Distance from the accuracy floor at which they move at full pace."""
 
-BOOST_PER_S, MOST_BOOST = 1.0, 8.0
-"""Pace at which a model below its floor gains worth beside other models, and the most it can gain."""
+BOOST_PER_S, MOST_BOOST, BOOST_STEP = 1.0, 8.0, 2**0.25
+"""Pace at which a model below its floor gains worth beside other models, the most it can gain, its steps."""
+
+
+SHORT_BOOST = 2.0
+"""Boost from which on a model counts as short of its floor."""
 
 
 class ModelGoal:
@@ -58,6 +63,8 @@ class ModelGoal:
         self.objective_price = 0.0 if goal.objective == "accuracy" else self._sought
         self._competes = competes
         self._boost = 1.0
+        self.worth = 1.0
+        """What a point of this model's accuracy counts beside the other models."""
         lengths = {len(plan) for plan in model.tree.plans}
         self._segments = model.segments
         self._foretells = lengths == {model.segments} and model.segments > 1
@@ -66,9 +73,14 @@ class ModelGoal:
             self._aim(START * (goal.p99_s - empty_s), goal.p99_s / self._segments)
 
     @property
-    def worth(self) -> float:
-        """What a point of this model's accuracy counts."""
-        return self.model.weight * self._boost
+    def boost(self) -> float:
+        """What the model gained because it is below its floor, in steps: each makes tables of its own."""
+        return float(BOOST_STEP ** round(log(self._boost, BOOST_STEP)))
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the model has been below its floor for a while: then it may ask for what must be loaded."""
+        return self._boost >= SHORT_BOOST
 
     def note(self, seen: Observation, choice: int, count: int) -> None:
         """Note a block of the head that goes out at a choice."""
@@ -112,3 +124,13 @@ class ModelGoal:
 
     def _aim(self, target_s: float, limit_s: float) -> None:
         self.target_s = max(TARGET_LEAST_S, min(limit_s, target_s))
+
+
+def share_out(models: Sequence[ModelGoal]) -> None:
+    """Set what a point of each model's accuracy is worth: its weight and its boost, over the least of each.
+
+    Where all models are below their floors all boosts are alike, and the weights alone decide.
+    """
+    least, least_boost = min(one.model.weight for one in models), min(one.boost for one in models)
+    for one in models:
+        one.worth = (one.model.weight / least) * (one.boost / least_boost)

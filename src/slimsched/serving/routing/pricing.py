@@ -32,6 +32,8 @@ class Pricing:
             [[float(one.at(float(p), 0.0, 0.0)[1][0] @ by_kind) for p in PRICES] for one in costs_to_go]
         )  # (models, prices): work of one request
         self._demand = self._demands[0]
+        self.scale = 1.0
+        """What the accuracy of the most worthy model is worth: prices must reach that much further."""
         self._integral_per_s = integral_per_s
         self.eta = 0.9
         self.high, self.low, self.low_share = 0.0, 0.0, 0.0
@@ -42,8 +44,9 @@ class Pricing:
 
         A model whose accuracy is worth twice as much takes at a price what another takes at half of it.
         """
+        self.scale = max(1.0, float(worths.max()))
         curves = [
-            demand if worth == 1.0 else np.interp(PRICES / worth, PRICES, demand)
+            demand if worth == self.scale else np.interp(PRICES * (self.scale / worth), PRICES, demand)
             for demand, worth in zip(self._demands, worths, strict=True)
         ]
         self._demand = shares @ np.array(curves)
@@ -58,13 +61,13 @@ class Pricing:
         at = min(int(np.searchsorted(-self._demand, -share)), len(PRICES) - 1)
         under = max(at - 1, 0)
         gap = self._demand[under] - self._demand[at]
-        self.high, self.low = float(PRICES[at]), float(PRICES[under])
+        self.high, self.low = self.scale * float(PRICES[at]), self.scale * float(PRICES[under])
         self.low_share = float(min(1.0, max(0.0, (share - self._demand[at]) / gap))) if gap > 0.0 else 0.0
 
     @property
     def saturated(self) -> bool:
         """Whether even the narrowest network takes more than there is."""
-        return self.low_share <= 0.0 and self.high >= PRICES[-1]
+        return self.low_share <= 0.0 and self.high >= self.scale * PRICES[-1]
 
     @property
     def free(self) -> bool:

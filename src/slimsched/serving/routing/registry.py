@@ -147,6 +147,8 @@ def make_router(spec: str, cluster: Cluster, seed: int, goal: Goal | None = None
     bare, own_goal = split_goal(spec)
     if own_goal is not None and not _TABLE.takes(bare, "goal"):
         raise ConfigError(f"router '{bare}' follows no goal; leave the brackets out, or use goal[…]")
+    if own_goal is not None and goal is not None:
+        own_goal = msgspec.structs.replace(own_goal, by_model=goal.by_model)
     router = _TABLE.make(bare, cluster=cluster, rng=Random(seed), seed=seed, goal=own_goal or goal)
     if not callable(getattr(router, "route", None)):
         raise ConfigError(f"'{bare}' is not a router: give it a method route(observation) -> Route | None")

@@ -34,10 +34,13 @@ class Warmth:
         ]
 
     def cold(self, seen: Observation) -> NDArray[np.bool_]:
-        """(choices, servers): what a busy server would have to load, unless all of its choices are cold."""
+        """(choices, servers): what a busy server would have to load although a narrower choice is warm.
+
+        Where nothing narrower is warm the server must load: it could not narrow when queues grow.
+        """
         warm = self._asked_s[seen.model][seen.segment] >= seen.now_s - KEPT_S
-        some = warm.any(axis=1, keepdims=True)
-        cold: NDArray[np.bool_] = ~warm & (some & (seen.utilization >= BUSY)[:, None])
+        narrower = np.logical_or.accumulate(warm, axis=1)
+        cold: NDArray[np.bool_] = ~warm & (narrower & (seen.utilization >= BUSY)[:, None])
         return cold.T
 
     def due(self, seen: Observation, server: int) -> int | None:

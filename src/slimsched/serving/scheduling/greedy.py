@@ -36,6 +36,9 @@ from slimsched.serving.scheduling.fleet import Fleet
 from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.scheduling.queue import KeyQueue
 
+STARVED_S = 0.25
+"""How long a busy device may refuse to load the first instance for a key, in deadline order."""
+
 
 class GreedyScheduler:
     """Batches by key, picks the best-fit free instance, scales up within limits, unloads when idle."""
@@ -53,6 +56,7 @@ class GreedyScheduler:
         self._wake_s: float | None = None
         self._resident: set[int] = set()
         self._limits: dict[Key, int] = {}
+        self._refused_s: dict[Key, float] = {}  # since when a key may not load its first instance
 
     def handle(self, event: Event, *, now_s: float) -> list[Command]:
         """Take one event into account and return what must now be done."""
@@ -113,10 +117,18 @@ class GreedyScheduler:
                 commands.append(self._run(key, instance, now_s))
                 continue
             commands += self._scale_up(key, now_s)
-            if self.options.order == "fifo":
+            if self.options.order == "fifo" or self._starves(key, now_s):
                 break
             held_up.add(key)
         return commands
+
+    def _starves(self, key: Key, now_s: float) -> bool:
+        """Whether a key that needs an instance has been refused one for too long because the device is busy.
+
+        Then others wait until the device is idle enough to load it; else a rare key might never run.
+        """
+        since_s = self._refused_s.get(key)
+        return since_s is not None and now_s - since_s >= STARVED_S
 
     def _next_key(self, held_up: set[Key]) -> Key | None:
         if not held_up:
@@ -125,15 +137,20 @@ class GreedyScheduler:
 
     def _run(self, key: Key, instance: Instance, now_s: float) -> RunBatch:
         """Lines 4 and 10: one key, at most B_max requests, on the instance found."""
-        limit = self._limits.get(key) or self._limit(key)
+        asked, limit = key, self._limits.get(key) or self._limit(key)
         blocks = self.queue.pop(key, limit)
         size = sum([len(block.requests) for block in blocks])
         also: list[int] = []
         if key.ahead:
             key, also = self._go_on(key, now_s)
-        elif self.options.merge_upward and size < limit:
+        elif self.options.merge_upward and size < limit and self._is_free(key):
             size += self._merge(key, blocks, limit - size)
-        if not also and self.options.wider_instance == "full" and instance.choice != key.choice:
+        if (
+            not also
+            and self.options.wider_instance == "full"
+            and instance.choice != key.choice
+            and self._is_free(key)
+        ):
             key = key.at(instance.choice)
         self._next_batch += 1
         batch = Batch(
@@ -145,8 +162,13 @@ class GreedyScheduler:
             also=tuple(also),
         )
         self.fleet.step(instance.id, "run", now_s)
+        self._refused_s.pop(asked, None)
         self._running[instance.id] = batch
         return RunBatch(batch=batch, why="full" if size == limit else "all that waited")
+
+    def _is_free(self, key: Key) -> bool:
+        """Whether requests of a key may run at another choice: not where plans leave combinations out."""
+        return self.models[key.model].tree.is_free
 
     def _limit(self, key: Key) -> int:
         """B_max, or the largest batch that runs within the time a batch may take, in whole eights.
@@ -209,9 +231,12 @@ class GreedyScheduler:
             if not self._fits_vram(key, memory):
                 return commands or self._reclaim(now_s)
             if not self._below_block(key):
+                if not busy:
+                    self._refused_s.setdefault(key, now_s)
                 return commands
             commands.append(LoadInstance(instance=self.fleet.add(key.place, memory, now_s)))
             self._waiting[key] = ("loading an instance for {}", (key,))
+            self._refused_s.pop(key, None)
         return commands
 
     def _load_residents(self, now_s: float) -> list[Command]:

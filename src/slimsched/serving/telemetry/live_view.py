@@ -44,7 +44,7 @@ class LiveView:
     ) -> None:
         self._names, self._router = cluster.names, router
         self.bound = bound
-        self.energy_source = "; ".join(sorted({p.source.partition(":")[0] for p in cluster.profiles}))
+        self.energy_source = "; ".join(sorted({profile.energy_source for profile in cluster.profiles}))
         """Where figures of power come from: the profiles, unless someone knows better."""
         self._models, self._stages = cluster.models, Stages(outlines(cluster.models))
         self._recent = Recent(cluster.models, self._stages, window_s, len(cluster))

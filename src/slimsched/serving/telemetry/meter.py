@@ -29,6 +29,7 @@ class Meter:
         self._from_s = from_s
         self._on_its_way = 0  # when counting began
         self._arrived = 0
+        self._worth_arrived = 0.0  # arrivals, each counted by the weight of its model
         self._drops: Counter[str] = Counter()
         self._ids: list[int] = []
         self._answered_s: list[float] = []
@@ -51,6 +52,7 @@ class Meter:
             return
         if isinstance(event, RequestsArrived):
             self._arrived += len(event.requests)
+            self._worth_arrived += self._worth_of(event.requests)
         elif isinstance(event, SegmentFinished):
             self.ran(event)
         elif isinstance(event, TelemetryReceived):
@@ -151,7 +153,7 @@ class Meter:
             batch_mean=self._batched / self._batches if self._batches else nan,
             seconds=seconds,
             bound_accuracy=bound_accuracy,
-            bound_share=prior * completed / (arrived * bound_accuracy) if arrived and completed else 0.0,
+            bound_share=self._bound_share(bound_accuracy),
             wall_s=wall_s,
             requests_per_wall_s=arrived / wall_s if wall_s > 0 else nan,
         )
@@ -173,6 +175,23 @@ class Meter:
             hits = model.quality.hits(plans[its], examples[its])
             correct[its] = priors[its] if hits is None else hits
         return priors, correct
+
+    def _worth_of(self, requests: Sequence[Request]) -> float:
+        """How many requests these are, each counted by the weight of its model."""
+        if len(self._models) == 1:
+            return len(requests) * self._models[0].weight
+        return sum([self._models[one.model].weight for one in requests])
+
+    def _bound_share(self, bound_accuracy: float) -> float:
+        """Correct answers per arrived request over those of the fluid bound."""
+        if not self._worth_arrived or not self._plan:
+            return 0.0
+        return self._worth() / (self._worth_arrived * bound_accuracy)
+
+    def _worth(self) -> float:
+        """The sum of the priors of all answers, each counted by the weight of its model."""
+        weights = np.array([model.weight for model in self._models])[np.array(self._model)]
+        return float(weights @ self._correct()[0])
 
     def _by_model(self, latency_s: NDArray[np.float64]) -> dict[str, ModelSummary]:
         """The main figures of each model, where there are several."""

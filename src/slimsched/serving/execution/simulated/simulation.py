@@ -65,7 +65,7 @@ def simulate(
         bound_accuracy=bound_accuracy,
         wall_s=perf_counter() - began_s,
         idle_w=_idle_w(scenario, simulated, ended_s),
-        energy_source="; ".join(sorted({profile.source.split(":")[0] for profile in cluster.profiles})),
+        energy_source="; ".join(sorted({profile.energy_source for profile in cluster.profiles})),
     )
     return Trace(summary=summary, answers=meter.answers())
 

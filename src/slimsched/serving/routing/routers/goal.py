@@ -23,6 +23,7 @@ from math import inf
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
@@ -31,7 +32,7 @@ from slimsched.serving.domain.request import Request, alike
 from slimsched.serving.routing.cost_to_go import CostToGo, Values
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.model_goal import ModelGoal
+from slimsched.serving.routing.model_goal import TARGET_LIMIT_S, ModelGoal, share_out
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.pricing import Pricing
 from slimsched.serving.routing.rate import Rate
@@ -62,7 +63,7 @@ class GoalParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class GoalRouter:
     """Prices in, one argmin out; the number of servers is free.
 
-    `goal` holds for every model; `goals` names those of single models instead.
+    `goal` holds for every model but those with a goal of their own; `goals` adds such goals, by name.
     """
 
     def __init__(
@@ -73,9 +74,9 @@ class GoalRouter:
         *,
         goals: Mapping[str, Goal] | None = None,
     ) -> None:
-        self.goal = goal or Goal()
+        stated = goal or Goal()
+        self.goal = replace(stated, by_model={**stated.by_model, **goals}) if goals else stated
         self.gains = gains or GoalParameters()
-        self._goals = dict(goals or {})
         self._cluster = cluster
         self._estimate = Estimate(cluster)
         self._full_s: Values = np.mean([cluster.plan_s(m, m.spec.widest) for m in cluster.models], axis=0)
@@ -86,8 +87,8 @@ class GoalRouter:
         self.models = [
             ModelGoal(
                 model,
-                self._goals.get(model.name, self.goal),
-                CostToGo(model, work, _objective(cluster, self._goals.get(model.name, self.goal), first)),
+                self.goal.of(model.name),
+                CostToGo(model, work, _objective(cluster, self.goal.of(model.name), first)),
                 target_s=self.gains.target_s,
                 empty_s=self._estimate.empty_s,
                 competes=len(cluster.models) > 1,
@@ -102,13 +103,24 @@ class GoalRouter:
         self._warmth = Warmth(cluster)
         self._whole_plan = WholePlan(self._estimate, costs_to_go, self._kind_of, self._full_s)
         self._plans = False
+        self._spread = 1.0
         self._rate = Rate()
         self._now_s = -1.0
 
     @property
     def target_s(self) -> float:
-        """The backlog to aim for: the least that any model asks for."""
-        return min(model.target_s for model in self.models)
+        """The backlog to aim for: the least that any model asks for.
+
+        Models share it, and requests of different models share no batch. So where neither a limit nor
+        deadlines set it, it grows with the number of models, and with what their accuracy is worth.
+        """
+        if self._spread == 1.0 or self._whole_plan.limit_s:
+            return min(model.target_s for model in self.models)
+        shared_s = [
+            model.target_s if model.goal.p99_s else min(TARGET_LIMIT_S, self._spread * model.target_s)
+            for model in self.models
+        ]
+        return min(shared_s)
 
     def route(self, seen: Observation) -> Route:
         """Score every (choice, server) and take the cheapest; a stated plan goes where it is done soonest."""
@@ -136,7 +148,7 @@ class GoalRouter:
         own_s = seen.backlog_s + count * self._full_s * onward
         own = (gains.wait * own_s + gains.move * self._estimate.move_s(seen)) / target_s
         score = self._crowd_price(seen, target_s) * work + own - model.worth * advantage
-        if gains.cold and not self.pricing.free:
+        if gains.cold and not self.pricing.free and not model.is_short:
             score += gains.cold * self._warmth.cold(seen)[choices]
         way, server = divmod(int(score.argmin()), len(self._cluster))
         choice = int(choices[way])
@@ -151,7 +163,10 @@ class GoalRouter:
     def _plan(self, seen: Observation) -> Route:
         """Plan all segments still to come at once."""
         plan, model = self._whole_plan, self.models[seen.model]
-        crowd = plan.crowd(seen.backlog_s) if plan.limit_s else self._crowd_price(seen, self.target_s)
+        if plan.limit_s:
+            crowd = self.pricing.scale * plan.crowd(seen.backlog_s)
+        else:
+            crowd = self._crowd_price(seen, self.target_s)
         own_per_s = self.gains.wait / (plan.limit_s or self.target_s)
         price = self._price(model)
         return plan.cheapest(seen, price, model.objective_price, crowd / model.worth, own_per_s / model.worth)
@@ -167,17 +182,25 @@ class GoalRouter:
 
     def with_goal(self, goal: Goal) -> "GoalRouter":
         """A router with the same gains and another goal."""
-        return GoalRouter(self._cluster, goal, self.gains, goals=self._goals)
+        return GoalRouter(self._cluster, goal, self.gains)
 
     def _price(self, model: ModelGoal) -> float:
         """What the planner asks for a widest plan of device time, in accuracy of this model."""
         return max(0.0, self.gains.planner * self.pricing.next() / model.worth - model.objective_price)
 
+    def _spread_of(self, rates_per_s: Values, worths: Values) -> float:
+        """How many models share the backlog: 1 / Σ share², times what their accuracy is worth in the mean."""
+        total = float(rates_per_s.sum())
+        if total <= 0.0:
+            return 1.0
+        shares = rates_per_s / total
+        return float((shares @ worths) / (shares @ shares))
+
     def _crowd_price(self, seen: Observation, target_s: float) -> Values:
         """What each server's queue adds to it."""
         excess = np.maximum(seen.backlog_s / target_s - 1.0, 0.0)
         price: Values = self._crowd * target_s * excess * (1.0 + STEEPER * excess)
-        return np.minimum(price, DEAREST)
+        return np.minimum(price, DEAREST * self.pricing.scale)
 
     def _tick(self, seen: Observation) -> None:
         """Once per scheduling step: move the prices."""
@@ -198,8 +221,10 @@ class GoalRouter:
         capacity_per_s = float(plans_per_s.sum())
         backlog_s = float(seen.backlog_s @ plans_per_s) / capacity_per_s
         if len(self.models) > 1:
+            share_out(self.models)
             rates, worths = seen.model_rates_per_s, np.array([model.worth for model in self.models])
             self.pricing.mix(rates / max(float(rates.sum()), 1e-9), worths)
+            self._spread = self._spread_of(rates, worths)
         self.pricing.update(
             rate_per_s=self._rate.after(seen.arrival_rate_per_s, passed_s),
             capacity_per_s=capacity_per_s,

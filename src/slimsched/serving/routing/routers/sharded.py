@@ -46,7 +46,7 @@ class _Shard:
         seen, shards = self.seen, self._shards
         seen.now_s, seen.segment, seen.previous = whole.now_s, whole.segment, whole.previous
         seen.model, seen.count, seen.path, seen.plan = whole.model, whole.count, whole.path, whole.plan
-        seen.choices = whole.choices
+        seen.choices, seen.plans = whole.choices, whole.plans
         seen.arrival_s, seen.deadline_s, seen.min_accuracy = (
             whole.arrival_s,
             whole.deadline_s,
