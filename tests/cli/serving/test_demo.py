@@ -30,7 +30,7 @@ def test_the_demo_compares_reports_and_cleans_up(tmp_path: Path, monkeypatch: py
     assert found.exit_code == 0, found.output
     printed = json.loads(found.stdout)
     assert [row["router"] for row in printed["runs"]] == ["random", SERVING]
-    assert printed["images"] == "generated images"
+    assert printed["examples"] == "random examples"
     assert "measured table" in printed["runs"][0]["accuracy_source"]
     assert len({row["arrived"] for row in printed["runs"]}) == 1
     assert json.loads((out / "comparison.json").read_text()) == printed["runs"]
