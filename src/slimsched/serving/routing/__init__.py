@@ -1,1 +1,1 @@
-"""The global decision: which server, which width, how many together. Pure."""
+"""Global routing: decides which server runs a request, at which width, and in which group. Pure."""

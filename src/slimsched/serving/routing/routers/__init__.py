@@ -1,1 +1,1 @@
-"""One router a file; `registry.py` names them."""
+"""The routers; `registry.py` names them."""
