@@ -1,8 +1,8 @@
 """The fluid optimum: the best accuracy a cluster can give at a load, as a linear programme.
 
 z[m, p] is the rate at which plan p of model m is served; y[k, d] is the rate at which key k runs on devices
-of kind d. A device works at most all the time, every segment of every request runs somewhere, and batches are as
-efficient as the profile allows. The programme ignores waiting, links and whole numbers. So it is an upper
+of kind d. A device works at most all the time, every segment of every request runs somewhere, and batches are
+as efficient as the profile allows. The programme ignores waiting, links and whole numbers. So it is an upper
 bound: no router that decides without looking at the examples can do better.
 
     max Σ_mp v[m] acc[m, p] z[m, p]   subject to   Σ_p z[m, p] ≤ λ[m],   Σ_d y[k, d] = Σ_{p uses k} z[m, p],

@@ -20,7 +20,8 @@ class DriftPlusPenaltyRouter:
 
     Q_i is the backlog of server i in seconds. work_i(c) is the head's service time there, divided by the mean
     service time at the widest choice. move_i is the time to move its inputs there. accuracy(c) is the
-    expected accuracy after this choice. V (seconds per unit of accuracy) sets how much queue a point is worth.
+    expected accuracy after this choice. V (seconds per unit of accuracy) sets how much queue a point is
+    worth.
     """
 
     def __init__(self, cluster: Cluster, rng: Random, v: float = 2.0) -> None:

@@ -12,9 +12,9 @@ with e_i seconds more work than T; s_i is how slow the server is. own_i is the h
 backlog, then this and all later segments. move_i is the time to move its inputs over the network. A busy
 server is not asked for a choice that it would have to load first (`warmth.py`).
 
-π follows the load, ε follows the accuracy floor, and T follows the limit on p99 latency. That latency is about
-a fixed time plus one backlog per segment. Where all segments are planned at once, `whole_plan.py` replaces the score
-and latency is measured on answers.
+π follows the load, ε follows the accuracy floor, and T follows the limit on p99 latency. That latency is
+about a fixed time plus one backlog per segment. Where all segments are planned at once, `whole_plan.py`
+replaces the score and latency is measured on answers.
 
 Several models share one price of device time, because a second of a device must be worth the same to all.
 """
