@@ -1,1 +1,1 @@
-"""The local decision: the greedy machine of Algorithm 1. Pure."""
+"""Local scheduling on one server: the greedy machine of Algorithm 1. Pure."""
