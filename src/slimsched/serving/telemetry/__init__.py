@@ -1,1 +1,1 @@
-"""What happened, in numbers: the event log and meters as folds over it."""
+"""Telemetry: figures, frames and pictures computed from the event log."""
