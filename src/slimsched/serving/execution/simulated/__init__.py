@@ -1,1 +1,1 @@
-"""Virtual time: the cluster and the training jobs, simulated by the same core that serves."""
+"""Simulated execution: the real gateway and schedulers, in virtual time."""
