@@ -1,1 +1,1 @@
-"""Who carries commands out: the simulated cluster now, real servers later."""
+"""Execution: carries out commands on a simulated cluster or on real servers."""
