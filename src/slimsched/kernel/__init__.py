@@ -1,1 +1,1 @@
-"""What both products stand on."""
+"""The kernel: what serving and jobs share."""
