@@ -9,7 +9,7 @@ from slimsched.serving.domain.request import Request
 class Block(Struct, frozen=True, kw_only=True, array_like=True):
     """A group of requests with one key. A server may split it over batches; the parts keep its id.
 
-    `priority` and `deadline_s` are those of its most urgent requests.
+    `priority` is the highest and `deadline_s` the earliest of its requests.
     """
 
     id: int

@@ -32,7 +32,7 @@ class Drop(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class RecallRequests(Struct, frozen=True, kw_only=True, tag=True):
-    """Tell a server that nobody waits for these requests: it shall not begin them."""
+    """Tell a server not to begin these requests: nobody waits for them any more."""
 
     server: int
     requests: tuple[int, ...]

@@ -93,7 +93,7 @@ class GreedyScheduler:
         return bool(self._running) or len(self.queue) > 0
 
     def queued_by_segment(self) -> tuple[int, ...]:
-        """Count waiting requests by segment; the segments of one model follow those of the model before."""
+        """Count waiting requests by segment: first all segments of the first model, then of the next."""
         sizes = [[0] * model.segments for model in self.models]
         for key in self.queue:
             sizes[key.model][key.segment] += self.queue.size(key)

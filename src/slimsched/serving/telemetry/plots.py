@@ -17,7 +17,7 @@ COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#d
 
 
 def plot_runs(traces: Sequence[Trace], models: Sequence[ServedModel], title: str, path: Path) -> None:
-    """Draw the three pictures side by side; the choices shown are those of the last run."""
+    """Draw the three pictures side by side; the third shows the last run only."""
     plt = pyplot()
     figure, (cdf, front, widths) = plt.subplots(1, 3, figsize=(15, 5), layout="constrained")
     figure.suptitle(title)

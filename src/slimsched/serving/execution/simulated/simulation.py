@@ -29,8 +29,8 @@ def simulate(
 ) -> Trace:
     """Simulate a scenario under a router; the same seed gives the same run, event by event.
 
-    The router is a spec, such as 'goal[p99<=60ms]' or 'my_router.py:MyRouter', or a class. A class is called
-    with those of `cluster`, `rng`, `seed` and `goal` that it has parameters for.
+    The router is a spec, such as 'goal[p99<=60ms]' or 'my_router.py:MyRouter', or a class. A class is given
+    `cluster`, `rng`, `seed` and `goal`, as far as it has parameters with these names.
     """
     router, own = maker_of(router)
     make = make or own
