@@ -1,4 +1,4 @@
-"""The outline of a model: the names with which logs, frames and reports can be read without the model."""
+"""The outline of a model: the names needed to read logs, frames and reports without the model."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ class ModelOutline(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A model's name, the names of each segment's choices (narrowest first), and its plans.
 
     A plan is written with commas, such as '0.5,1.0'. The place of a plan in `plans` is its number in the
-    arrays of a run folder. `plans` is empty where nobody needs them.
+    arrays of a run folder. `plans` is empty where they are not needed.
     """
 
     name: str

@@ -14,8 +14,8 @@ class Profile:
     """Latency, active energy and memory of one model on a device.
 
     `latency_s[key][i][j]` is the time of a batch of `batches[j]` examples while `concurrency[i]` batches run
-    on the device at once (itself included); `energy_j[key][j]` is what it draws above idle. Between measured
-    batch sizes latency and energy are interpolated, beyond the last they grow in proportion.
+    on the device at once (including this one). `energy_j[key][j]` is what it draws above idle. Latency and
+    energy are interpolated between measured batch sizes, and grow in proportion beyond the last.
 
     `joined` makes one profile of several models on the same device.
     """
@@ -59,11 +59,11 @@ class Profile:
             self._energy[key] = _dense(self.batches, energy_j[key], top)
         self.top_concurrency = max(self.concurrency)
         self.parts: tuple[Profile, ...] = (self,)
-        """The profiles of the single models."""
+        """One profile per model."""
 
     @staticmethod
     def joined(parts: "Sequence[Profile]") -> "Profile":
-        """Several models on one device: everything by key, the device's own figures from the first."""
+        """Join the profiles of several models on one device; the first gives the device's own figures."""
         if len(parts) == 1:
             return parts[0]
         whole = object.__new__(Profile)
@@ -77,7 +77,7 @@ class Profile:
         return whole
 
     def slowed(self, factor: float) -> "Profile":
-        """The profile of a device that takes `factor` times as long for everything."""
+        """Return the profile of a device that takes `factor` times as long for everything."""
         if len(self.parts) > 1:
             return Profile.joined([part.slowed(factor) for part in self.parts])
         return Profile(
@@ -116,11 +116,11 @@ class Profile:
         return row[batch - 1] if batch <= len(row) else row[-1] * batch / len(row)
 
     def least_energy_j(self, key: Key, batch_limit: int) -> float:
-        """Least energy that one example costs above idle, over batch sizes."""
+        """Least energy per example above idle, over all batch sizes."""
         return min(row / size for size, row in enumerate(self._energy[key][:batch_limit], start=1))
 
     def work_s(self, key: Key, batch_limit: int) -> float:
-        """Least device time that one example costs: the best throughput over batch size and concurrency."""
+        """Least device time per example: the best throughput over batch size and concurrency."""
         return min(
             latency_s / (size * count)
             for size, row in enumerate(self._latency[key][:batch_limit], start=1)
@@ -128,7 +128,7 @@ class Profile:
         )
 
     def _course_latency(self, key: Key) -> list[list[float]]:
-        """Of a key that goes on through further segments: the sum of its legs, kept for the next time."""
+        """Add up the latencies of all segments of a key with choices ahead, and keep the result."""
         legs = [self._latency[leg] for leg in key.legs]
         rows = [[sum(at) for at in zip(*row, strict=True)] for row in zip(*legs, strict=True)]
         self._latency[key] = rows
@@ -166,7 +166,7 @@ class Profile:
 
 
 def _dense(at: Sequence[int], values: Sequence[float], top: int) -> list[float]:
-    """Linear interpolation at 1, 2, …, top."""
+    """Interpolate linearly at 1, 2, …, top."""
     out = []
     for x in range(1, top + 1):
         i = bisect_left(at, x)

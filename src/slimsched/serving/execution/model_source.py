@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def shipped_model(quality: QualityTable | None = None) -> ServedModel:
-    """The SlimResNet that comes with the package, with its measured quality or another table."""
+    """Return the SlimResNet that comes with the package, with its measured quality or another table."""
     table = quality or read_table(shipped.quality_path(), plan_tree(SLIM_RESNET))
     spec = slimresnet_spec(SLIM_RESNET, labels=shipped.labels())
     return ServedModel(spec, table, slimresnet_figures(SLIM_RESNET))
@@ -32,8 +32,8 @@ def shipped_model(quality: QualityTable | None = None) -> ServedModel:
 def read_model(source: str, beside: Path | None = None, *, rated: bool = True) -> ServedModel:
     """Read a model without its code: a shipped one by its name, any other from its folder.
 
-    A folder is looked for beside the scenario first, then from where the command was started. Without
-    `rated`, its plans need not have been evaluated.
+    A folder is looked up beside the scenario first, then in the working directory. Without `rated`, the
+    model's plans need not have been evaluated.
     """
     if source == NAME:
         return shipped_model()
@@ -44,7 +44,7 @@ def read_model(source: str, beside: Path | None = None, *, rated: bool = True) -
 
 
 def _unrated(spec: ModelSpec) -> QualityTable:
-    """A table in which all plans are worth the same."""
+    """Return a table in which all plans have the same accuracy."""
     tree = PlanTree(spec.plans)
     return QualityTable(tree, name="not evaluated", accuracy=np.ones(len(tree.plans)))
 

@@ -1,4 +1,4 @@
-"""The live view: a fold over the event log that can be looked at at any moment."""
+"""The live view: follows the event log and can give a frame at any moment."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ from slimsched.serving.telemetry.whereabouts import Whereabouts
 DECISIONS = 8
 HAPPENINGS = 6
 SNAPSHOTS = 10
-"""Utilization and power are means over a server's last samples: about a second."""
+"""Utilization and power are means over this many of a server's last samples, about one second."""
 
 GUARDED = ("guard: ", "shadow: ")
 """How the reasons of `routing/guard.py` begin."""
@@ -37,7 +37,7 @@ Bound = Callable[[float], float]
 
 
 class LiveView:
-    """Takes entries in; `frame` says how things stand."""
+    """Follows the entries of the log; `frame` returns the current state."""
 
     def __init__(
         self, cluster: Cluster, router: str, *, bound: Bound | None = None, window_s: float = 10.0
@@ -57,7 +57,7 @@ class LiveView:
         self._arrived = self._answered = self._dropped = 0
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
-        """Take one entry of the log in."""
+        """Process one entry of the log."""
         if machine == AUTOSCALER_NAME:
             for step in commands:
                 if isinstance(step, Scale):
@@ -69,7 +69,7 @@ class LiveView:
                 self._asked(now_s, command)
 
     def frame(self, now_s: float, phase: str = "ready") -> Frame:
-        """How things stand now."""
+        """Return the current frame."""
         recent = self._recent
         recent.forget(now_s)
         p50_s, p95_s, p99_s = recent.latency_s()
@@ -158,11 +158,11 @@ class LiveView:
             self._whereabouts.gone(command.requests)
 
     def _turn(self, now_s: float, server: int, *, up: bool) -> None:
-        """A server goes or returns; being told again what is known is no news."""
+        """Note that a server went down or came back; ignore it if nothing changed."""
         if self._up[server] != up:
             self._up[server] = up
             if not up and not self._snapshots[server]:
-                return  # it has never been heard of: a live server that is still to come
+                return  # it has never reported: a live server that has not started yet
             text = f"{self._names[server]} is {'up' if up else 'down'}"
             self._happenings.append(Happening(at_s=now_s, text=text))
 

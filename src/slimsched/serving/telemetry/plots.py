@@ -17,7 +17,7 @@ COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#d
 
 
 def plot_runs(traces: Sequence[Trace], models: Sequence[ServedModel], title: str, path: Path) -> None:
-    """Draw the three pictures side by side; choices are those of the last run."""
+    """Draw the three pictures side by side; the third shows the last run only."""
     plt = pyplot()
     figure, (cdf, front, widths) = plt.subplots(1, 3, figsize=(15, 5), layout="constrained")
     figure.suptitle(title)
@@ -49,7 +49,7 @@ def _cdf(axes: Any, trace: Trace, colour: str) -> None:
 
 
 def _choices(axes: Any, trace: Trace, models: Sequence[ModelOutline]) -> None:
-    """Share of each choice over time, all segments together."""
+    """Draw the share of each choice over time, over all segments."""
     edges = np.linspace(0, trace.summary.seconds, 61)
     names, counts = choices_over_time(trace.answers, models, edges)
     shares = counts / np.maximum(1, counts.sum(axis=0))
@@ -61,7 +61,7 @@ def _choices(axes: Any, trace: Trace, models: Sequence[ModelOutline]) -> None:
 def choices_over_time(
     answers: Answers, models: Sequence[ModelOutline], edges: NDArray[np.float64]
 ) -> tuple[list[str], NDArray[np.float64]]:
-    """The names of all choices, and how often each was served in each interval (names, intervals)."""
+    """Return the names of all choices, and how often each was served per interval (names, intervals)."""
     stages = Stages(models)
     counts = np.zeros((len(stages.names), len(edges) - 1))
     slot = np.clip(np.digitize(answers.answered_s, edges) - 1, 0, len(edges) - 2)
@@ -76,7 +76,7 @@ def choices_over_time(
 
 
 def pyplot() -> Any:
-    """Matplotlib without a screen."""
+    """Return Matplotlib's pyplot, set up to draw without a screen."""
     try:
         import matplotlib
     except ImportError:

@@ -1,4 +1,4 @@
-"""One simulated run: scenario + router + seed → trace and figures."""
+"""One simulated run: turns a scenario, a router and a seed into a trace."""
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -29,8 +29,8 @@ def simulate(
 ) -> Trace:
     """Simulate a scenario under a router; the same seed gives the same run, event by event.
 
-    The router is a spec, such as 'goal[p99<=60ms]' or 'my_router.py:MyRouter', or a class that is called
-    with the parameters it has among `cluster`, `rng`, `seed` and `goal`.
+    The router is a spec, such as 'goal[p99<=60ms]' or 'my_router.py:MyRouter', or a class. A class is given
+    `cluster`, `rng`, `seed` and `goal`, as far as it has parameters with these names.
     """
     router, own = maker_of(router)
     make = make or own
@@ -71,7 +71,7 @@ def simulate(
 
 
 def _idle_w(scenario: Scenario, simulated: SimulatedCluster, ended_s: float) -> float:
-    """Mean power of idle devices; under an autoscaler a server that does not run draws nothing."""
+    """Return the idle power of all devices; with an autoscaler, a stopped server draws nothing."""
     idle_w = [profile.idle_w for profile in scenario.cluster.profiles]
     if scenario.autoscale is None:
         return sum(idle_w)
