@@ -1,1 +1,1 @@
-"""The networks: sliceable layers, SlimResNet, training, evaluation."""
+"""SlimResNet: a slimmable residual network, its layers, fused kernels and trained weights."""
