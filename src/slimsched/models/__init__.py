@@ -1,1 +1,1 @@
-"""Elastic models: what they are, how they are trained, what they are worth."""
+"""Elastic models: how to describe, train, check and evaluate them."""

@@ -15,7 +15,9 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", 
 
 def read(folder: Path, *, side: int, classes: tuple[str, ...] | None = None) -> ImageSet:
     """Read every image below the class folders; classes are in alphabetical order unless given."""
-    folders = tuple(sorted(path.name for path in folder.iterdir() if path.is_dir())) if folder.is_dir() else ()
+    folders = (
+        tuple(sorted(path.name for path in folder.iterdir() if path.is_dir())) if folder.is_dir() else ()
+    )
     if not folders:
         raise DataError(f"no class folders in {folder}; expected {folder}/CLASS/IMAGE.png")
     names = classes or folders
