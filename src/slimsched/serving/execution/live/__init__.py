@@ -1,1 +1,1 @@
-"""Real time: servers in processes of their own, executors on devices, sensors."""
+"""Live execution in real time: server processes, executors on devices, power and load sensors."""
