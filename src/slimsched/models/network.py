@@ -1,4 +1,4 @@
-"""What training and evaluation need of a network: four segments, each able to run at any width."""
+"""The interface that training and evaluation use: a network of four segments that can run at any width."""
 
 from collections.abc import Callable
 
@@ -12,13 +12,13 @@ Shape = NetworkShape | VitShape
 
 
 class SlimNetwork(nn.Module):
-    """A slimmable network; `net(x, widths)` runs any width tuple, `net.segment(i)(x, width)` a part of it."""
+    """A slimmable network; `net(x, widths)` runs any width tuple, `net.segment(i)(x, width)` one segment."""
 
     shape: Shape
     segments: nn.ModuleList
 
     def segment(self, index: int) -> nn.Module:
-        """The segment that takes (x, width)."""
+        """Return one segment, which takes (x, width)."""
         segment = self.segments[index]
         assert isinstance(segment, nn.Module)
         return segment
@@ -26,7 +26,7 @@ class SlimNetwork(nn.Module):
     def instance(
         self, segment: int, *, width: float, previous: float | None = None
     ) -> Callable[[Tensor], Tensor]:
-        """One segment at one width, ready to run; `previous` is the width of the segment before it."""
+        """Return one segment at one width, ready to run; `previous` is the width of the segment before."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, widths: tuple[float, ...]) -> Tensor:

@@ -1,13 +1,13 @@
 """A model on disk: one folder with a description, code, weights, and what was measured.
 
     model.toml            name, inputs, outputs, segments, plans, and where the code is
-    model.py              the code, which the operator trusts; it is never taken over the network
+    model.py              the code, which the operator trusts; it is never received over the network
     weights.safetensors   the weights, never pickled
-    quality.npz           what each plan is worth (slim model evaluate)
+    quality.npz           the accuracy of each plan (slim model evaluate)
     figures.json          what each step computes and moves (slim model check)
     profiles/*.json       how fast devices run it (slim profile)
 
-A folder that `slim model train` wrote (model.json, model.safetensors) is such a folder as well.
+A folder that `slim model train` wrote (model.json, model.safetensors) also counts.
 Reading a description needs no torch. Loading a model does.
 """
 
@@ -46,7 +46,7 @@ class SegmentEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Description(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What model.toml holds."""
+    """The content of model.toml."""
 
     name: str
     code: str
@@ -76,7 +76,7 @@ class _Card(Struct, frozen=True, kw_only=True):
 
 
 def read_description(folder: Path) -> Description:
-    """Read model.toml and say which line of it is wrong."""
+    """Read model.toml; errors name the part that is wrong."""
     path = folder / DESCRIPTION
     try:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Description)
@@ -93,29 +93,29 @@ def read_description(folder: Path) -> Description:
 
 
 def read_spec(folder: Path) -> ModelSpec:
-    """Read what a model is, without torch and without running its code."""
+    """Read a model's spec, without torch and without running its code."""
     if is_trained(folder):
         card = _read_card(folder)
         shape, name = card.network(), _plain_name(card.name)
         if isinstance(shape, VitShape):
             return slimvit_spec(shape, name, card.classes)
         return slimresnet_spec(shape, name, card.classes)
-    found = read_description(folder)
+    content = read_description(folder)
     path = folder / DESCRIPTION
-    segments = tuple(entry.choices for entry in found.segment)
+    segments = tuple(entry.choices for entry in content.segment)
     try:
         _check_order(segments)
         spec = ModelSpec(
-            name=found.name,
-            version=found.version,
-            inputs=found.input,
-            outputs=found.output,
+            name=content.name,
+            version=content.version,
+            inputs=content.input,
+            outputs=content.output,
             segments=segments,
-            plans=_read_plans(found.plans, segments),
-            follows_previous=found.follows_previous,
-            nested=found.nested,
-            labels=_read_labels(folder, found.labels),
-            description=found.description,
+            plans=_read_plans(content.plans, segments),
+            follows_previous=content.follows_previous,
+            nested=content.nested,
+            labels=_read_labels(folder, content.labels),
+            description=content.description,
         )
         _check_labels(spec)
     except ConfigError as error:
@@ -136,7 +136,7 @@ def load_model(folder: Path) -> "ElasticModel":
 
 
 def read_quality(folder: Path, spec: ModelSpec | None = None) -> QualityTable:
-    """Read what each plan is worth; `slim model evaluate` writes it."""
+    """Read the accuracy of each plan, which `slim model evaluate` writes."""
     spec = spec or read_spec(folder)
     path = folder / QUALITY
     if not path.exists():
@@ -148,7 +148,7 @@ def read_quality(folder: Path, spec: ModelSpec | None = None) -> QualityTable:
 
 
 def read_figures(folder: Path, spec: ModelSpec | None = None) -> ModelFigures:
-    """Read what each step computes and moves; `slim model check` writes it."""
+    """Read the figures of each step, which `slim model check` writes."""
     path = folder / FIGURES
     if is_trained(folder) and not path.exists():
         shape = _read_card(folder).network()
@@ -240,7 +240,7 @@ def _check_labels(spec: ModelSpec) -> None:
 
 
 def _check_order(segments: tuple[tuple[str, ...], ...]) -> None:
-    """Refuse numeric names that do not ascend; `slim model check` finds other names out of order."""
+    """Raise ConfigError if numeric names do not ascend; `slim model check` checks other names."""
     for number, choices in enumerate(segments):
         try:
             values = [float(name) for name in choices]
@@ -258,5 +258,5 @@ def _toml_names(kind: type[Struct]) -> list[str]:
 
 
 def _in_toml_words(message: str) -> str:
-    """Words for people who write TOML: 'Object' is a table, `$` the file."""
+    """Use TOML words in a message: 'Object' becomes 'the table', `$` becomes 'the top'."""
     return message.replace("Object", "the table").replace(" - at `$.", " - at `").replace("`$`", "the top")

@@ -1,6 +1,6 @@
 """How a model runs on a kind of device: precision, memory format, compiled or not (see `slim model tune`).
 
-They stand in a model folder's run.toml:
+A model folder keeps them in run.toml:
 
     [cpu]
     precision = "bfloat16"
@@ -47,7 +47,7 @@ def read_run_options(folder: Path, kind: str) -> RunOptions:
 
 
 def write_run_options(folder: Path, kind: Kind, options: RunOptions) -> None:
-    """Keep what `slim model tune` chose; what is known of the other kind stays."""
+    """Write what `slim model tune` chose; options of the other kind stay as they are."""
     file = msgspec.structs.replace(_read(folder), **{kind: options})
     lines = ["# How this model runs fastest with the same answers; written by slim model tune."]
     for name in ("cpu", "cuda"):

@@ -28,7 +28,7 @@ class SlimVitModel(ElasticModel):
         self._scale, self._shift = self._scale.to(device), self._shift.to(device)
 
     def segment(self, index: int, choice: str, previous: str | None) -> Segment:
-        """Fold one segment at one width; the width before does not matter."""
+        """Fold one segment at one width; the previous width does not matter."""
         instance = self.net.instance(index, width=float(choice))
         assert isinstance(instance, VitInstance)
         return VitFolded(instance.to(self._device, self._precision))
@@ -39,16 +39,16 @@ class SlimVitModel(ElasticModel):
         return (normal.to(self._precision).contiguous(memory_format=torch.channels_last),)
 
     def finish(self, last: Tensors) -> Tensors:
-        """Logits in single precision."""
+        """Convert the logits to single precision."""
         return (last[0].float(),)
 
     def figures(self) -> ModelFigures:
-        """Compute them by formula."""
+        """Compute the figures by formula."""
         return slimvit_figures(self.shape)
 
 
 class VitFolded:
-    """A folded segment that takes and gives tuples of tensors."""
+    """A folded segment that takes and returns tuples of tensors."""
 
     def __init__(self, instance: VitInstance) -> None:
         self.instance = instance

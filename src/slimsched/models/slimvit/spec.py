@@ -3,10 +3,10 @@
 from functools import cache
 
 from slimsched.models.figures import ModelFigures, StepFigures
-from slimsched.models.slimresnet.spec import CHOICES
+from slimsched.models.image_spec import image_model_spec
 from slimsched.models.slimvit.shape import VitShape
-from slimsched.models.spec import ModelSpec, TensorSpec, every_plan
-from slimsched.models.width import SEGMENTS, WIDTHS
+from slimsched.models.spec import ModelSpec
+from slimsched.models.width import WIDTHS
 
 NAME = "slimvit"
 
@@ -14,24 +14,19 @@ NAME = "slimvit"
 @cache
 def slimvit_spec(shape: VitShape, name: str = NAME, labels: tuple[str, ...] = ()) -> ModelSpec:
     """Describe a SlimViT of this shape; tokens have the same length at every width."""
-    image = TensorSpec(name="images", datatype="UINT8", shape=(3, shape.image_size, shape.image_size))
-    segments = (CHOICES,) * SEGMENTS
-    return ModelSpec(
-        name=name,
-        inputs=(image,),
-        outputs=(TensorSpec(name="logits", datatype="FP32", shape=(shape.classes,)),),
-        segments=segments,
-        plans=every_plan(segments),
-        follows_previous=False,
-        nested=True,
+    return image_model_spec(
+        name,
+        image_size=shape.image_size,
+        classes=shape.classes,
         labels=labels,
+        follows_previous=False,
         description="a slimmable vision transformer",
     )
 
 
 @cache
 def slimvit_figures(shape: VitShape) -> ModelFigures:
-    """Compute what each step costs and hands on."""
+    """Compute the cost and output size of each step."""
     spec = slimvit_spec(shape)
     tokens = shape.tokens * shape.dim
 

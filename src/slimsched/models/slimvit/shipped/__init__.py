@@ -5,5 +5,5 @@ from pathlib import Path
 
 
 def folder() -> Path:
-    """Where the package keeps it."""
+    """Return the folder of the shipped SlimViT."""
     return Path(str(resources.files(__name__)))

@@ -1,4 +1,4 @@
-"""The live cluster: the same gateway as simulated, its commands carried out by an engine's servers."""
+"""The live cluster: the same gateway as in simulation, with an engine's servers that run its commands."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ from slimsched.serving.routing.goal import Goal
 
 
 class DroppedError(SlimError):
-    """A request was given up; `reason` says why, the message also with what detail."""
+    """A request was dropped; `reason` says why, and the message adds details."""
 
     def __init__(self, reason: DropReason, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else str(reason))
@@ -55,7 +55,7 @@ class DroppedError(SlimError):
 
 
 class Call(NamedTuple):
-    """One example of a known set: its inputs, its place in the set, and the model that is asked."""
+    """One example of a known set: its inputs, its position in the set, and the model to run."""
 
     inputs: Sequence[bytes]
     example: int = -1
@@ -84,7 +84,7 @@ class LiveCluster:
         self.power_sources = ""
         """Where the servers' power figures come from."""
         self.why_waiting: dict[str, dict[str, str]] = {}
-        """What each server last said of batches that could not form."""
+        """Each server's last reasons why batches could not form."""
 
     @property
     def now_s(self) -> float:
@@ -93,12 +93,12 @@ class LiveCluster:
 
     @property
     def in_system(self) -> int:
-        """Requests taken in and neither answered nor dropped."""
+        """Number of requests accepted and not yet answered or dropped."""
         return len(self._open)
 
     @property
     def models(self) -> tuple[ServedModel, ...]:
-        """The models that are served."""
+        """The served models."""
         return self._gateway.cluster.models
 
     @property
@@ -115,7 +115,7 @@ class LiveCluster:
         return self._power_source[server]
 
     async def start(self) -> None:
-        """Bring the servers up; requests may come once this returns."""
+        """Start the servers; requests may arrive once this returns."""
         self._loop = asyncio.get_running_loop()
         for server in range(len(self._names)):
             self._tell(ServerDown(server=server))
@@ -129,14 +129,14 @@ class LiveCluster:
         count: int = 1,
         model: int = 0,
     ) -> Parcel:
-        """Take a call in: the bytes of each input tensor, `count` rows each; the answer is to be awaited."""
+        """Accept a call with the bytes of each input tensor, `count` rows each; await it for the answer."""
         now_s = self.now_s
         parcel = self._parcel(inputs, count, now_s)
         self._arrive([_request(number, -1, terms, now_s, model) for number in parcel.requests])
         return parcel
 
     def submit_each(self, calls: Sequence[Call], terms: Terms = ANY_TERMS) -> list[Parcel]:
-        """Take several calls of one example in at once."""
+        """Accept several calls of one example each."""
         now_s = self.now_s
         parcels = [self._parcel(call.inputs, 1, now_s) for call in calls]
         self._arrive(
@@ -148,7 +148,7 @@ class LiveCluster:
         return parcels
 
     def _arrive(self, requests: list[Request]) -> None:
-        """Tell the gateway in the event loop's next round: calls that come in one round are told together."""
+        """Tell the gateway in the event loop's next round, together with other calls of this round."""
         if requests and not self._arrived:
             self._loop.call_soon(self._tell_arrived)
         self._arrived += requests
@@ -165,13 +165,13 @@ class LiveCluster:
         return parcel
 
     def cancel(self, parcel: Parcel) -> None:
-        """Give up what is not answered yet; nobody waits for it."""
+        """Drop the examples that are not answered yet, because nobody waits for them."""
         parcel.waiter.cancel()
         if open_ := tuple(number for number in parcel.requests if number in self._open):
             self._tell(RequestsCancelled(requests=open_))
 
     async def drain(self) -> None:
-        """Wait until everything taken in is answered or dropped."""
+        """Wait until all accepted requests are answered or dropped."""
         while waiting := {one.waiter for one in self._open.values() if not one.waiter.done()}:
             await asyncio.wait(waiting)
 
@@ -181,7 +181,7 @@ class LiveCluster:
         await self._engine.stop()
 
     async def scale_forever(self, options: AutoscaleOptions, fleet: Fleet) -> None:
-        """Let an autoscaler look at the load every now and then, and start and stop servers as it asks."""
+        """Let an autoscaler check the load periodically, and start and stop servers as it decides."""
         scaling = Scaling(options, fleet, lambda: load_of(self._gateway), self._observers)
         while True:
             await asyncio.sleep(LOOK_S)
@@ -192,19 +192,19 @@ class LiveCluster:
         self._tell(GoalChanged(goal=goal))
 
     def server_up(self, server: int) -> None:
-        """The engine says a server takes work."""
+        """Called by the engine when a server accepts work."""
         self._tell(ServerUp(server=server))
 
     def server_down(self, server: int) -> None:
-        """The engine says a server is gone."""
+        """Called by the engine when a server is gone."""
         self._tell(ServerDown(server=server))
 
     def server_leaving(self, server: int) -> None:
-        """The engine says a server wants no more work."""
+        """Called by the engine when a server accepts no more work."""
         self._tell(ServerLeaving(server=server))
 
     def received(self, server: int, message: ToGateway) -> None:
-        """A server says something."""
+        """Called by the engine for each message of a server."""
         match message:
             case BatchDone(finished=finished, outputs=outputs):
                 self._note_batch(finished, outputs)
@@ -223,7 +223,7 @@ class LiveCluster:
                 assert_never(message)
 
     def _tell(self, event: Event) -> None:
-        """Feed the gateway one event, let observers see what it decided, then carry that out."""
+        """Pass one event to the gateway, show observers its decisions, then carry them out."""
         now_s = self.now_s
         commands = self._gateway.handle(event, now_s=now_s)
         for observer in self._observers:
@@ -261,7 +261,7 @@ class LiveCluster:
         self._engine.send(server, TakeBlock(block=block, inputs=joined, peer=peer))
 
     def _note_batch(self, finished: SegmentFinished, raw: list[bytes]) -> None:
-        """Write on each request's receipt what the batch gave it."""
+        """Record the batch on the receipt of each request."""
         key, examples = finished.blocks[0].key, finished.examples
         segment, specs = key.segment, self.models[key.model].spec.outputs
         outputs = [
@@ -293,7 +293,7 @@ class LiveCluster:
             parcel.answered(end - start)
 
     def _stretches(self, requests: Sequence[Request]) -> Iterator[tuple[int, Parcel, int, int]]:
-        """Neighbours of one parcel: where they begin among these requests, the parcel, from and to there."""
+        """Yield runs of neighbours of one parcel: start among these requests, parcel, start and end in it."""
         row, count = 0, len(requests)
         while row < count:
             first = requests[row].id

@@ -1,4 +1,4 @@
-"""The executor and the way to other servers that go with the kind of device a server sits on."""
+"""Chooses executor and peers by the kind of device that a server uses."""
 
 import sys
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from slimsched.serving.execution.live.unix_peers import UnixPeers
 from slimsched.serving.execution.model_source import load_elastic, read_model
 
 SWITCH_S = 0.0005
-"""How long a thread may keep others of a CUDA server waiting: a batch takes less than Python's usual 5 ms."""
+"""Python's thread switch interval for CUDA servers: a batch is shorter than the default of 5 ms."""
 
 
 def read_models(spec: ServerSpec) -> tuple[list[ServedModel], Profile]:
-    """The models of a server in order, and one profile of all of them."""
+    """Return the models of a server in order, and one profile of them all."""
     models = [read_model(source, rated=False).numbered(number) for number, source in enumerate(spec.models)]
     parts = [record.profile(model) for record, model in zip(spec.profiles, models, strict=True)]
     return models, Profile.joined(parts)
@@ -37,7 +37,7 @@ def _options(model: ServedModel, device: torch.device) -> RunOptions:
 
 
 def make_executor(spec: ServerSpec, models: Sequence[ServedModel]) -> Executor:
-    """The executor of this server; a GPU it may use is the only one it sees."""
+    """Make the executor of this server; it sees only the GPU it may use."""
     if spec.host.kind == "cpu":
         hosted = host_models(models, torch.device("cpu"))
         return CpuExecutor(hosted, threads=spec.host.threads, speed=spec.host.speed)
@@ -48,7 +48,7 @@ def make_executor(spec: ServerSpec, models: Sequence[ServedModel]) -> Executor:
 
 
 def make_peers(spec: ServerSpec) -> UnixPeers:
-    """Shared memory between CPU servers, CUDA handles between those on a GPU."""
+    """Use shared memory between CPU servers, CUDA handles between GPU servers."""
     if spec.host.kind == "cpu":
         return UnixPeers(spec.shared_prefix)
     from slimsched.serving.execution.live.cuda_peers import CudaPeers

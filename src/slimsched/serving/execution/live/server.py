@@ -1,4 +1,4 @@
-"""One live server: the same local scheduler as simulated, its commands done by an executor on a device."""
+"""One live server: the same scheduler as in simulation, with an executor that runs its commands."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -52,7 +52,7 @@ from slimsched.serving.scheduling.greedy import GreedyScheduler
 
 
 class LiveServer:
-    """Feeds events to a GreedyScheduler and turns its commands into work on a device."""
+    """Passes events to a GreedyScheduler and turns its commands into work on a device."""
 
     def __init__(
         self,
@@ -86,17 +86,17 @@ class LiveServer:
 
     @property
     def now_s(self) -> float:
-        """Seconds on the clock all servers and the gateway share."""
+        """Seconds on the clock that all servers and the gateway share."""
         return monotonic() - self._spec.clock_zero_s
 
     async def start(self) -> None:
-        """Load what shall always be loaded, and return when it is."""
+        """Load the instances that stay loaded, and return when they are ready."""
         self.handle(Started())
         while self._lanes.under_way:
             await asyncio.sleep(0.001)
 
     def receive(self, message: ToServer) -> None:
-        """The gateway says something."""
+        """Handle a message from the gateway."""
         match message:
             case TakeBlock(block=block, inputs=inputs, peer=peer):
                 self._take(block, inputs, peer)
@@ -111,19 +111,19 @@ class LiveServer:
                 assert_never(message)
 
     def surrender(self, requests: Sequence[int]) -> Tensors | None:
-        """Give another server the activations it asks for; None unless all of them are here."""
+        """Hand activations over to another server; None unless all of them are here."""
         return self._store.take(requests) if self._store.has(requests) else None
 
     def kept(self) -> list[int]:
-        """Requests whose activations lie here until somebody asks for them."""
+        """List the requests whose activations wait here to be fetched."""
         return [request for request in self._store.requests() if request not in self._arrived_s]
 
     def under_way(self) -> list[int]:
-        """Requests that are queued here or running."""
+        """List the requests that are queued or running here."""
         return list(self._arrived_s)
 
     async def sample_forever(self) -> None:
-        """Read the sensors off the hot path, tell the scheduler, tell the gateway."""
+        """Read the sensors periodically, and tell the scheduler and the gateway."""
         period_s = self._spec.telemetry_period_s
         while True:
             began_s = monotonic()
@@ -153,7 +153,7 @@ class LiveServer:
             self._tell(TelemetryReceived(server=self._spec.index, snapshot=snapshot))
 
     def handle(self, event: Event) -> None:
-        """Feed one event, let observers see what was decided, then carry that out."""
+        """Pass one event to the scheduler, show observers its decisions, then carry them out."""
         now_s = self.now_s
         commands = self.scheduler.handle(event, now_s=now_s)
         for observer in self._observers:
@@ -184,7 +184,7 @@ class LiveServer:
         return self.scheduler.models[key.model].key_text(key)
 
     def _take(self, block: Block, inputs: list[bytes], peer: str) -> None:
-        """Keep a block's inputs, or go for its activations, then let the scheduler have it."""
+        """Store a block's inputs, or fetch its activations, then pass the block to the scheduler."""
         ids = [request.id for request in block.requests]
         if peer:
             self._spawn(self._fetch(block, ids, peer))
@@ -214,7 +214,7 @@ class LiveServer:
         self._arrive(block, ids)
 
     def _ran(self, batch: Batch, run: BatchRun) -> None:
-        """A lane is done with a batch: let it run the next one, then report."""
+        """Handle a finished batch: let the lane run the next one, then report."""
         self._busy_s += run.busy_s
         energy_j = self._profile.energy_j(batch.key, batch.size)
         self._active_j += energy_j
@@ -241,7 +241,7 @@ class LiveServer:
         self._check_drained()
 
     def _waited_s(self, block: Block, until_s: float) -> float:
-        """How long a block was here before it ran; asked once."""
+        """Return how long a block waited before it ran; call this once per block."""
         arrived_s = until_s
         for request in block.requests:
             arrived_s = self._arrived_s.pop(request.id, until_s)
@@ -258,7 +258,7 @@ class LiveServer:
         self._loop.call_exception_handler({"message": f"{self._spec.name} failed", "exception": error})
 
     def _attribute(self, active_j: float, measured_j: float) -> None:
-        """Learn how much more or less than its profile the device really draws above idle."""
+        """Update the ratio of measured to profiled energy above idle."""
         modelled_j = active_j - self._last_active_j
         self._last_active_j = active_j
         if modelled_j > 0.0 and measured_j > 0.0:

@@ -1,4 +1,4 @@
-"""Tries the ways a model can run on a device, and finds the fastest that keeps its answers."""
+"""Tries the ways to run a model on a device, and finds the fastest one that keeps its answers."""
 
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -24,11 +24,11 @@ LEAST_AGREEMENT = 0.99
 """Share of examples whose largest output must stay the same."""
 
 LEAST_GAIN = 1.05
-"""A way must be this much faster than the model as it is to be chosen."""
+"""To be chosen, a way must be this much faster than the unchanged model."""
 
 
 class Tried(Struct, frozen=True, kw_only=True):
-    """One way to run: examples per second by plan, and how often answers agree with the model as it is."""
+    """One way to run: examples per second by plan, and agreement with the unchanged model's answers."""
 
     options: RunOptions
     per_s: dict[str, float]
@@ -36,7 +36,7 @@ class Tried(Struct, frozen=True, kw_only=True):
     trouble: str = ""
 
     def speed(self, other: "Tried") -> float:
-        """How much faster than another way, the mean over plans."""
+        """Return how much faster this way is than another, as a mean over plans."""
         shares = [self.per_s[plan] / other.per_s[plan] for plan in self.per_s]
         return sum(shares) / len(shares) if shares else 0.0
 
@@ -50,7 +50,7 @@ def tune(
     compiled: bool,
     progress: Callable[[RunOptions], None],
 ) -> tuple[list[Tried], Tried]:
-    """Try every way; return all, and the best of those that keep the answers."""
+    """Try every way; return all results, and the best one that keeps the answers."""
     ways = [*CANDIDATES]
     if compiled:
         ways += [RunOptions(compile=True), RunOptions(precision="bfloat16", channels_last=True, compile=True)]
@@ -76,7 +76,7 @@ def _try(
     batch: int,
     examples: int,
 ) -> Tried:
-    """Run the plans one way; the first way's answers are those that the others are compared with."""
+    """Run the plans one way, and compare its answers with the first way's."""
     try:
         hosted = HostedModel(model, load_elastic(model), device, options)
         inputs = hosted.inputs(examples)
@@ -99,7 +99,7 @@ def _run(model: ServedModel, hosted: HostedModel, plan: Plan, inputs: Tensors) -
 
 
 def _per_s(model: ServedModel, hosted: HostedModel, plan: Plan, inputs: Tensors) -> float:
-    """Examples per second: the median of a few runs, after two to warm up."""
+    """Measure examples per second: the median of a few runs, after two warm-up runs."""
     times_s = []
     for number in range(7):
         began_s = perf_counter()
