@@ -167,9 +167,6 @@ def test_whatever_the_model_is_like_every_request_is_answered_once(
     assert_all_answered_once(run(at, router))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="requests share a block though they cannot go on alike", raises=KeyError
-)
 def test_plans_need_not_combine_freely() -> None:
     segments = [("s", "m", "l"), ("s", "m", "l")]
     model = toy_model(segments=segments, plans=uniform_plans(segments), macs=MACS)
@@ -190,7 +187,6 @@ def deadline_order(**scheduler: object) -> Summary:
     return run(at, "sed", drain=False)
 
 
-@pytest.mark.xfail(strict=True, reason="a busy device refuses to load what the rare model needs")
 def test_in_deadline_order_a_rare_model_does_not_starve() -> None:
     common, rare = deadline_order(idle_unload_s=0.3).models.values()
     assert rare.completed > 0.7 * common.completed * 0.003 / 0.997
@@ -266,6 +262,5 @@ def test_a_floor_is_kept_where_the_choices_it_takes_stay_loaded() -> None:
     assert floor_of_slimresnet(resident=("widest",)) >= 0.752
 
 
-@pytest.mark.xfail(strict=True, reason="wide choices went cold, and a busy server is not asked to load them")
 def test_a_floor_is_kept_where_the_choices_it_takes_must_be_loaded_again() -> None:
     assert floor_of_slimresnet() >= 0.752
