@@ -46,7 +46,7 @@ def test_03_jobs_are_done_sooner_than_in_order_of_arrival() -> None:
 def test_04_a_router_of_your_own_runs_beside_ours() -> None:
     ours, own = said("04_your_own_router.py").splitlines()
     assert ours.startswith("random")
-    assert own.startswith("calm")
+    assert own.startswith("CalmRouter")
     assert float(own.split()[1][:-1]) > float(ours.split()[1][:-1])
 
 
@@ -61,7 +61,7 @@ def test_05_a_server_keeps_to_the_terms_of_a_request(served: Served) -> None:
     lines = said("05_serve_and_query.py", f"http://{served.http}").splitlines()
     assert lines[0] == "ready: True"
     assert len(lines) == 4
-    assert lines[2].endswith("widths 0.25,0.25,0.25,0.25")
+    assert lines[2].endswith("plan 0.25,0.25,0.25,0.25")
 
 
 def test_06_a_router_trained_for_seconds_is_quicker_than_random() -> None:
