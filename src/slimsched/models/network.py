@@ -1,5 +1,6 @@
 """The interface that training and evaluation use: a network of four segments that can run at any width."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from slimsched.models.width import tuple_index
 Shape = NetworkShape | VitShape
 
 
-class SlimNetwork(nn.Module):
+class SlimNetwork(nn.Module, ABC):
     """A slimmable network; `net(x, widths)` runs any width tuple, `net.segment(i)(x, width)` one segment."""
 
     shape: Shape
@@ -23,11 +24,11 @@ class SlimNetwork(nn.Module):
         assert isinstance(segment, nn.Module)
         return segment
 
+    @abstractmethod
     def instance(
         self, segment: int, *, width: float, previous: float | None = None
     ) -> Callable[[Tensor], Tensor]:
         """Return one segment at one width, ready to run; `previous` is the width of the segment before."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor, widths: tuple[float, ...]) -> Tensor:
         """(N, 3, H, W) normalized images -> (N, classes) logits."""
