@@ -16,8 +16,8 @@ pytest.importorskip("ray")
 import ray
 
 from raylets import LATE, Raylets, start
-from slimsched.serving.execution.live.cluster import LiveCluster
-from slimsched.serving.execution.live.parcel import Classified
+from slimsched.serving.execution.live.cluster import Call, LiveCluster
+from slimsched.serving.execution.live.parcel import Answered
 from slimsched.serving.execution.ray.engine import RayEngine
 from slimsched.serving.execution.ray.greeting import GATEWAY_BITS
 from slimsched.serving.routing.commands import Answer, Drop
@@ -45,22 +45,22 @@ class Flow:
 
     def __init__(self, live: LiveCluster, each: int = 8) -> None:
         self._live, self._each = live, each
-        self.waiters: list[asyncio.Future[Classified]] = []
+        self.waiters: list[asyncio.Future[Answered]] = []
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         while True:
-            self.waiters += [one.waiter for one in self._live.submit_each([IMAGE] * self._each)]
+            self.waiters += [one.waiter for one in self._live.submit_each([Call([IMAGE])] * self._each)]
             while self._live.in_system > 64:
                 await asyncio.sleep(0.005)
             await asyncio.sleep(0.01)
 
-    async def stop(self) -> list[Classified]:
+    async def stop(self) -> list[Answered]:
         """Send nothing more; every answer."""
         self._task.cancel()
         return list(await asyncio.wait_for(asyncio.gather(*self.waiters), 60))
 
-    def latest(self, count: int = 64) -> list[Classified]:
+    def latest(self, count: int = 64) -> list[Answered]:
         done = [w for w in self.waiters[-400:] if w.done()]
         return [w.result() for w in done[-count:]]
 
