@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cluster import choice
 from served import CONFIG
 from slimsched.kernel.observer import Observer
 from slimsched.serving.execution.live.cluster import LiveCluster
@@ -39,7 +40,7 @@ class Wanderer:
 
     def route(self, seen: Observation) -> Route:
         self.turn += 1
-        return Route(seen.alive_ids[self.turn % len(seen.alive_ids)], 0.5, 4, "wandering")
+        return Route(seen.alive_ids[self.turn % len(seen.alive_ids)], choice(0.5), 4, "wandering")
 
 
 class Raylets:
