@@ -34,6 +34,14 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
         Path | None,
         typer.Option("--state", envvar="SLIM_STATE", help="File that keeps a goal set while running."),
     ] = None
+    model_repository: Annotated[
+        Path | None,
+        typer.Option(
+            "--model-repository",
+            metavar="FOLDER",
+            help="Let clients load and unload models while running, from this folder only.",
+        ),
+    ] = None
     log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line.")] = (
         "text"
     )
@@ -69,6 +77,10 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
       slim serve --http-port 9000 --token secret
 
       slim serve --log logs
+
+      slim serve --model cats --model dogs
+
+      slim serve --model-repository models
 
       slim serve --engine ray --address auto
 

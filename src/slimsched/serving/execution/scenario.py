@@ -37,6 +37,10 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """How each server sits on its machine when it runs live; None where it can only be simulated."""
     costs: tuple[ServiceCost, ...] = ()
     """What each server's batches cost in service beyond its profile; empty: nothing."""
+    devices: tuple[tuple[str, float], ...] = ()
+    """The device of each server and its speed, so that profiles of further models can be found."""
+    beside: str = ""
+    """The folder of the scenario file."""
     neighbours_slowdown: tuple[float, ...] = ()
     """How much longer batches take while 1, 2, … other servers of the same GPU are busy; empty: no longer."""
 

@@ -20,7 +20,10 @@ SWITCH_S = 0.0005
 
 def read_models(spec: ServerSpec) -> tuple[list[ServedModel], Profile]:
     """The models of a server in order, and one profile of all of them."""
-    models = [read_model(source).numbered(number) for number, source in enumerate(spec.models)]
+    numbers = spec.numbers or range(len(spec.models))
+    models = [
+        read_model(source).numbered(number) for number, source in zip(numbers, spec.models, strict=True)
+    ]
     parts = [record.profile(model) for record, model in zip(spec.profiles, models, strict=True)]
     return models, Profile.joined(parts)
 

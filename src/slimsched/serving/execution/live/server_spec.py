@@ -19,6 +19,8 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     """Where each model comes from: the name of the shipped one, or a folder."""
     profiles: list[ProfileRecord]
     """What each model costs on this device, in the order of the models."""
+    numbers: list[int] = []
+    """The models' numbers, where they are no longer those that the cluster began with."""
     gateway_socket: str
     own_socket: str
     shared_prefix: str
