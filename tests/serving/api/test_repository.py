@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -76,6 +77,8 @@ def test_tritons_clients_list_load_and_unload(
     assert triton.states() == {("cats", "1"): "READY", ("dogs", "1"): "READY"}
     assert triton.ask("dogs", 2.0) == ("1", [[51.0, 51.0, 8.0]] * ROWS)
     assert triton.ask("cats") == ("1", [[3.0, 3.0, 4.0]] * ROWS)
+    for page, words in (("/metrics", 'model="dogs"'), ("/openapi.json", "/v2/models/dogs/infer")):
+        assert words in urlopen(f"http://{served.http}{page}").read().decode()
 
     stamped_folder(repository / "dogs" / "10", name="dogs", version="10", stamp=60.0)
     triton.client.load_model("dogs")

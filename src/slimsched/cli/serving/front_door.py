@@ -60,14 +60,16 @@ class FrontDoor:
         self._cluster = LiveCluster(
             gateway, opened.engine, observers, clock_zero_s=opened.clock_zero_s, first_id=opened.first_id
         )
-        self._service = InferenceService(self._cluster, Limits())
+        folder = None if options.model_repository is None else ModelRepository(options.model_repository)
+        self._service = InferenceService(
+            self._cluster, Limits(row_bytes=0 if folder is None else folder.row_bytes)
+        )
         self._service.tally.access_log = options.access_log
         self._metrics = Metrics(gateway, self._service.tally, self._cluster.power_source, options.router)
         self._dashboard = self._open_dashboard(scenario)
         self._dashboard.view.current = lambda: gateway.cluster
         self._repository: RepositoryControl | None = None
-        if options.model_repository is not None:
-            folder = ModelRepository(options.model_repository)
+        if folder is not None:
             self._repository = RepositoryControl(
                 folder, self._service, self._cluster, gateway, catalogue, opened.engine
             )

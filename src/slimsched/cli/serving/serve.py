@@ -92,6 +92,8 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
     check_goal(served.goal, [served.router])
     chosen = scenario.read(served.goal)
     engine.check()
+    if served.model_repository is not None and engine.engine != "local":
+        raise ConfigError("--model-repository works with --engine local only; leave one of them out")
     if served.log_format not in structured_log.FORMATS:
         raise ConfigError(f"--log-format '{served.log_format}' is unknown; use text or json")
     structured_log.set_up(served.log_format, os.environ.get("SLIM_LOG", "INFO"))

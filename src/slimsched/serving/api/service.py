@@ -29,6 +29,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     examples_per_request: int = 64
     body_bytes: int = 0  # 0: 4 MiB, or what a full request takes as raw tensors, whichever is more
+    row_bytes: int = 0  # inputs of one example of the largest model that may be loaded later
     examples_in_system: int = 4096
     connections: int = 1024  # HTTP connections, and also gRPC calls at the same time
 
@@ -151,8 +152,8 @@ def _with_body(limits: Limits, faces: list[ModelFace]) -> Limits:
     """Fill in how large a body may be, where the operator has not said so."""
     if limits.body_bytes:
         return limits
-    largest = max((face.spec.row_bytes for face in faces), default=0) * limits.examples_per_request
-    return replace(limits, body_bytes=max(4 * 2**20, largest + 2**16))
+    largest = max([limits.row_bytes, *(face.spec.row_bytes for face in faces)])
+    return replace(limits, body_bytes=max(4 * 2**20, largest * limits.examples_per_request + 2**16))
 
 
 def _refusal(dropped: DroppedError) -> RefusalError:

@@ -41,6 +41,12 @@ class ModelRepository:
         """List every version of every model, by name, oldest version first."""
         return [model for folder in self._folders(self.folder) for model in self._stored(folder)]
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one example's inputs, for the model with the largest."""
+        good = [Path(model.folder) for model in self.models() if not model.problem]
+        return max((read_spec(folder).row_bytes for folder in good), default=0)
+
     def find(self, name: str, version: str = "") -> StoredModel:
         """Find a version of a model, the newest one if none is named."""
         stored = self.models()
