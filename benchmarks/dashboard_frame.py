@@ -31,7 +31,7 @@ def main() -> None:
                 id=number + n,
                 arrival_s=now_s - 0.05 * (n + 1) / per_step,
                 deadline_s=now_s + 1.0,
-                widths=(1.0, 1.0, 0.5, 0.25),
+                path=(3, 3, 1, 0),
             )
             for n in range(per_step)
         )

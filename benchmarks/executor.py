@@ -18,32 +18,34 @@ from time import monotonic, perf_counter
 import numpy as np
 import torch
 
+from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.models.slimresnet.instance import fold
 from slimsched.models.slimresnet.packed import cpu_precision, pack
-from slimsched.models.slimresnet.shape import SLIM_RESNET
 from slimsched.models.slimresnet.weights import TrainedModel, load
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import block_of
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.host import Host
 from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import KEYS
 from slimsched.serving.domain.link import Link
 from slimsched.serving.domain.profile_record import record_of
 from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.terms import Terms
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import run_batch
-from slimsched.serving.execution.live.cluster import LiveCluster
+from slimsched.serving.execution.live.cluster import Call, LiveCluster
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor
 from slimsched.serving.execution.live.event_loop import run
+from slimsched.serving.execution.live.hosted_model import HostedModel
 from slimsched.serving.execution.live.local_engine import LocalEngine
 from slimsched.serving.execution.live.server_spec import ServerSpec
-from slimsched.serving.execution.scenario_file import CONFIGS, load_accuracy, load_profile
+from slimsched.serving.execution.model_source import shipped_model
+from slimsched.serving.execution.scenario_file import CONFIGS, load_profile
 from slimsched.serving.routing.gateway import Gateway, GatewayOptions
 from slimsched.serving.routing.registry import make_router
 from slimsched.serving.scheduling.options import SchedulerOptions
 
+MODEL = shipped_model()
 ROUNDS = 12
 SERVED_ROUNDS = 60  # long enough to neglect the start and the end
 
@@ -65,24 +67,29 @@ def offline(model: TrainedModel, width: float, batch: int) -> float:
     return batch / median(times_s[2:])
 
 
+def cpu_executor(model: TrainedModel) -> CpuExecutor:
+    """Return an executor of these weights."""
+    return CpuExecutor([HostedModel(MODEL, SlimResNetModel(model), torch.device("cpu"))])
+
+
 def executor_alone(model: TrainedModel, width: float, batch: int) -> float:
     """Return the images per second through executor and store, from raw images to logits."""
-    executor, store = CpuExecutor(model), ActivationStore()
-    for segment in range(4):
-        executor.load(Instance(id=segment, segment=segment, width=width, memory_bytes=0))
+    executor, store = cpu_executor(model), ActivationStore()
+    keys = MODEL.legs(MODEL.spec.path(str(width)))
+    for key in keys:
+        executor.load(Instance(id=key.segment, segment=key.segment, choice=key.choice, memory_bytes=0))
     requests = tuple(Request(id=number, arrival_s=0.0) for number in range(batch))
     ids = [request.id for request in requests]
     raw = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8)
     times_s = []
     for _ in range(ROUNDS):
         began_s = perf_counter()
-        store.put(ids, raw)
-        for segment in range(4):
-            key = KEYS[segment, width, width if segment else None]
+        store.put(ids, (raw,))
+        for key in keys:
             run_batch(
                 executor,
                 store,
-                Batch(id=0, key=key, instance=segment, blocks=(block_of(0, key, requests),), size=batch),
+                Batch(id=0, key=key, instance=key.segment, blocks=(block_of(0, key, requests),), size=batch),
             )
         times_s.append(perf_counter() - began_s)
     return batch / median(times_s[2:])
@@ -91,12 +98,11 @@ def executor_alone(model: TrainedModel, width: float, batch: int) -> float:
 async def server(width: float, batch: int, core: int) -> float:
     """Return the images per second through gateway, server process and executor."""
     link = Link(bandwidth_bytes_per_s=2e9, latency_s=0.0002)
-    profile = load_profile("cpu-8-core", CONFIGS)
+    profile = load_profile("cpu-8-core", MODEL, CONFIGS)
     cluster = Cluster(
         names=["only"],
         profiles=[profile],
-        network=SLIM_RESNET,
-        accuracy=load_accuracy("measured"),
+        models=[MODEL],
         links=[link],
         gateway_link=link,
         batch_limit=batch,
@@ -107,7 +113,8 @@ async def server(width: float, batch: int, core: int) -> float:
         name="only",
         host=Host(cores=(core,)),
         scheduler=SchedulerOptions(batch_limit=batch, utilization_block=2.0, scale_trigger=10**9),
-        profile=record_of(profile),
+        models=[MODEL.name],
+        profiles=[record_of(profile, MODEL)],
         gateway_socket="",
         own_socket="",
         shared_prefix="",
@@ -118,12 +125,13 @@ async def server(width: float, batch: int, core: int) -> float:
     live = LiveCluster(gateway, LocalEngine([spec]), clock_zero_s=zero_s)
     await live.start()
     rng = np.random.default_rng(0)
-    images = [image.tobytes() for image in rng.integers(0, 256, (batch, 3, 32, 32), dtype=np.uint8)]
-    terms = Terms(width=width)
-    await asyncio.gather(*live.submit_each(images, terms))
+    images = rng.integers(0, 256, (batch, 3, 32, 32), dtype=np.uint8)
+    calls = [Call([image.tobytes()]) for image in images]
+    terms = Terms(plan=MODEL.tree.index[MODEL.spec.path(str(width))])
+    await asyncio.gather(*live.submit_each(calls, terms))
     began_s, waiters = perf_counter(), []
     for _ in range(SERVED_ROUNDS):
-        waiters += live.submit_each(images, terms)
+        waiters += live.submit_each(calls, terms)
     await asyncio.gather(*waiters)
     rate = SERVED_ROUNDS * batch / (perf_counter() - began_s)
     await live.stop()
@@ -132,10 +140,11 @@ async def server(width: float, batch: int, core: int) -> float:
 
 def switch_s(model: TrainedModel, batch: int) -> float:
     """Return the extra time of a batch whose width differs from that of the batch before."""
-    executor = CpuExecutor(model)
-    executor.load(Instance(id=0, segment=2, width=1.0, memory_bytes=0))
-    inputs = executor.activation((batch, 64, 16, 16))
-    keys = [KEYS[2, width, 0.5] for width in (0.25, 1.0)]
+    executor = cpu_executor(model)
+    plans = [MODEL.spec.path(f"0.5,0.5,{width},1.0") for width in (0.25, 1.0)]
+    keys = [MODEL.legs(plan)[2] for plan in plans]
+    executor.load(Instance(id=0, segment=2, choice=keys[1].choice, memory_bytes=0))
+    inputs = executor.example(keys[0], batch)
     for key in keys * 3:
         executor.run(key, inputs)
     extra_s = []

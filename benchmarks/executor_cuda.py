@@ -16,32 +16,42 @@ from statistics import median
 from time import perf_counter
 
 import torch
-from slimsched.serving.execution.live.resident_segments import ResidentSegments
 
+from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.models.slimresnet.weights import TrainedModel, load
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import block_of
 from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import KEYS
+from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.request import Request
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import BatchUnderWay
-from slimsched.serving.execution.live.cuda_executor import CudaExecutor
+from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device
+from slimsched.serving.execution.live.hosted_model import HostedModel
+from slimsched.serving.execution.model_source import shipped_model
 
+MODEL = shipped_model()
 LONG_S = 0.7
 
 
-def whole_model(segments: ResidentSegments, width: float, batch: int) -> Callable[[], None]:
+def keys_at(width: float) -> list[Key]:
+    """Return the keys of the four segments at one width."""
+    return MODEL.legs(MODEL.spec.path(str(width)))
+
+
+def whole_model(model: SlimResNetModel, width: float, batch: int) -> Callable[[], None]:
     """Capture the four segments as one graph and return a function that replays it."""
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     raw = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8, device="cuda")
-    images = segments.normalized(raw)
+    images = model.prepare((raw,))
+    names = [MODEL.spec.segments[key.segment][key.choice] for key in keys_at(width)]
+    segments = [model.segment(at, name, name if at else None) for at, name in enumerate(names)]
 
     def forward() -> torch.Tensor:
-        rows = segments._segments[KEYS[0, width, None]].layers(images)
-        for segment in range(1, 4):
-            rows = segments(KEYS[segment, width, width], rows)
-        return rows
+        rows = images
+        for segment in segments:
+            rows = segment(rows)
+        return rows[0]
 
     torch.cuda.synchronize()
     with torch.cuda.stream(stream), torch.no_grad():
@@ -59,9 +69,9 @@ def whole_model(segments: ResidentSegments, width: float, batch: int) -> Callabl
     return replay
 
 
-def offline(segments: ResidentSegments, width: float, batch: int, streams: int = 1) -> float:
+def offline(model: SlimResNetModel, width: float, batch: int, streams: int = 1) -> float:
     """Return the images per second of the bare model."""
-    graphs = [whole_model(segments, width, batch) for _ in range(streams)]
+    graphs = [whole_model(model, width, batch) for _ in range(streams)]
     for _ in range(20):
         for replay in graphs:
             replay()
@@ -87,10 +97,9 @@ class Chain:
         requests = tuple(Request(id=first + n, arrival_s=0.0) for n in range(batch))
         self._ids = [request.id for request in requests]
         self._raw = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8)
-        keys = [KEYS[s, width, width if s else None] for s in range(4)]
         self._batches = [
             Batch(id=0, key=key, instance=key.segment, blocks=(block_of(0, key, requests),), size=batch)
-            for key in keys
+            for key in keys_at(width)
         ]
         self._segment = 0
         self._under_way: BatchUnderWay | None = None
@@ -103,7 +112,7 @@ class Chain:
         """Wait for the segment under way and start the next."""
         self.finish()
         if self._segment == 0:
-            self._store.put(self._ids, self._raw)
+            self._store.put(self._ids, (self._raw,))
         self._under_way = BatchUnderWay(self._executor, self._store, self._batches[self._segment])
         self._segment = (self._segment + 1) % 4
 
@@ -116,9 +125,9 @@ class Chain:
 def executor_alone(executor: CudaExecutor, width: float, batch: int, streams: int) -> float:
     """Return the images per second through executor and store, with `streams` chains at once."""
     slots = [
-        Instance(id=4 * number + segment, segment=segment, width=width, memory_bytes=0)
+        Instance(id=4 * number + key.segment, segment=key.segment, choice=key.choice, memory_bytes=0)
         for number in range(streams)
-        for segment in range(4)
+        for key in keys_at(width)
     ]
     for slot in slots:
         executor.load(slot)
@@ -141,9 +150,9 @@ def executor_alone(executor: CudaExecutor, width: float, batch: int, streams: in
 
 def switch_s(executor: CudaExecutor, batch: int) -> float:
     """Return the extra time of a batch whose width differs from that of the batch before."""
-    executor.load(Instance(id=0, segment=2, width=1.0, memory_bytes=0))
-    inputs = executor.activation((batch, 64, 16, 16))
-    keys = [KEYS[2, width, 0.5] for width in (0.25, 1.0)]
+    keys = [MODEL.legs(MODEL.spec.path(f"0.5,0.5,{width},1.0"))[2] for width in (0.25, 1.0)]
+    executor.load(Instance(id=0, segment=2, choice=keys[1].choice, memory_bytes=0))
+    inputs = executor.example(keys[0], batch)
     extra_s = []
     for number in range(60):
         for key in keys:
@@ -160,11 +169,13 @@ def switch_s(executor: CudaExecutor, batch: int) -> float:
 
 def measure(batch: int, streams: int, model: TrainedModel) -> dict[str, object]:
     """Measure all figures of one device."""
-    executor = CudaExecutor(model, batch_limit=batch, lanes=streams)
+    elastic = SlimResNetModel(model)
+    hosted = HostedModel(MODEL, elastic, cuda_device())
+    executor = CudaExecutor([hosted], batch_limit=batch, lanes=streams)
     rows = []
     for width in (0.25, 1.0):
-        bare = offline(executor._segments, width, batch)
-        several = offline(executor._segments, width, batch, streams)
+        bare = offline(elastic, width, batch)
+        several = offline(elastic, width, batch, streams)
         alone = executor_alone(executor, width, batch, streams)
         rows.append({"width": width, "offline": bare, "offline, streams": several, "executor": alone})
     return {

@@ -40,7 +40,9 @@ def serve(port: int, router: str) -> subprocess.Popen[str]:
 async def measure(port: int, rate: float, width: float, seconds: float) -> NDArray[np.float64]:
     """Return the milliseconds of each part, one row per answered request."""
     images = np.random.default_rng(0).integers(0, 256, (256, 3, 32, 32), dtype=np.uint8)
-    generator = LoadGenerator(f"http://127.0.0.1:{port}", images, Target().prefix({"width": width}))
+    generator = LoadGenerator(
+        f"http://127.0.0.1:{port}", {"images": images}, Target().prefix({"plan": str(width)})
+    )
     sent = await generator.run(*due_times("poisson", rate, seconds, 0, len(images), 1))
     rows = []
     for one in sent[len(sent) // 10 :]:

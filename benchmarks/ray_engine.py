@@ -26,7 +26,7 @@ import torch
 from ray.cluster_utils import Cluster
 
 from slimsched.serving.domain.host import Host
-from slimsched.serving.execution.live.cluster import LiveCluster
+from slimsched.serving.execution.live.cluster import Call, LiveCluster
 from slimsched.serving.execution.live.engine import Engine
 from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.frame_connection import FrameConnection
@@ -60,7 +60,7 @@ class FixedRouter:
             server = alive[self._turn % len(alive)]
         else:
             server = alive[(seen.source + self._moving) % len(alive)]
-        return Route(server, 0.25, 16, "fixed")
+        return Route(server, 0, 16, "fixed")
 
 
 def two_servers() -> Scenario:
@@ -82,11 +82,11 @@ async def measure(
     await live.start()
     try:
         for _ in range(50):
-            await live.submit(IMAGE)
+            await live.submit([IMAGE])
         latency_s, until_s = [], monotonic() + seconds
         while monotonic() < until_s:
             began_s = perf_counter()
-            await live.submit(IMAGE)
+            await live.submit([IMAGE])
             latency_s.append(perf_counter() - began_s)
         cpu_s, blocks = process_time(), gateway._next_block
         began_s, answered = perf_counter(), await throughput(live, seconds)
@@ -110,7 +110,7 @@ async def throughput(live: LiveCluster, seconds: float) -> int:
     async def client() -> None:
         nonlocal answered
         while monotonic() < until_s:
-            await live.submit(IMAGE)
+            await live.submit([IMAGE])
             answered += 1
 
     await asyncio.gather(*(client() for _ in range(REQUESTS_UNDER_WAY)))
@@ -175,7 +175,7 @@ class Echo:
 
         def received(connection: FrameConnection, message: Fetch) -> None:
             shape = tuple(message.requests)
-            connection.send(pack(self._rows(shape)) if shape else Handed())
+            connection.send(pack((self._rows(shape),)) if shape else Handed())
 
         server = await asyncio.get_running_loop().create_server(
             lambda: FrameConnection(Fetch, received, lambda _: None), "127.0.0.1", 0
@@ -244,7 +244,7 @@ async def membership(cluster: Cluster) -> list[tuple[str, float]]:
 
     async def load() -> None:
         while True:
-            answers = await asyncio.gather(*live.submit_each([IMAGE] * 16))
+            answers = await asyncio.gather(*live.submit_each([Call([IMAGE])] * 16))
             if any(name in one.receipts[0].servers for one in answers):
                 seen.set()
 

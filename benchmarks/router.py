@@ -30,8 +30,7 @@ def repeated(cluster: Cluster, servers: int) -> Cluster:
     return Cluster(
         names=[f"server-{number}" for number in range(servers)],
         profiles=[cluster.profiles[number % len(cluster)] for number in range(servers)],
-        network=cluster.network,
-        accuracy=cluster.accuracy,
+        models=cluster.models,
         links=[cluster.links[0]] * servers,
         gateway_link=replace(cluster.gateway_link, bandwidth_bytes_per_s=1e12),
         batch_limit=cluster.batch_limit,
@@ -41,13 +40,14 @@ def repeated(cluster: Cluster, servers: int) -> Cluster:
 def decision_us(cluster: Cluster, router: str, count: int = 4000) -> tuple[float, float]:
     """Return p50 and p99 of one decision; every tenth decision starts a new scheduling step."""
     made, seen = make_router(router, cluster, 0), Observation(len(cluster))
-    rng = np.random.default_rng(0)
+    rng, model = np.random.default_rng(0), cluster.models[0]
     seen.arrival_rate_per_s, seen.deadline_s = 3000.0 * len(cluster), 1e9
     times = []
     for number in range(count):
         segment = number % 4
-        widths = tuple(float(w) for w in rng.choice([0.25, 0.5, 0.75, 1.0], size=segment))
-        seen.segment, seen.widths, seen.previous = segment, widths, widths[-1] if widths else None
+        path = tuple(int(choice) for choice in rng.integers(4, size=segment))
+        seen.segment, seen.path, seen.previous = segment, path, model.spec.previous(path)
+        seen.choices = model.tree.after[path]
         seen.source, seen.count = int(rng.integers(len(cluster))) if segment else -1, 16
         seen.backlog_s[int(rng.integers(len(cluster)))] = rng.uniform(0.0, 0.05)
         seen.now_s = 0.005 * (number // 10)

@@ -19,11 +19,11 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from slimsched.models.width import SEGMENTS
+from slimsched.models.spec import ModelSpec
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.snapshot import ServerSnapshot
-from slimsched.serving.execution.live.cluster import LiveCluster
+from slimsched.serving.execution.live.cluster import Call, LiveCluster
 from slimsched.serving.execution.live.engine import EngineListener
 from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.messages import BatchDone, TakeBlock, ToGateway, ToServer
@@ -48,7 +48,7 @@ ROUTERS = (
     "sharded:32:goal",
 )
 SIMULATED = ("sed", "goal", "sharded:32:goal")
-IMAGE = bytes(3 * 32 * 32)
+IMAGE = Call([bytes(3 * 32 * 32)])
 
 
 def fleet(servers: int, requests: int) -> Scenario:
@@ -59,8 +59,7 @@ def fleet(servers: int, requests: int) -> Scenario:
     cluster = Cluster(
         names=[f"server-{number}" for number in range(servers)],
         profiles=[old.profiles[i] for i in order],
-        network=old.network,
-        accuracy=old.accuracy,
+        models=old.models,
         links=[old.links[i] for i in order],
         gateway_link=replace(
             old.gateway_link, bandwidth_bytes_per_s=1e13
@@ -78,6 +77,7 @@ def decision_us(cluster: Cluster, spec: str) -> float:
     """Return the time of one routing decision; the servers' state changes between decisions."""
     router, seen = make_router(spec, cluster, 0), Observation(len(cluster))
     seen.count, seen.arrival_rate_per_s = 16, 1000.0 * len(cluster)
+    seen.choices = cluster.models[0].tree.after[()]
     router.route(seen)
     count = 1500
     began_s = perf_counter()
@@ -177,8 +177,8 @@ def simulations(numbers: list[int], requests: int) -> None:
 class InstantEngine:
     """An engine whose servers answer at once; it encodes and decodes messages as on the wire."""
 
-    def __init__(self, servers: int, classes: int) -> None:
-        self._servers, self._row = servers, bytes(4 * classes)
+    def __init__(self, servers: int, spec: ModelSpec) -> None:
+        self._servers, self._spec, self._row = servers, spec, bytes(spec.answer_bytes)
         self._encode = msgspec.msgpack.Encoder().encode
         self._to_server = msgspec.msgpack.Decoder(ToServer)
         self._to_gateway = msgspec.msgpack.Decoder(ToGateway)
@@ -196,18 +196,19 @@ class InstantEngine:
         if isinstance(message, TakeBlock):
             began_s = perf_counter()
             block: Block = self._to_server.decode(body).block  # type: ignore[union-attr]
-            last = block.key.segment == SEGMENTS - 1
-            logits = self._row * len(block.requests) if last else b""
+            last = self._spec.ends(block.key.last_segment, block.key.choices[-1])
+            outputs = [self._row * len(block.requests)] if last else []
             finished = SegmentFinished(
                 server=server,
-                width=block.key.width,
+                choice=block.key.choice,
+                ahead=block.key.ahead,
                 blocks=(block,),
                 size=len(block.requests),
                 busy_s=1e-4,
                 energy_j=0.1,
                 queue_s=(0.0,),
             )
-            answer = self._encode(BatchDone(finished=finished, logits=logits))
+            answer = self._encode(BatchDone(finished=finished, outputs=outputs))
             self.server_s += perf_counter() - began_s
             self._loop.call_soon(self._deliver, server, answer)
 
@@ -234,7 +235,7 @@ async def live(servers: int, spec: str, images: int) -> tuple[float, float]:
     scenario = fleet(servers, 1000)
     router = make_router(spec, scenario.cluster, 0)
     gateway = Gateway(scenario.cluster, router, replace(scenario.gateway, step_s=0.002))
-    engine = InstantEngine(servers, scenario.cluster.network.classes)
+    engine = InstantEngine(servers, scenario.cluster.models[0].spec)
     cluster = LiveCluster(gateway, engine, clock_zero_s=monotonic())
     await cluster.start()
     await asyncio.gather(*cluster.submit_each([IMAGE] * 256))

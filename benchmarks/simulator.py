@@ -26,8 +26,7 @@ def repeated(scenario: Scenario, servers: int) -> Scenario:
     cluster = Cluster(
         names=[f"server-{number}" for number in range(servers)],
         profiles=[old.profiles[number % len(old)] for number in range(servers)],
-        network=old.network,
-        accuracy=old.accuracy,
+        models=old.models,
         links=[old.links[0]] * servers,
         gateway_link=replace(old.gateway_link, bandwidth_bytes_per_s=1e12),
         batch_limit=old.batch_limit,
@@ -41,6 +40,7 @@ def decision_s(scenario: Scenario, router: str) -> float:
     made = make_router(router, cluster, seed=0)
     seen = Observation(len(cluster))
     seen.count, seen.deadline_s, seen.arrival_rate_per_s = 16, 1e9, 1000.0 * len(cluster)
+    seen.choices = cluster.models[0].tree.after[()]
     made.route(seen)
     count = 3000
     began_s = perf_counter()

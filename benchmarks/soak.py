@@ -20,14 +20,15 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from slimsched.cli.serving.event_loop import run
-from slimsched.cli.serving.images import test_images
 
-from slimsched.serving.api.load_generator import LoadGenerator, Target, due_times
+from slimsched.cli.serving.examples import test_examples
+from slimsched.serving.api.load_generator import Inputs, LoadGenerator, Target, due_times
 from slimsched.serving.api.load_report import LoadReport, report
+from slimsched.serving.execution.live.event_loop import run
+from slimsched.serving.execution.model_source import shipped_model
 
 IMAGES = 8
-TERMS = {"width": 0.5}
+TERMS = {"plan": "0.5"}
 FLAT = 1.02
 START_LIMIT_S = 120.0
 
@@ -70,11 +71,11 @@ def resident_mib(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def holds_per_s(url: str, images: NDArray[np.uint8], seconds: float = 8.0) -> float:
+def holds_per_s(url: str, images: Inputs, count: int, seconds: float = 8.0) -> float:
     """Return the images per second while 16 requests are always under way."""
     requests = int(seconds * 100)
     generator = LoadGenerator(url, images, Target().prefix(TERMS), connections=16, patience_s=seconds)
-    numbers = np.random.default_rng(0).integers(len(images), size=(requests, IMAGES))
+    numbers = np.random.default_rng(0).integers(count, size=(requests, IMAGES))
     sent = run(generator.run(np.zeros(requests), numbers))
     done_s = np.sort([one.done_s for one in sent if one.status == 200])
     first, last = len(done_s) // 5, 4 * len(done_s) // 5
@@ -82,10 +83,10 @@ def holds_per_s(url: str, images: NDArray[np.uint8], seconds: float = 8.0) -> fl
 
 
 async def soak(
-    server: Server, images: NDArray[np.uint8], rate: float, seconds: float, labels: NDArray[np.int64] | None
+    server: Server, images: Inputs, count: int, rate: float, seconds: float, labels: NDArray[np.int64] | None
 ) -> tuple[LoadReport, dict[str, list[float]]]:
     """Send the load and read the memory of every process once per second."""
-    due_s, numbers = due_times("poisson", rate / IMAGES, seconds, 0, len(images), IMAGES)
+    due_s, numbers = due_times("poisson", rate / IMAGES, seconds, 0, count, IMAGES)
     generator = LoadGenerator(server.url, images, Target().prefix(TERMS))
     sending = asyncio.create_task(generator.run(due_s, numbers))
     processes = server.processes()
@@ -104,14 +105,15 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=0.9)
     parser.add_argument("--scenario", default="laptop")
     options = parser.parse_args()
-    images, labels, kind = test_images(None)
+    examples = test_examples(shipped_model().spec, None)
+    images, count = {"images": examples.inputs[0]}, len(examples)
     server = Server(options.scenario)
     try:
-        holds = holds_per_s(server.url, images)
+        holds = holds_per_s(server.url, images, count)
         rate = options.load * holds
-        print(f"{options.scenario} holds {holds:.0f} images/s at width 0.5; {kind}, {rate:.0f} images/s for "
-              f"{options.minutes:g} min")  # fmt: skip
-        figures, memory = run(soak(server, images, rate, 60 * options.minutes, labels))
+        print(f"{options.scenario} holds {holds:.0f} images/s at width 0.5; {examples.source}, "
+              f"{rate:.0f} images/s for {options.minutes:g} min")  # fmt: skip
+        figures, memory = run(soak(server, images, count, rate, 60 * options.minutes, examples.labels))
     finally:
         code = server.stop()
     print(f"{figures.requests} requests, outcomes {figures.outcomes}, "

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from slimsched.models.data.image_set import Colours
-from slimsched.models.slimresnet import normalization, pooling, standardization
+from slimsched.models.slimresnet import operations
 from slimsched.models.slimresnet.acceleration import fused_kernels
 from slimsched.models.slimresnet.resnet import SlimResNet
 from slimsched.models.slimresnet.shape import SLIM_RESNET
@@ -72,9 +72,7 @@ def step_ms(step: Callable[[], None], *, warm_up: int, steps: int, device: torch
 
 def use_fused(on: bool) -> None:
     """Switch the fused kernels on or off for all layers."""
-    chosen = fused_kernels if on else (lambda tensor: None)
-    for module in (normalization, pooling, standardization):
-        module.fused_kernels = chosen  # type: ignore[attr-defined]
+    operations.fused_kernels = fused_kernels if on else (lambda tensor: None)  # type: ignore[attr-defined]
 
 
 def floor_s() -> float:

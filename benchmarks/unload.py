@@ -13,10 +13,12 @@ from time import perf_counter
 
 import torch
 
-from slimsched.models.slimresnet.weights import load
 from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.profile_record import PLACES
-from slimsched.serving.execution.live.cuda_executor import CudaExecutor
+from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device
+from slimsched.serving.execution.live.executor_choice import host_models
+from slimsched.serving.execution.model_source import shipped_model
+
+MODEL = shipped_model()
 
 
 def free_bytes() -> int:
@@ -28,8 +30,8 @@ def free_bytes() -> int:
 def measure(executor: CudaExecutor) -> list[dict[str, float]]:
     """Measure one row for each segment and width."""
     rows = []
-    for segment, width in PLACES:
-        slot = Instance(id=1, segment=segment, width=width, memory_bytes=0)
+    for segment, choice in MODEL.spec.places():
+        slot = Instance(id=1, segment=segment, choice=choice, memory_bytes=0)
         executor.load(slot)
         executor.unload(1)
         before = free_bytes()
@@ -42,7 +44,7 @@ def measure(executor: CudaExecutor) -> list[dict[str, float]]:
         rows.append(
             {
                 "segment": segment,
-                "width": width,
+                "width": float(MODEL.spec.segments[segment][choice]),
                 "accounted": accounted,
                 "taken": before - during,
                 "given_back": after - during,
@@ -58,7 +60,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    executor = CudaExecutor(load(), batch_limit=given.batch)
+    executor = CudaExecutor(host_models([MODEL], cuda_device()), batch_limit=given.batch)
     rows = measure(executor)
     if given.json:
         print(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=1))

@@ -3,9 +3,7 @@
 python examples/01_simulate.py
 """
 
-from slimsched.serving.domain.fault import Fault
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched import Fault, load_scenario, simulate
 
 scenario = load_scenario("paper").with_load(rate_per_s=4000.0, seconds=5.0)
 scenario = scenario.with_faults(

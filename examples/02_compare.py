@@ -3,8 +3,7 @@
 python examples/02_compare.py
 """
 
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.comparison import compare
+from slimsched import compare, load_scenario
 
 scenario = load_scenario("edge-12").with_load(seconds=1.0)
 results = compare(

@@ -6,19 +6,9 @@ ones.
 python examples/06_train_a_router.py
 """
 
-from random import Random
-
 import torch
 
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer, Progress
-from slimsched.serving.learning.rollout import RewardWeights
-from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.registry import make_router
-from slimsched.serving.routing.router import Router
-from slimsched.serving.routing.routers.ppo import PpoRouter
+from slimsched import PpoOptions, PpoTrainer, RewardWeights, load_scenario, simulate
 
 torch.set_num_threads(1)
 scenario = load_scenario("paper").with_load(rate_per_s=9200.0, seconds=1.0)
@@ -35,18 +25,10 @@ options = PpoOptions(
     epsilon_max=0.1,
 )
 trainer = PpoTrainer(scenario, options, seed=0)
-curve: list[Progress] = []
+curve = []
 trainer.train(curve.append)
 print(f"mean reward: {curve[0].reward:.3f} at first, {curve[-1].reward:.3f} after {len(curve)} updates")
 
-
-def make(spec: str, cluster: Cluster, seed: int, goal: Goal | None) -> Router:
-    """Make the router we just trained, or one of ours by name."""
-    if spec == "trained":
-        return PpoRouter(cluster, Random(seed), trainer.weights(), epsilon=options.epsilon_min)
-    return make_router(spec, cluster, seed)
-
-
-for router in ("random", "trained"):
-    row = simulate(scenario, router, seed=1, make=make).summary
-    print(f"{router:8} mean latency {1e3 * row.latency_mean_s:4.0f} ms, accuracy {row.accuracy:.1%}")
+for router in ("random", trainer.router):
+    row = simulate(scenario, router, seed=1).summary
+    print(f"{row.router:8} mean latency {1e3 * row.latency_mean_s:4.0f} ms, accuracy {row.accuracy:.1%}")

@@ -7,12 +7,11 @@ python examples/classify_image.py photo.jpg    # your own photograph
 import sys
 from collections.abc import Iterator
 
-from PIL import Image
+import numpy as np
+import torch
+from PIL import Image, ImageOps
 
-from slimsched.models.data.image_folder import square
-from slimsched.models.evaluation import Evaluator
-from slimsched.models.slimresnet.weights import load
-from slimsched.models.width import SEGMENTS, WIDTHS
+from slimsched import PlanRun, trained_model
 
 
 def photographs(paths: list[str]) -> Iterator[tuple[str, Image.Image]]:
@@ -28,17 +27,20 @@ def photographs(paths: list[str]) -> Iterator[tuple[str, Image.Image]]:
 
 def main(paths: list[str]) -> None:
     """Print the three most likely classes of each photograph at each width."""
-    model = load()
-    evaluator = Evaluator(model.net, model.card.colours)
-    tuples = [(width,) * SEGMENTS for width in WIDTHS]
+    model = trained_model()  # the network that comes with the package
+    run, spec, figures = PlanRun(model), model.spec, model.figures()
+    plans = [spec.path(width) for width in ("0.25", "0.5", "0.75", "1.0")]
+    size = spec.inputs[0].shape[1:]
     for name, image in photographs(paths):
-        pixels = square(image, model.card.shape.image_size)[None]  # (1, 3, 32, 32)
+        square = ImageOps.fit(image.convert("RGB"), size, Image.Resampling.BOX)
+        pixels = torch.from_numpy(np.array(square).transpose(2, 0, 1)[None].copy())  # (1, 3, 32, 32)
         print(name)
-        for widths, logits in evaluator.logits(pixels, tuples).items():
+        for plan, (logits,) in run.outputs((pixels,), plans):
+            macs = sum(figures.steps[spec.step(plan[: length + 1])].macs for length in range(len(plan)))
             top = logits[0].softmax(dim=0).topk(3)
             guesses = zip(top.indices.tolist(), top.values.tolist(), strict=True)
-            text = ", ".join(f"{model.card.classes[label]} {share:.0%}" for label, share in guesses)
-            print(f"  width {widths[0]:<4}  {model.card.shape.total_macs(widths) / 1e6:5.0f} M MACs   {text}")
+            text = ", ".join(f"{spec.labels[label]} {share:.0%}" for label, share in guesses)
+            print(f"  width {spec.text(plan).split(',')[0]:<4}  {macs / 1e6:5.0f} M MACs   {text}")
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ TORCH_FREE_MODULES = {
         "width",
         "pareto",
         "package",
+        "image_spec",
         "slimresnet/shape",
         "slimresnet/spec",
     )

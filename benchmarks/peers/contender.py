@@ -10,16 +10,14 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 from setting import Setting
 
 from slimsched.serving.api.client_message import Answer
 from slimsched.serving.api.http_exchange import Reply
-from slimsched.serving.api.load_generator import RequestPrefix, Target
+from slimsched.serving.api.load_generator import Inputs, RequestPrefix, Target
 from slimsched.serving.api.load_report import read_reply
 
 HERE = Path(__file__).parent
@@ -39,15 +37,16 @@ class Contender(Struct, frozen=True, kw_only=True):
     path: str
     read: Callable[[Reply], Answer]
 
-    def prefix(self, terms: dict[str, float]) -> RequestPrefix:
+    def prefix(self, terms: dict[str, float | str]) -> RequestPrefix:
         """Return a writer of request prefixes: our protocol with terms for ours, raw bytes for the others."""
         if not self.package:
             return Target().prefix(terms)
 
-        def write(host: str, example: NDArray[Any]) -> bytes:
+        def write(host: str, example: Inputs) -> bytes:
+            size = sum(array.nbytes for array in example.values())
             return (
                 f"POST {self.path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/octet-stream\r\n"
-                f"content-length: {example.nbytes}\r\n\r\n"
+                f"content-length: {size}\r\n\r\n"
             ).encode()
 
         return write

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from slimsched.models.slimresnet.weights import load
-from slimsched.models.width import SEGMENTS
 from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import KEYS
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor
+from slimsched.serving.execution.live.executor_choice import host_models
+from slimsched.serving.execution.model_source import shipped_model
 
 _held: list[int] = []
 
@@ -23,12 +22,13 @@ class FixedWidth:
 
     def __init__(self, width: float, batch: int = 1) -> None:
         claim_core()
-        model = load()
-        self._executor = CpuExecutor(model, threads=1)
-        self._keys = [KEYS[segment, width, width if segment else None] for segment in range(SEGMENTS)]
+        model = shipped_model()
+        self._executor = CpuExecutor(host_models([model], torch.device("cpu")), threads=1)
+        self._keys = model.legs(model.spec.path(str(float(width))))
         for key in self._keys:
-            self._executor.load(Instance(id=key.segment, segment=key.segment, width=width, memory_bytes=0))
-        self._shape = (-1, 3, model.card.shape.image_size, model.card.shape.image_size)
+            slot = Instance(id=key.segment, segment=key.segment, choice=key.choice, memory_bytes=0)
+            self._executor.load(slot)
+        self._shape = (-1, *model.spec.inputs[0].shape)
         for size in {1, batch}:
             self.classify([bytes(3 * self._shape[2] * self._shape[3])] * size)
 
@@ -36,10 +36,10 @@ class FixedWidth:
         """Run several requests of raw uint8 images as one batch; return the int64 classes of each."""
         counts = [len(body) // (3 * self._shape[2] * self._shape[3]) for body in bodies]
         pixels = torch.frombuffer(bytearray(b"".join(bodies)), dtype=torch.uint8)
-        rows = self._executor.inputs(pixels.view(self._shape))
+        rows: tuple[torch.Tensor, ...] = (pixels.view(self._shape),)
         for key in self._keys:
             rows = self._executor.run(key, rows)
-        classes = rows.argmax(dim=1).numpy().astype(np.int64)
+        classes = rows[0].argmax(dim=1).numpy().astype(np.int64)
         return [part.tobytes() for part in np.split(classes, np.cumsum(counts)[:-1])]
 
 

@@ -8,10 +8,10 @@ import numpy as np
 from contender import Contender
 from numpy.typing import NDArray
 from setting import Setting
-from slimsched.cli.serving.event_loop import run
 
 from slimsched.serving.api.load_generator import LoadGenerator, SentRequest, due_times
 from slimsched.serving.api.load_report import LoadReport, report
+from slimsched.serving.execution.live.event_loop import run
 
 Labels = NDArray[np.int64]
 WARM_UP_ROUNDS = 8
@@ -28,7 +28,7 @@ class Client:
         self._contender, self._setting = contender, setting
         self._images, self._labels = images, labels
 
-    def warm_up(self, terms: dict[str, float]) -> None:
+    def warm_up(self, terms: dict[str, float | str]) -> None:
         """Send until most requests are answered: some servers need time after they say they are ready."""
         requests = 2 * self._setting.queue
         numbers = np.zeros((requests, self._setting.images), dtype=np.int64)
@@ -41,7 +41,7 @@ class Client:
                 return
         raise SystemExit(f"{self._contender.name} at {self._setting.width:g} does not warm up: {outcomes}")
 
-    def saturated_per_s(self, terms: dict[str, float], requests: int) -> float:
+    def saturated_per_s(self, terms: dict[str, float | str], requests: int) -> float:
         """Return the images answered per second while every worker has a batch and more are waiting."""
         numbers = np.random.default_rng(0).integers(len(self._images), size=(requests, self._setting.images))
         under_way = max(16, 3 * self._setting.workers * self._setting.batch)
@@ -56,7 +56,7 @@ class Client:
         return (last - first) * self._setting.images / float(done_s[last] - done_s[first])
 
     def loaded(
-        self, terms: dict[str, float], images_per_s: float, seconds: float, arrivals: str
+        self, terms: dict[str, float | str], images_per_s: float, seconds: float, arrivals: str
     ) -> LoadReport:
         """Run open-loop arrivals at this rate and return the report."""
         rate = images_per_s / self._setting.images
@@ -72,7 +72,7 @@ class Client:
 
     def _send(
         self,
-        terms: dict[str, float],
+        terms: dict[str, float | str],
         due_s: NDArray[np.float64],
         numbers: NDArray[np.int64],
         connections: int,
@@ -80,7 +80,11 @@ class Client:
     ) -> list[SentRequest]:
         url = f"http://127.0.0.1:{self._setting.port}"
         generator = LoadGenerator(
-            url, self._images, self._contender.prefix(terms), connections=connections, patience_s=patience_s
+            url,
+            {"images": self._images},
+            self._contender.prefix(terms),
+            connections=connections,
+            patience_s=patience_s,
         )
         time.sleep(SETTLE_S)
         gc.collect()

@@ -26,7 +26,9 @@ from measure import Client
 from offline import rates_per_s
 from report import write_report
 from setting import Setting
-from slimsched.cli.serving.images import test_images
+
+from slimsched.cli.serving.examples import test_examples
+from slimsched.serving.execution.model_source import shipped_model
 
 WIDTHS = (0.25, 0.5, 1.0)
 LOADS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
@@ -66,7 +68,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that started servers are stopped
     if not options.report:
         pieces = Pieces(options.out, options.fresh)
-        images, labels, _ = test_images(None)
+        examples = test_examples(shipped_model().spec, None)
+        images, labels = examples.inputs[0], examples.labels
         if labels is None:
             raise SystemExit("correct answers need labels: set SLIM_DATA to a folder with CIFAR-100")
         rates = {w: pieces.get(f"offline-{w:g}", lambda w=w: offline_rates(w)) for w in WIDTHS}
@@ -94,7 +97,9 @@ def _contest(
 ) -> None:
     """Measure one contender at one width for one round; None lets our server choose the widths."""
     label = f"{contender.name}-{'free' if width is None else f'{width:g}'}"
-    terms: dict[str, float] = {"width": width} if width is not None and not contender.package else {}
+    terms: dict[str, float | str] = (
+        {"plan": str(width)} if width is not None and not contender.package else {}
+    )
     setting = setting_for(width or 1.0, rates[width or 1.0], options)
     log = options.out / f"{label}.log"
     names = [f"{label}-{piece}.{number}" for piece in ("offline", "saturated", "half")]

@@ -15,7 +15,9 @@ from typing import Any
 from contender import CONTENDERS, OUR_CONFIG, Running
 from measure import Client
 from run import Pieces, offline_rates, our_config, setting_for
-from slimsched.cli.serving.images import test_images
+
+from slimsched.cli.serving.examples import test_examples
+from slimsched.serving.execution.model_source import shipped_model
 
 SECONDS = 2.5
 
@@ -23,14 +25,15 @@ SECONDS = 2.5
 def main() -> None:
     """Print one line per width."""
     options = _options()
-    images, labels, _ = test_images(None)
+    examples = test_examples(shipped_model().spec, None)
+    images, labels = examples.inputs[0], examples.labels
     if labels is None:
         raise SystemExit("images come with labels: set SLIM_DATA to a folder with CIFAR-100")
     os.environ.setdefault(OUR_CONFIG, str(our_config(options.out, fresh=False)))
     for width in options.widths:
         rates = Pieces(options.out, fresh=False).get(f"offline-{width:g}", lambda w=width: offline_rates(w))
         settings = {name: setting_for(width, rates, options) for name in ("ours", options.peer)}
-        terms: dict[str, dict[str, float]] = {"ours": {"width": width}, options.peer: {}}
+        terms: dict[str, dict[str, float | str]] = {"ours": {"plan": str(width)}, options.peer: {}}
         running, clients = [], {}
         try:
             for name, setting in settings.items():

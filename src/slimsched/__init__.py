@@ -1,3 +1,142 @@
-"""Slim Scheduler: slimmable networks on unequal devices, training jobs on unequal networks."""
+"""Slim Scheduler: serve elastic models on unequal devices, and place training jobs by their network needs.
 
-__version__ = "0.1.0"
+This is all that Python users need to import; docs/python.md explains each name. Everything else is internal
+and may change. Names are loaded when they are first used, so that `import slimsched` is quick and needs none
+of the optional packages.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slimsched.cli.serving.serve import serve
+    from slimsched.jobs.domain.job import Job
+    from slimsched.jobs.domain.topology import Topology
+    from slimsched.jobs.execution.simulated.comparison import JobSetting
+    from slimsched.jobs.execution.simulated.comparison import compare as compare_jobs
+    from slimsched.jobs.execution.simulated.comparison import prepare as prepare_jobs
+    from slimsched.jobs.execution.simulated.comparison import simulate as simulate_jobs
+    from slimsched.jobs.scheduling.policy import Policy as JobPolicy
+    from slimsched.jobs.traces.generator import generate_jobs
+    from slimsched.kernel.errors import SlimError
+    from slimsched.models.adapters.exits import Exits
+    from slimsched.models.adapters.family import Family
+    from slimsched.models.adapters.nested import Nested
+    from slimsched.models.adapters.switched import Switched
+    from slimsched.models.elastic import ElasticModel
+    from slimsched.models.package import load_model
+    from slimsched.models.plan_run import PlanRun
+    from slimsched.models.slimresnet.elastic import trained_model
+    from slimsched.models.spec import ModelSpec, TensorSpec
+    from slimsched.serving.api.client import Client
+    from slimsched.serving.domain.cluster import Cluster
+    from slimsched.serving.domain.fault import Fault
+    from slimsched.serving.execution.scenario import Scenario
+    from slimsched.serving.execution.scenario_file import load_scenario
+    from slimsched.serving.execution.simulated.comparison import compare
+    from slimsched.serving.execution.simulated.simulation import simulate
+    from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
+    from slimsched.serving.learning.rollout import RewardWeights
+    from slimsched.serving.routing.goal import Goal, parse_goal
+    from slimsched.serving.routing.observation import Observation
+    from slimsched.serving.routing.router import Route, Router
+    from slimsched.serving.telemetry.bound_curve import BoundCurve
+    from slimsched.serving.telemetry.recorder import Recorder
+
+__version__ = "0.2.0"
+
+__all__ = [
+    "BoundCurve",
+    "Client",
+    "Cluster",
+    "ElasticModel",
+    "Exits",
+    "Family",
+    "Fault",
+    "Goal",
+    "Job",
+    "JobPolicy",
+    "JobSetting",
+    "ModelSpec",
+    "Nested",
+    "Observation",
+    "PlanRun",
+    "PpoOptions",
+    "PpoTrainer",
+    "Recorder",
+    "RewardWeights",
+    "Route",
+    "Router",
+    "Scenario",
+    "SlimError",
+    "Switched",
+    "TensorSpec",
+    "Topology",
+    "__version__",
+    "compare",
+    "compare_jobs",
+    "generate_jobs",
+    "load_model",
+    "load_scenario",
+    "parse_goal",
+    "prepare_jobs",
+    "serve",
+    "simulate",
+    "simulate_jobs",
+    "trained_model",
+]
+
+_HOMES = {
+    "BoundCurve": "serving.telemetry.bound_curve",
+    "Client": "serving.api.client",
+    "Cluster": "serving.domain.cluster",
+    "ElasticModel": "models.elastic",
+    "Exits": "models.adapters.exits",
+    "Family": "models.adapters.family",
+    "Fault": "serving.domain.fault",
+    "Goal": "serving.routing.goal",
+    "Job": "jobs.domain.job",
+    "JobPolicy": "jobs.scheduling.policy:Policy",
+    "JobSetting": "jobs.execution.simulated.comparison",
+    "ModelSpec": "models.spec",
+    "Nested": "models.adapters.nested",
+    "Observation": "serving.routing.observation",
+    "PlanRun": "models.plan_run",
+    "PpoOptions": "serving.learning.ppo",
+    "PpoTrainer": "serving.learning.ppo",
+    "Recorder": "serving.telemetry.recorder",
+    "RewardWeights": "serving.learning.rollout",
+    "Route": "serving.routing.router",
+    "Router": "serving.routing.router",
+    "Scenario": "serving.execution.scenario",
+    "SlimError": "kernel.errors",
+    "Switched": "models.adapters.switched",
+    "TensorSpec": "models.spec",
+    "Topology": "jobs.domain.topology",
+    "compare": "serving.execution.simulated.comparison",
+    "compare_jobs": "jobs.execution.simulated.comparison:compare",
+    "generate_jobs": "jobs.traces.generator",
+    "load_model": "models.package",
+    "load_scenario": "serving.execution.scenario_file",
+    "parse_goal": "serving.routing.goal",
+    "prepare_jobs": "jobs.execution.simulated.comparison:prepare",
+    "serve": "cli.serving.serve",
+    "simulate": "serving.execution.simulated.simulation",
+    "simulate_jobs": "jobs.execution.simulated.comparison:simulate",
+    "trained_model": "models.slimresnet.elastic",
+}
+"""Where each name is defined, and what it is called there if that differs."""
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'slimsched' has no attribute '{name}'; see docs/python.md")
+    module, _, there = _HOMES[name].partition(":")
+    value = getattr(import_module(f"slimsched.{module}"), there or name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -3,6 +3,7 @@
 import http.client
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -11,6 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from two_models import slim, write_two_models
 
 SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 FLAGS = (
@@ -59,6 +64,17 @@ def _load(address: str) -> Iterator[None]:
         ended.set()
         for thread in threads:
             thread.join()
+
+
+@pytest.fixture(scope="session")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two models and its report; `two.toml` in the same folder is the scenario."""
+    folder = tmp_path_factory.mktemp("several")
+    scenario = write_two_models(folder)
+    faults = ("--kill", "server-0@0.4s", "--restore", "server-0@1.2s")
+    slim("simulate", "--config", str(scenario), "--router", "lp", *faults, "--out", str(folder))
+    slim("report", str(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -91,7 +91,7 @@ def test_numbers_change_under_load(
         keep("live-phone")
 
 
-def test_a_goal_set_in_the_page_changes_the_widths_served(
+def test_a_goal_set_in_the_page_changes_the_choices_served(
     own_server: Callable[..., Served], browser: Any, load_on: Load, keep: Callable[[str], None]
 ) -> None:
     from selenium.webdriver.support.ui import Select
@@ -227,6 +227,73 @@ def test_a_recorded_run_replays(
     until(browser, "document.querySelectorAll('#servers > li').length === 2")
 
 
+def test_several_models_stand_side_by_side(
+    served: Served, several: Path, browser: Any, keep: Callable[[str], None]
+) -> None:
+    browser.get(f"http://{served.http}/")
+    until(browser, "document.querySelectorAll('#models .model').length === 1")
+    browser.find_element("id", "file").send_keys(str(several / "frames.jsonl.gz"))
+    until(browser, "document.querySelectorAll('#models .model').length === 2")
+    seek(browser, 200)
+    of_each = "[...document.querySelectorAll('#models .model')].map(e => e.querySelectorAll('li').length)"
+    assert browser.execute_script(f"return {of_each}") == [4, 2]
+    legend = text(browser, "server-choice-legend")
+    assert all(name in legend for name in ("0.25", "1.0", "small", "large"))
+    colours = (
+        "[...document.querySelectorAll('#server-choice-legend i')].map(e => getComputedStyle(e).background)"
+    )
+    assert browser.execute_script(f"return new Set({colours}).size") == 7, "each choice has its own colour"
+    titles = "[...document.querySelectorAll('#charts figcaption')].map(e => e.textContent)"
+    assert browser.execute_script(f"return {titles}")[-2:] == ["Choices of slimresnet", "Choices of sorter"]
+    assert fits(browser)
+    keep("several-light")
+    screen(browser, 1280, 900, "dark")
+    keep("several-dark")
+    screen(browser, 390, 844)
+    assert fits(browser), "nothing sticks out on a phone"
+    keep("several-phone")
+    browser.find_element("id", "live").click()
+    until(browser, "document.querySelectorAll('#models .model').length === 1")
+
+
+def test_many_segments_and_choices_fit(
+    served: Served, several: Path, browser: Any, tmp_path: Path, keep: Callable[[str], None]
+) -> None:
+    line = gzip.decompress((several / "frames.jsonl.gz").read_bytes()).splitlines()[-1]
+    wide = deepened(msgspec.json.decode(line), stages=16, names=12)
+    (tmp_path / "frames.jsonl").write_bytes(msgspec.json.encode(wide))
+    browser.get(f"http://{served.http}/")
+    browser.find_element("id", "file").send_keys(str(tmp_path / "frames.jsonl"))
+    until(browser, "document.querySelectorAll('#models li').length === 16")
+    assert fits(browser)
+    keep("many-segments")
+    screen(browser, 390, 844)
+    assert fits(browser), "segments scroll inside their card"
+    keep("many-segments-phone")
+
+
+def deepened(frame: Any, *, stages: int, names: int) -> Any:
+    """Return the frame of two models with this many stages together, each with all choices."""
+    mix = [1 / names] * names
+    servers = [{**s, "at": [3] * stages, "choices": mix} for s in frame["servers"]]
+    return {
+        **frame,
+        "models": ["deep", "deeper"],
+        "stages": [
+            f"{'deep' if n < stages / 2 else 'deeper'} {n % (stages // 2) + 1}" for n in range(stages)
+        ],
+        "stage_models": [int(n >= stages / 2) for n in range(stages)],
+        "stage_choices": [list(range(names))] * stages,
+        "names": [f"choice {n + 1}" for n in range(names)],
+        "choices": mix,
+        "mix": [mix] * stages,
+        "waiting": [12_345] * stages,
+        "finished_per_s": [12_345.0] * stages,
+        "servers": servers,
+        "decisions": [],
+    }
+
+
 def test_a_drain_is_shown_on_every_track(
     served: Served, recorded: Path, browser: Any, tmp_path: Path
 ) -> None:
@@ -240,17 +307,47 @@ def test_a_drain_is_shown_on_every_track(
 def test_the_page_makes_the_same_frames_of_an_event_log_as_we_do(
     served: Served, recorded: Path, browser: Any, keep: Callable[[str], None]
 ) -> None:
-    browser.get(f"http://{served.http}/")
-    browser.find_element("id", "file").send_keys(str(recorded / "events.jsonl.gz"))
-    until(browser, "mode === 'recorded' && document.querySelectorAll('#servers > li').length === 3")
-    in_page = browser.execute_script("return frames")
+    in_page = open_log(served, browser, recorded / "events.jsonl.gz", servers=3)
     assert len(in_page) >= 240
     keep("replay-event-log")
-    view = LiveView(load_scenario("paper").cluster, "sed", window_s=1.0)
+    compare_frames(in_page, recorded, LiveView(load_scenario("paper").cluster, "sed", window_s=1.0))
+
+
+def test_it_makes_the_same_frames_of_several_models(served: Served, several: Path, browser: Any) -> None:
+    in_page = open_log(served, browser, several / "events.jsonl.gz", servers=2)
+    assert in_page[0]["stages"] == [*(f"slimresnet {n}" for n in (1, 2, 3, 4)), "sorter 1", "sorter 2"]
+    cluster = load_scenario(str(several / "two.toml")).cluster
+    compare_frames(in_page, several, LiveView(cluster, "lp", window_s=1.0))
+
+
+def test_a_log_that_does_not_name_its_models_shows_numbers(
+    served: Served, several: Path, browser: Any, tmp_path: Path
+) -> None:
+    head, _, rest = gzip.decompress((several / "events.jsonl.gz").read_bytes()).partition(b"\n")
+    header = msgspec.json.decode(head)
+    named = header["setting"].pop("models")
+    (tmp_path / "old.jsonl").write_bytes(msgspec.json.encode(header) + b"\n" + rest)
+    last = open_log(served, browser, tmp_path / "old.jsonl", servers=2)[-1]
+    assert last["models"] == ["model 1", "model 2"]
+    assert len(last["stages"]) == sum(len(model["segments"]) for model in named)
+    assert set(last["names"]) <= {"0", "1", "2", "3"}
+    assert abs(sum(last["choices"]) - 1) < 1e-9
+
+
+def open_log(served: Served, browser: Any, path: Path, *, servers: int) -> Any:
+    """Let the page read an event log and return the frames that it makes."""
+    browser.get(f"http://{served.http}/")
+    browser.find_element("id", "file").send_keys(str(path))
+    until(browser, f"mode === 'recorded' && document.querySelectorAll('#servers > li').length === {servers}")
+    return browser.execute_script("return frames")
+
+
+def compare_frames(in_page: Any, folder: Path, view: LiveView) -> None:
+    """Check that the page's frames are those of a view that observes the same log."""
     unlike = {"phase", "accuracy", "bound_accuracy", "bound_share", "energy_source"}
     left = iter(in_page)
     frame = next(left)
-    for entry in entries(recorded / "events.jsonl.gz"):
+    for entry in entries(folder / "events.jsonl.gz"):
         while frame is not None and entry.now_s > frame["at_s"]:
             ours = msgspec.to_builtins(view.frame(frame["at_s"]))
             for name in ours.keys() - unlike:

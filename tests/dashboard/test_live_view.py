@@ -1,12 +1,14 @@
 """The frames of the dashboard, compared with the run they show."""
 
 from slimsched.serving.domain.fault import Fault
+from slimsched.serving.domain.model_outline import ModelOutline
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.fluid import fluid_optimum
 from slimsched.serving.telemetry.bound_curve import BoundCurve
 from slimsched.serving.telemetry.frame import Frame
 from slimsched.serving.telemetry.recorder import FRAMES, Recorder
+from slimsched.serving.telemetry.stage import Stages
 from slimsched.serving.telemetry.trace import Trace
 
 KILL = Fault(server="server-0", at_s=0.4, kind="kill")
@@ -52,12 +54,12 @@ def test_a_dead_server_is_shown_with_nothing_and_returns() -> None:
 
 def test_figures_cover_the_last_second() -> None:
     trace, frames = recorded()
-    frame = frames[-1]
-    window = trace.latency_s[(trace.answered_s > frame.at_s - 1.0) & (trace.answered_s <= frame.at_s)]
+    answers, frame = trace.answers, frames[-1]
+    window = answers.latency_s[(answers.answered_s > frame.at_s - 1.0) & (answers.answered_s <= frame.at_s)]
     assert frame.latency_p50_s is not None
     assert abs(frame.latency_p50_s - sorted(window)[len(window) // 2]) < 0.01 * frame.latency_p50_s + 1e-4
     assert abs(frame.arrival_per_s - 3000) < 300
-    assert abs(sum(frame.widths) - 1.0) < 1e-9
+    assert abs(sum(frame.choices) - 1.0) < 1e-9
     assert frame.bound_share is not None
     assert 0.5 < frame.bound_share <= 1.002, "the curve lies up to 0.2 % below the bound"
 
@@ -71,12 +73,23 @@ def test_the_guard_of_a_learned_router_is_counted() -> None:
     assert counted[1] > 10
 
 
-def test_the_mix_of_widths_covers_the_segments_that_ran() -> None:
+def test_the_mix_of_choices_covers_the_segments_that_ran() -> None:
     _, frames = recorded()
     for shares in frames[-1].mix:
         assert abs(sum(shares) - 1.0) < 1e-9
     whole = [sum(shares[n] for shares in frames[-1].mix) / 4 for n in range(4)]
-    assert all(abs(one - other) < 0.02 for one, other in zip(whole, frames[-1].widths, strict=True))
+    assert all(abs(one - other) < 0.02 for one, other in zip(whole, frames[-1].choices, strict=True))
+
+
+def test_names_of_several_models_stand_from_narrow_to_wide() -> None:
+    three = ModelOutline(name="three", segments=(("0.25", "0.5", "1.0"),))
+    four = ModelOutline(name="four", segments=(("0.25", "0.5", "0.75", "1.0"), ("exit", "1.0")))
+    stages = Stages([three, four])
+    assert stages.labels == ["three 1", "four 1", "four 2"]
+    assert stages.models == [0, 1, 1]
+    assert stages.names == ["0.25", "0.5", "0.75", "exit", "1.0"]
+    assert stages.choices == [[0, 1, 4], [0, 1, 2, 4], [3, 4]]
+    assert (stages.name(1, 1, 0), stages.last(0), stages.last(1)) == (3, 0, 2)
 
 
 def test_decisions_have_their_reasons() -> None:

@@ -3,23 +3,16 @@
 import json
 import re
 import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from two_models import SLIM, slim
 
 from served import CONFIG
 
-SLIM = [sys.executable, "-c", "from slimsched.cli.app import main; main()"]
 VOID = {"meta", "br", "img", "input", "link", "hr", "path", "use", "rect"}
-
-
-def slim(*arguments: str) -> str:
-    done = subprocess.run([*SLIM, *arguments], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 class Page(HTMLParser):
@@ -75,7 +68,17 @@ def test_the_same_seed_leaves_the_same_bytes(simulated: Path, tmp_path: Path) ->
 def test_a_report_holds_every_figure_and_needs_no_network(simulated: Path) -> None:
     written = json.loads(slim("report", str(simulated), "--json"))["written"]
     page = Page(Path(written[0]).read_text())
-    assert set(page.ids) >= {"figures", "latency", "front", "widths", "queues", "servers", "faults", "config"}
+    assert set(page.ids) >= {
+        "figures",
+        "models",
+        "latency",
+        "front",
+        "choices",
+        "queues",
+        "servers",
+        "faults",
+        "config",
+    }
     assert page.outside == []
     assert not re.search(r"url\([\"']?https?:|@import", Path(written[0]).read_text())
     text = " ".join(page.words)
@@ -92,10 +95,10 @@ def test_a_comparison_has_a_row_and_an_interval_for_each_router(tmp_path: Path) 
     slim("compare", *options, "--out", str(tmp_path / "run"))
     slim("report", str(tmp_path / "run"), "--out", str(tmp_path / "all.html"))
     text = (tmp_path / "all.html").read_text()
-    assert text.count('<th scope="row">') == 2
+    assert text.count('<th scope="row">') == 3, "two routers, and the model"
     assert " ± " in text
     assert {path.name for path in tmp_path.glob("*.png")} == {
-        f"all-{name}.png" for name in ("latency", "front", "widths", "queues")
+        f"all-{name}.png" for name in ("latency", "front", "choices", "queues")
     }
 
 
@@ -116,10 +119,32 @@ def test_a_demo_of_real_servers_has_its_report_too(tmp_path: Path) -> None:
     slim("report", str(tmp_path / "run"))
     text = (tmp_path / "run" / "report.html").read_text()
     page = Page(text)
-    assert set(page.ids) >= {"figures", "latency", "front", "widths", "queues", "config"}
+    assert set(page.ids) >= {"figures", "latency", "front", "choices", "queues", "config"}
     assert page.outside == []
-    assert text.count('<th scope="row">') == 2
+    assert text.count('<th scope="row">') == 3, "two routers, and the model"
     assert "energy modelled" in text or "energy measured" in text
+
+
+def test_a_report_of_several_models_shows_the_figures_of_each(several: Path) -> None:
+    (row,) = json.loads((several / "summary.json").read_text())
+    outlines = json.loads((several / "run.json").read_text())["models"]
+    assert [model["name"] for model in outlines] == ["slimresnet", "sorter"]
+    assert outlines[1]["segments"] == [["small", "medium", "large"]] * 2
+    assert len(outlines[0]["plans"]) == 256
+    assert "small,large" in outlines[1]["plans"]
+    text = " ".join(Page((several / "report.html").read_text()).words)
+    for name, figures in row["models"].items():
+        assert f"{name} {figures['completed']:,} {100 * figures['accuracy']:.2f} %" in text
+    assert "small, medium, large" in text
+
+
+def test_a_report_needs_nothing_but_its_folder(several: Path, tmp_path: Path) -> None:
+    for name in ("run.json", "summary.json", "arrays.npz", "frames.jsonl.gz"):
+        (tmp_path / name).write_bytes((several / name).read_bytes())
+    (tmp_path / "run.json").write_text((several / "run.json").read_text().replace(str(several), "/gone"))
+    slim("report", str(tmp_path))
+    text = (tmp_path / "report.html").read_text()
+    assert "lp: sorter" in text, "each model has a panel of its choices"
 
 
 def test_training_jobs_have_their_own_pictures(tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim model evaluate mymodel --agreement": Run(),
     "slim model evaluate mymodel --data": Not("needs the reader's data", where="tests/models"),
     "slim model info mymodel": Run(),
+    "slim model profile": Not("measures this machine", where="tests/models"),
+    "slim model profile mymodel": Run("--batches 1,2 --repeats 2"),
     "slim serve": Not("the server of these tests is `make serve`", where="tests/serving/api"),
     "slim client": Ask("--url http://{http}"),
     "slim load": Ask("--url http://{http} --seconds 1 --rate 10"),

@@ -4,20 +4,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from slimsched.models.correctness import read_correctness, write_correctness
 from toy import SHAPE, toy_images
 
 from slimsched.kernel.errors import DataError, WidthError
 from slimsched.models.data import cifar
 from slimsched.models.data.image_set import Colours
 from slimsched.models.evaluation import Evaluator
+from slimsched.models.quality import read_quality, write_quality
+from slimsched.models.slimresnet import shipped
 from slimsched.models.slimresnet.paper_table import PAPER_PERCENT, UNIFORM
 from slimsched.models.slimresnet.resnet import SlimResNet
+from slimsched.models.slimresnet.shape import SLIM_RESNET
+from slimsched.models.slimresnet.spec import path_of, plan_tree
 from slimsched.models.slimresnet.weights import load
 from slimsched.models.training.augmentation import normalize
 from slimsched.models.width import WIDTH_TUPLES
 
 NET = SlimResNet(SHAPE).requires_grad_(False)
+TREE = plan_tree(SLIM_RESNET)
 
 
 def test_sharing_segments_changes_no_result() -> None:
@@ -38,23 +42,24 @@ def test_data_of_another_class_count_is_refused() -> None:
 
 def test_correctness_bits_survive_writing_and_reading(tmp_path: Path) -> None:
     correct = np.random.default_rng(0).random((256, 37)) < 0.7
-    write_correctness(tmp_path / "bits.npz", correct)
-    table = read_correctness(tmp_path / "bits.npz")
-    assert [table.is_correct(WIDTH_TUPLES[9], i) for i in range(37)] == correct[9].tolist()
-    assert table.accuracy(WIDTH_TUPLES[9]) == pytest.approx(correct[9].mean())
+    write_quality(tmp_path / "bits.npz", correct)
+    table = read_quality(tmp_path / "bits.npz", TREE)
+    plan = path_of(WIDTH_TUPLES[9])
+    assert [table.is_correct(plan, i) for i in range(37)] == correct[9].tolist()
+    assert table.accuracy(plan) == pytest.approx(correct[9].mean())
 
 
 def test_a_damaged_correctness_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bits.npz").write_bytes(b"nothing")
-    with pytest.raises(DataError, match="no correctness file"):
-        read_correctness(tmp_path / "bits.npz")
+    with pytest.raises(DataError, match="is no quality table"):
+        read_quality(tmp_path / "bits.npz", TREE)
 
 
 def test_the_shipped_bits_beat_the_paper_at_every_tuple_of_its_tables() -> None:
-    table, card = read_correctness(), load().card
-    assert table.images == 10_000
+    table, card = read_quality(shipped.quality_path(), TREE), load().card
+    assert table.examples == 10_000
     for widths, paper_percent in PAPER_PERCENT.items():
-        measured = round(100 * table.accuracy(widths), 2)
+        measured = round(100 * table.accuracy(path_of(widths)), 2)
         assert measured > paper_percent
         assert card.accuracy_percent[",".join(map(str, widths))] == measured
 
@@ -70,8 +75,8 @@ def test_the_cpu_recomputes_the_shipped_bits_on_a_thousand_images() -> None:
     sample, test = cifar.read_part(folder / cifar.SAMPLE), cifar.read(folder, "test")
     first_ten = np.sort(np.concatenate([np.flatnonzero(test.labels == label)[:10] for label in range(100)]))
     assert np.array_equal(test.images[first_ten], sample.images)
-    model, table = load(), read_correctness()
+    model, table = load(), read_quality(shipped.quality_path(), TREE)
     correct = Evaluator(model.net, model.card.colours).correct(sample, UNIFORM, batch=100)
     for widths, row in zip(UNIFORM, correct, strict=True):
-        shipped = np.array([table.is_correct(widths, int(index)) for index in first_ten])
-        assert (row != shipped).sum() <= 2
+        kept = np.array([table.is_correct(path_of(widths), int(index)) for index in first_ten])
+        assert (row != kept).sum() <= 2

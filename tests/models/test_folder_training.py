@@ -13,14 +13,13 @@ from typer.testing import CliRunner
 
 from slimsched.cli.app import app
 from slimsched.kernel.errors import DataError
-from slimsched.models.chance import chance_percent, chance_warning
 from slimsched.models.data import held_out
 from slimsched.models.data.dataset import open_images
 from slimsched.models.data.scored_images import scored_images
 from slimsched.models.network_choice import load
 from slimsched.models.slimresnet.paper_table import UNIFORM
 from slimsched.models.training.recipe import Recipe, read_recipe
-from slimsched.models.training.run import RunResult, run_training
+from slimsched.models.training.run import RunResult, chance_percent, chance_warning, run_training
 from slimsched.models.width import format_widths
 
 CPU = torch.device("cpu")

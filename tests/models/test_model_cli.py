@@ -77,7 +77,7 @@ def test_chosen_widths_only(trained: Path) -> None:
 
 def test_pareto_and_info_speak_json() -> None:
     points = json.loads(CliRunner().invoke(app, ["model", "pareto", "--json"]).stdout)
-    assert points[0]["widths"] == "0.25,0.25,0.25,0.25"
+    assert points[0]["plan"] == "0.25,0.25,0.25,0.25"
     facts = json.loads(CliRunner().invoke(app, ["model", "info", "--json"]).stdout)
     assert facts["macs"]["1.0"] / facts["macs"]["0.25"] == pytest.approx(16, rel=0.02)
 

@@ -95,7 +95,10 @@ def test_info_tells_what_is_there_and_what_is_missing(sound: Path, tmp_path: Pat
     assert max(map(len, text.splitlines()[:-2])) <= 80
 
 
-def test_agreement_needs_no_labels_and_says_so(sound: Path) -> None:
+def test_agreement_needs_no_labels_and_says_so(
+    sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLIM_DATA", str(tmp_path))  # pictures, which are nothing to this model
     found = facts("evaluate", sound, "--agreement", "--examples", "40", "--device", "cpu")
     assert found["name"] == "agreement with 1.0,1.0 on 40 random inputs"
     assert found["plans"][-1]["quality"] == 1.0

@@ -69,7 +69,7 @@ def test_labels_may_stand_in_a_file(tmp_path: Path) -> None:
         ("version = 2", SEGMENTS, "Expected `str`, got `int`"),
         ("", '[[segment]]\nchoices = ["a", "a"]', "must be different names"),
         ("plans = [", SEGMENTS, "cannot read"),
-        ('plans = [["0.5"], ["0.5", "1.0"]]', SEGMENTS, "ends where plan"),
+        ('plans = [["0.5"], ["0.5", "1.0"]]', SEGMENTS, "ends some plans, but plan [0, 1] goes on after it"),
     ],
 )
 def test_a_bad_description_says_what_is_wrong(tmp_path: Path, top: str, segments: str, message: str) -> None:

@@ -1,23 +1,23 @@
 from pathlib import Path
 
-from slimsched.models.correctness import read_correctness
-
+from cluster import toy_model
 from slimsched.models.pareto import all_points, pareto_set
 from slimsched.models.pareto_plot import plot_pareto
-from slimsched.models.slimresnet.shape import SLIM_RESNET
+from slimsched.serving.execution.model_source import shipped_model
 
-POINTS = all_points(SLIM_RESNET, read_correctness())
+MODEL = shipped_model()
+POINTS = all_points(MODEL.spec, MODEL.figures, MODEL.quality)
 BEST = pareto_set(POINTS)
 
 
-def test_no_tuple_beats_a_pareto_tuple() -> None:
+def test_no_plan_beats_a_pareto_plan() -> None:
     for best in BEST:
         assert not any(
             point.macs <= best.macs and point.accuracy_percent > best.accuracy_percent for point in POINTS
         )
 
 
-def test_every_other_tuple_is_beaten() -> None:
+def test_every_other_plan_is_beaten() -> None:
     for point in POINTS:
         assert any(
             best.macs <= point.macs and best.accuracy_percent >= point.accuracy_percent for best in BEST
@@ -27,6 +27,13 @@ def test_every_other_tuple_is_beaten() -> None:
 def test_accuracy_rises_with_cost_along_the_set() -> None:
     assert [point.macs for point in BEST] == sorted(point.macs for point in BEST)
     assert len({point.accuracy_percent for point in BEST}) == len(BEST)
+
+
+def test_points_of_a_model_with_an_early_exit_are_its_plans() -> None:
+    model = toy_model(plans=[(0,), (1, 0), (1, 1)], accuracies=[0.6, 0.7, 0.65])
+    points = all_points(model.spec, model.figures, model.quality)
+    assert [point.plan for point in points] == [model.spec.text(plan) for plan in model.spec.plans]
+    assert [point.accuracy_percent for point in pareto_set(points)] == [60.0, 70.0]
 
 
 def test_the_plot_is_written(tmp_path: Path) -> None:

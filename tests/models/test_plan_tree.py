@@ -27,6 +27,7 @@ def test_children_are_the_paths_one_choice_further_in_order_of_their_choices(spe
         longer = sorted(other for other in tree.paths if other[:-1] == path and other)
         assert [tree.paths[child] for child in tree.children[row]] == longer
         assert tree.choices[row].tolist() == [other[-1] for other in longer]
+        assert tree.after[path] == tuple(tree.choices[row].tolist())
         assert tree.is_plan(path) == (not longer)
 
 

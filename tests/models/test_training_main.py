@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from slimsched.models.correctness import read_correctness
 from toy import toy_images, toy_recipe, write_folder
 
 from slimsched.models.network_choice import load
+from slimsched.models.quality import read_quality
+from slimsched.models.slimresnet.shape import SLIM_RESNET
+from slimsched.models.slimresnet.spec import path_of, plan_tree
 from slimsched.models.slimvit.vit import SlimVit
 from slimsched.models.training import checkpoint
 from slimsched.models.training.__main__ import main
@@ -121,12 +123,14 @@ def test_train_stop_resume_and_evaluate(folder: Path, capsys: pytest.CaptureFixt
     assert "trained 4 of 4 epochs" in capsys.readouterr().out
     words = ["evaluate", "--data", folder / "photos", "--model", folder / "run", "--out", folder / "scored"]
     assert main([*map(str, words), "--device", "cpu"]) == 0
-    table = read_correctness(folder / "scored" / "model-correct.npz")
+    table = read_quality(folder / "scored" / "model-correct.npz", plan_tree(SLIM_RESNET))
     model = load(folder / "scored")
     assert isinstance(model.net, SlimVit)
-    assert table.images == 6
+    assert table.examples == 6
     assert model.card.scored_on == "6 held-out pictures"
-    assert model.card.accuracy_percent["1.0,1.0,1.0,1.0"] == round(100 * table.accuracy((1.0,) * 4), 2)
+    assert model.card.accuracy_percent["1.0,1.0,1.0,1.0"] == round(
+        100 * table.accuracy(path_of((1.0,) * 4)), 2
+    )
 
 
 def test_a_recipe_key_can_be_changed_on_the_command_line(folder: Path) -> None:

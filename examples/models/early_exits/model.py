@@ -3,8 +3,7 @@
 import torch
 from torch import nn
 
-from slimsched.models.adapters import Exits
-from slimsched.models.spec import ModelSpec
+from slimsched import Exits, ModelSpec
 
 CHANNELS = (3, 16, 32, 64)
 

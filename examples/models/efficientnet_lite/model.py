@@ -10,8 +10,7 @@ from efficientnet_lite_pytorch import EfficientNet
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from slimsched.models.adapters import Family
-from slimsched.models.spec import ModelSpec
+from slimsched import Family, ModelSpec
 
 
 class Resize(nn.Module):

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from slimsched.models.adapters import Nested
-from slimsched.models.spec import ModelSpec
+from slimsched import ModelSpec, Nested
 
 SIZE, HEADS, PATCHES = 64, 8, 16
 

@@ -5,8 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torchvision.models import resnet50
 
-from slimsched.models.adapters import Switched
-from slimsched.models.spec import ModelSpec
+from slimsched import ModelSpec, Switched
 
 
 class SlimConv(nn.Conv2d):

@@ -23,8 +23,16 @@ def serving_machines(header: Header) -> Callable[[str], Replayable]:
     return machines_of(header)
 
 
+def job_machines(header: Header) -> Callable[[str], Replayable]:
+    """Make the scheduler of a run of training jobs, simulated or on Slurm."""
+    from slimsched.jobs.execution.replay import machines_of
+
+    return machines_of(header.setting)
+
+
 MACHINES: dict[str, Callable[[Header], Callable[[str], Replayable]]] = {
     "serving": serving_machines,
+    "jobs": job_machines,
 }
 """Kind of run → who makes its machines by name."""
 
@@ -56,6 +64,8 @@ def command(
       slim simulate --seconds 2 --out runs/two && slim replay runs/two
 
       slim demo && slim replay runs/demo
+
+      slim jobs simulate --jobs 200 --out runs/jobs && slim replay runs/jobs
     """
     logs: list[Compared] = []
     for one in find_logs(path):
@@ -97,11 +107,11 @@ def _row(logs: list[Compared]) -> dict[str, object]:
 
 
 def _totals(logs: list[Compared]) -> tuple[int, int, int]:
-    found = [one.replayed for one in logs]
+    replayed = [one.replayed for one in logs]
     return (
-        sum(one.entries for one in found),
-        sum(one.commands for one in found),
-        sum(one.machines for one in found),
+        sum(one.entries for one in replayed),
+        sum(one.commands for one in replayed),
+        sum(one.machines for one in replayed),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from slimsched.serving.telemetry.summary import Summary
@@ -15,7 +16,7 @@ NARROW = 110
 def print_summaries(console: Console, rows: Sequence[Summary], title: str) -> None:
     """Print one row per router."""
     wide = console.width >= NARROW
-    console.print(f"[bold]{title}[/bold]")
+    console.print(f"[bold]{escape(title)}[/bold]")
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("router", no_wrap=True)
     names = ["accuracy", "of bound", "latency", "p99", "in time", "answered"]
@@ -37,7 +38,7 @@ def print_summaries(console: Console, rows: Sequence[Summary], title: str) -> No
                 f"{row.gpu_var:.4f}",
                 f"{row.batch_mean:.1f}",
             ]
-        table.add_row(row.router, *cells)
+        table.add_row(escape(row.router), *cells)
     console.print(table)
 
 

@@ -1,1 +1,1 @@
-"""The dashboard: the live page of `slim serve`, and the reports of runs."""
+"""The live page of `slim serve`, and reports of runs of both products."""

@@ -12,8 +12,13 @@ INK = "#010203"
 """Stands for the page's text colour; the SVG gets currentColor instead."""
 
 COLOURS = ("#4c78c8", "#e07b39", "#3f9c6b", "#cf4b52", "#8c6bc0", "#9a7350", "#d678b4", "#7f8c8d", "#b8a02e")
-WIDTH_COLOURS = ("#7fb8e6", "#4c8bd0", "#2f62a8", "#1b3a70")
-"""From narrow to wide."""
+RAMPS = (
+    ("#9fcdf0", "#4c8bd0", "#1b3a70"),
+    ("#a9dcb5", "#3f9a63", "#124a2a"),
+    ("#f5cf98", "#d1842c", "#703307"),
+    ("#d8c2f0", "#8f61c9", "#432073"),
+)
+"""The colours of choices, from narrow to wide; unrelated models have ramps of their own."""
 
 _STYLE = {
     "font.size": 9,
@@ -34,6 +39,18 @@ _STYLE = {
 def colour(number: int) -> str:
     """Return the colour of the row with this number."""
     return COLOURS[number % len(COLOURS)]
+
+
+def shades(number: int, ramp: int = 0) -> list[str]:
+    """Return colours for a number of choices, from narrow to wide."""
+    stops = [[int(stop[at : at + 2], 16) for at in (1, 3, 5)] for stop in RAMPS[ramp % len(RAMPS)]]
+    colours = []
+    for position in range(number):
+        way = 2 * position / (number - 1) if number > 1 else 1.0
+        low = min(int(way), 1)
+        mixed = [a + (b - a) * (way - low) for a, b in zip(stops[low], stops[low + 1], strict=True)]
+        colours.append("#" + "".join(f"{round(part):02x}" for part in mixed))
+    return colours
 
 
 class Picture(Struct, frozen=True, kw_only=True):

@@ -8,8 +8,16 @@ import msgspec
 from slimsched.dashboard.job_pictures import job_pictures
 from slimsched.dashboard.page import asset, replay_page
 from slimsched.dashboard.picture import Picture
-from slimsched.dashboard.report_table import JOB_COLUMNS, REQUEST_COLUMNS, table
+from slimsched.dashboard.report_table import (
+    JOB_COLUMNS,
+    MODEL_COLUMNS,
+    REQUEST_COLUMNS,
+    model_rows,
+    table,
+    text_table,
+)
 from slimsched.dashboard.request_pictures import request_pictures
+from slimsched.serving.domain.model_outline import ModelOutline
 from slimsched.serving.telemetry.run_folder import Run
 
 
@@ -43,6 +51,7 @@ def page(run: Run, pictures: list[Picture]) -> str:
             f"<header><h1>{escape(about.title)}</h1>",
             f'<p class="quiet">{escape(made_by)}</p></header><main>',
             f'<section aria-labelledby="figures"><h2 id="figures">Figures</h2>{figures}</section>',
+            _models(run),
             *map(_figure, pictures),
             _faults(run),
             _replay(run),
@@ -68,10 +77,30 @@ def _figure(picture: Picture) -> str:
     )
 
 
+def _models(run: Run) -> str:
+    """Return what was served, and the figures of each model where there are several."""
+    if not run.about.models:
+        return ""
+    rows = [
+        (model.name, str(len(model.segments)), _choices(model), f"{len(model.plans):,}")
+        for model in run.about.models
+    ]
+    served = text_table(("model", "segments", "choices, narrow to wide", "plans"), rows, "Models")
+    figures = model_rows(run.rows)
+    by_model = table(figures, "model", MODEL_COLUMNS, "Figures by model") if figures else ""
+    title = "Models" if len(rows) > 1 else "Model"
+    return f'<section aria-labelledby="models"><h2 id="models">{title}</h2>{served}{by_model}</section>'
+
+
+def _choices(model: ModelOutline) -> str:
+    """Name the choices once where all segments have the same, else segment by segment."""
+    return "; ".join(", ".join(names) for names in dict.fromkeys(model.segments))
+
+
 def _faults(run: Run) -> str:
     if not run.about.faults:
         return ""
-    verbs = {"kill": "is killed", "restore": "returns", "slow": "is slowed"}
+    verbs = {"kill": "is killed", "restore": "returns", "slow": "is slowed", "leave": "leaves"}
     lines = "".join(
         f"<li>{fault.at_s:g} s: {escape(fault.server)} {verbs[fault.kind]}"
         + (f", {fault.slowdown:g} times as slow" if fault.kind == "slow" else "")

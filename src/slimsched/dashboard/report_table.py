@@ -39,6 +39,13 @@ REQUEST_COLUMNS: Sequence[Column] = (
     ("dropped", "dropped", _count),
     ("lost", "lost", _count),
 )
+MODEL_COLUMNS: Sequence[Column] = (
+    ("answered", "completed", _count),
+    ("accuracy", "accuracy", _percent),
+    ("predicted", "accuracy_prior", _percent),
+    ("mean", "latency_mean_s", _millis),
+    ("p99", "latency_p99_s", _millis),
+)
 JOB_COLUMNS: Sequence[Column] = (
     ("mean JCT", "jct_mean_s", _hours),
     ("p50", "jct_p50_s", _hours),
@@ -53,7 +60,7 @@ JOB_COLUMNS: Sequence[Column] = (
 )
 
 
-def table(rows: Sequence[Row], first: str, columns: Sequence[Column]) -> str:
+def table(rows: Sequence[Row], first: str, columns: Sequence[Column], label: str = "Figures") -> str:
     """Return an HTML table with one row per row of figures, and 95 % intervals where they are known."""
     head = "".join(f'<th scope="col">{escape(title)}</th>' for title, _, _ in columns)
     body = "".join(
@@ -63,8 +70,34 @@ def table(rows: Sequence[Row], first: str, columns: Sequence[Column]) -> str:
         for row in rows
     )
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="Figures"><table><thead><tr>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}"><table><thead><tr>'
         f'<th scope="col">{escape(first)}</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def model_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return a row for each model under each router; none where there is one model."""
+    several = len(rows) > 1
+    return [
+        {"model": f"{name}, {row['router']}" if several else name, **figures}
+        for name in (rows[0].get("models") or {})
+        for row in rows
+        for figures in [row["models"][name]]
+    ]
+
+
+def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> str:
+    """Return an HTML table of plain texts."""
+    head = "".join(f'<th scope="col">{escape(title)}</th>' for title in heads)
+    body = "".join(
+        f'<tr><th scope="row">{escape(first)}</th>'
+        + "".join(f"<td>{escape(text)}</td>" for text in rest)
+        + "</tr>"
+        for first, *rest in rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}"><table class="words">'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 

@@ -1,1 +1,1 @@
-"""Placing training jobs where the network lets them run."""
+"""Place training jobs by how much they suffer from a slow network."""

@@ -1,1 +1,1 @@
-"""What both products stand on."""
+"""What serving and jobs both need: timeline, wake-ups, log, replay, observers, plugins, statistics."""

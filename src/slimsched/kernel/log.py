@@ -1,8 +1,8 @@
-"""The event log: every event a machine was given, and what it asked for. Enough to replay each decision.
+"""The event log: every event and command of every state machine, enough to replay each decision.
 
 A log is a text file of JSON lines. The first line is the header: what was run. Each further line is an
 entry, `[time, machine, event, commands]`. The last line says how the log ended; it is missing when the
-process was killed. A path that ends in .gz is compressed. Same run, same bytes.
+process was killed. A path that ends in .gz is compressed. The same run gives the same bytes.
 
 One process writes one file. A run folder holds the files of all its processes: `events.jsonl.gz` for the
 driver, `events-server-0.jsonl.gz` for a server process.
@@ -25,12 +25,12 @@ FLUSH_BYTES = 1 << 18
 
 
 def log_path(folder: Path, process: str = "") -> Path:
-    """Return where a process writes its log: the driver to EVENTS, any other to a file of its own name."""
+    """Return where a process writes its log: the driver to EVENTS, others to a file with their name."""
     return folder / (f"events-{process.replace('/', '_')}.jsonl.gz" if process else EVENTS)
 
 
 class Header(Struct, frozen=True, kw_only=True):
-    """What was run: the kind of run, and the setting from which its machines can be made again."""
+    """What was run: the kind of run, and the setting from which its state machines can be made again."""
 
     slim: str
     kind: Literal["serving", "jobs"]
@@ -38,7 +38,7 @@ class Header(Struct, frozen=True, kw_only=True):
 
 
 class Entry(Struct, frozen=True, array_like=True):
-    """One event that a machine was given, and what it asked for; both still encoded."""
+    """One event that a state machine was given, and the commands it returned; both still encoded."""
 
     now_s: float
     machine: str
@@ -47,14 +47,14 @@ class Entry(Struct, frozen=True, array_like=True):
 
 
 class Ending(Struct, frozen=True, kw_only=True):
-    """The last line: whether the log is whole, or stopped because it had reached its size limit."""
+    """The last line: whether the log is complete, or stopped at its size limit."""
 
     ended: Literal["closed", "full"]
     entries: int
 
 
 class LogWriter:
-    """An observer that writes everything down, up to a size limit."""
+    """An observer that writes every entry to a file, up to a size limit."""
 
     def __init__(self, path: Path, header: Header, *, limit_bytes: int | None = None) -> None:
         try:
@@ -62,16 +62,16 @@ class LogWriter:
         except OSError as error:
             raise DataError(f"cannot write a log to {path}: {error.strerror}; choose another place") from None
         self._file: BufferedIOBase = self._raw
-        if path.suffix == ".gz":  # neither name nor time in its head: same run, same bytes
+        if path.suffix == ".gz":  # no name or time in its header: the same run gives the same bytes
             self._file = gzip.GzipFile("", "wb", compresslevel=1, fileobj=self._raw, mtime=0)
         self._encoder = msgspec.json.Encoder()
         self._buffer = bytearray()
         self._limit_bytes = limit_bytes
         self._entries = 0
         self.is_full = False
-        """Whether nothing more is written, because the size limit was reached or the disk takes no more."""
+        """Whether writing has stopped, because the size limit was reached or the disk is full."""
         self.trouble = ""
-        """Why nothing more is written."""
+        """Why writing has stopped."""
         self._line(header)
 
     def __enter__(self) -> Self:
@@ -94,7 +94,7 @@ class LogWriter:
         return self._raw.tell()
 
     def flush(self) -> None:
-        """Write to disk what was observed so far, so that it survives if this process is killed."""
+        """Write all entries so far to disk, so that they survive if this process is killed."""
         if self._raw.closed or self.is_full or not self._buffer:
             return
         self._write()
@@ -129,7 +129,7 @@ class LogWriter:
             self.trouble = f"it has reached its limit of {self._limit_bytes:,} bytes"
 
     def _attempt(self, work: Callable[[], object]) -> None:
-        """Write; a log with a size limit stops when the disk takes no more, any other is an error."""
+        """Write. If the disk is full, a log with a size limit stops; without a limit it is an error."""
         try:
             work()
         except OSError as error:
@@ -139,7 +139,7 @@ class LogWriter:
 
 
 class Log:
-    """A log being read: the header at once, the entries one by one, then how it ended."""
+    """Reads a log: the header at once, the entries one by one, then how it ended."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
@@ -154,7 +154,7 @@ class Log:
             raise DataError(f"{path.name} is not an event log: {error}") from None
 
     def entries(self) -> Iterator[Entry]:
-        """Read one entry after another; a line cut short at the very end is left out."""
+        """Read the entries one by one; an incomplete last line is left out."""
         decoder, number = msgspec.json.Decoder(Entry), 1
         lines = self._lines
         while True:
@@ -177,7 +177,7 @@ class Log:
 
 
 def find_logs(path: Path) -> list[Path]:
-    """List the logs of a run folder and of the folders in it; a file stands for itself."""
+    """List the logs in a run folder and its sub-folders; a file gives itself."""
     if path.is_file():
         return [path]
     logs = sorted(path.rglob("events*.jsonl*"))

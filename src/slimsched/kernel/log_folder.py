@@ -1,6 +1,6 @@
-"""A folder of runs, one sub-folder per start, which never holds more than its size limit.
+"""A folder of logged runs, one sub-folder per start, with a size limit.
 
-When room is needed the oldest runs are removed first, the current one never.
+When room is needed, the oldest runs are removed first. The current run is never removed.
 """
 
 import shutil
@@ -14,7 +14,7 @@ STARTED = "%Y%m%dT%H%M%SZ"
 
 
 class LogFolder:
-    """Makes the folder of a new run, and removes old runs when all together take too much."""
+    """Makes the folder of a new run, and removes old runs when the total is above the limit."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self._folder, self.limit_bytes = folder, limit_bytes
@@ -23,7 +23,7 @@ class LogFolder:
         self.make_room()
 
     def make_room(self) -> None:
-        """Remove the oldest runs until all together are within the limit."""
+        """Remove the oldest runs until the total is within the limit."""
         sizes = {run: _size_bytes(run) for run in self._runs()}
         total_bytes = sum(sizes.values())
         for run in sorted(sizes, key=lambda one: one.name):
@@ -52,7 +52,7 @@ class LogFolder:
         raise DataError(f"cannot write logs to {self._folder}: it is no folder; choose another")
 
     def _runs(self) -> list[Path]:
-        """List the runs: folders named by a start that hold an event log. Nothing else is touched."""
+        """List the runs: folders named by a start time that hold an event log. Nothing else is touched."""
         return [one for one in self._folder.iterdir() if one.is_dir() and (one == self.run or _is_run(one))]
 
 
@@ -70,5 +70,5 @@ def _size_bytes(folder: Path) -> int:
         try:
             total += path.stat().st_size if path.is_file() else 0
         except OSError:
-            continue  # it has just been removed
+            continue  # it was removed meanwhile
     return total

@@ -1,4 +1,4 @@
-"""Who may watch: everything that happens passes by as (time, machine, event, commands)."""
+"""Observers: they see everything that happens, as (time, machine, event, commands)."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,8 +7,8 @@ from msgspec import Struct
 
 
 class Observer(Protocol):
-    """A fold over the log; it never changes what it sees."""
+    """Follows the entries of the log; it never changes them."""
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
-        """Take one entry in."""
+        """Process one entry."""
         ...

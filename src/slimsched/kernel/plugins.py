@@ -1,8 +1,8 @@
-"""Parts that users choose by name: routers, job policies. A part of your own is used like a built-in one.
+"""Plugins: parts that users choose by name, such as routers and job policies, built-in or their own.
 
 A spec names a part and sets its options: `name`, `name:option=value:option=value`. The name is
 
-* one of the built-in table, or
+* a name in the built-in table, or
 * an entry point that an installed package declares in the table's group, or
 * a class in a file: `my_policy.py:MyPolicy`, `my_policy.py:MyPolicy:option=value`.
 
@@ -40,11 +40,11 @@ class Option(NamedTuple):
 
 
 class PluginTable(Generic[T]):
-    """The parts of one kind: built-in ones, those of installed packages, and those in files.
+    """The parts of one kind: built-in, from installed packages, and from files.
 
     `kind` is the word for error messages and `group` the name of the entry points. `context` lists what the
-    program itself passes to `make`; such parameters are never options. `result` is the class that a part
-    must be an instance of, where there is one.
+    program itself passes to `make`; such parameters are never options. `result`, if given, is the class that
+    a part must be an instance of.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class PluginTable(Generic[T]):
         self._result = result
 
     def names(self) -> tuple[str, ...]:
-        """List every name: the built-in ones, then those of installed packages."""
+        """List every name: built-in first, then from installed packages."""
         return (*self.builtin, *(name for name in sorted(self._installed()) if name not in self.builtin))
 
     def make(self, spec: str, **context: Any) -> T:
-        """Make a part. Of the context, it gets what it has parameters for."""
+        """Make a part; it gets the entries of the context that it has parameters for."""
         maker, options = self._read(spec, frozenset(context))
         accepted = _parameters(maker)
         takes_all = any(one.kind is one.VAR_KEYWORD for one in accepted.values())
@@ -84,7 +84,7 @@ class PluginTable(Generic[T]):
         return part
 
     def check(self, spec: str) -> None:
-        """Raise an error if the name or the options are wrong, without making anything."""
+        """Raise an error if the name or the options are wrong; make nothing."""
         self._read(spec, frozenset())
 
     def options(self, spec: str) -> dict[str, Option]:
@@ -93,7 +93,7 @@ class PluginTable(Generic[T]):
         return self._options(maker, frozenset())
 
     def takes(self, spec: str, name: str) -> bool:
-        """Whether the part that a spec names has a parameter of this name, be it an option or context."""
+        """Whether the part that a spec names has this parameter, as an option or as context."""
         maker, _ = self._resolve(spec)
         return name in _parameters(maker)
 
@@ -139,7 +139,7 @@ class PluginTable(Generic[T]):
         return maker
 
     def _options(self, maker: Maker[T], context: frozenset[str]) -> dict[str, Option]:
-        """Everything a maker takes by keyword that can be written as text and is no context."""
+        """List the keyword parameters of a maker that can be written as text and are not context."""
         return {
             name: Option(name, parameter.annotation, parameter.default)
             for name, parameter in _parameters(maker).items()
@@ -149,7 +149,7 @@ class PluginTable(Generic[T]):
         }
 
     def _values(self, spec: str, texts: list[str], options: dict[str, Option]) -> dict[str, Any]:
-        """Turn the texts after the name into typed values, and see that none is missing."""
+        """Turn the texts after the name into typed values, and check that none is missing."""
         what = f"{self.kind} '{spec}'"
         unset, values = list(options), {}
         for text in texts:
@@ -171,7 +171,7 @@ class PluginTable(Generic[T]):
 
 
 def _named(text: str) -> tuple[str, str]:
-    """Split `name=value`; the name is empty where the text is a value alone, such as a path with an `=`."""
+    """Split `name=value`; the name is empty if the text is only a value, such as a path with an `=`."""
     name, equals, value = text.partition("=")
     return (name, value) if equals and name.isidentifier() else ("", text)
 
@@ -238,7 +238,7 @@ def _package(point: EntryPoint) -> str:
 
 
 def _load(path: Path, kind: str) -> ModuleType:
-    """Run a user's file as a module of its own, once as long as it does not change."""
+    """Run a user's file as a module; run it again only when it has changed."""
     if not path.is_file():
         raise ConfigError(f"no file {path}; a {kind} of your own is named as FILE.py:Class")
     try:

@@ -33,7 +33,7 @@ def read_policy(file: str | Path) -> tuple[Weights, dict[str, Any]]:
 
 
 def read_story(file: str | Path) -> dict[str, Any]:
-    """Read a JSON file that a training run left."""
+    """Read a JSON file that a training run wrote."""
     try:
         story = json.loads(Path(file).read_text())
     except (OSError, ValueError) as error:

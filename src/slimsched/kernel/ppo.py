@@ -1,6 +1,6 @@
 """One PPO update, equations (6) to (13) of the Slim Scheduler paper: likelihood, advantages, losses, step.
 
-Both products learn with it: the router of requests and the order of jobs.
+The PPO router of requests and the PPO policy for jobs both learn with it.
 """
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class UpdateOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The paper's constants where it gives them (clip, c_v, K), ours where it does not."""
+    """The paper's constants where it gives them (clip, c_v, K), otherwise our own."""
 
     epochs: int = 3  # K
     clip: float = 0.2  # ϵ
@@ -21,7 +21,7 @@ class UpdateOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def log_probability(logits: list[Tensor], actions: Tensor, epsilon: Tensor) -> Tensor:
-    """log π̃(a|s): the server head mixed with ε of uniform, the other two as they are, eqs. (5) and (6)."""
+    """Return log π̃(a|s), eqs. (5) and (6): the server head is mixed with ε of uniform, the others are not."""
     servers = logits[0].shape[1]
     server = torch.softmax(logits[0], dim=1).gather(1, actions[:, :1]).squeeze(1)
     mixed = (1.0 - epsilon) * server + epsilon / servers
@@ -36,9 +36,9 @@ def log_probability(logits: list[Tensor], actions: Tensor, epsilon: Tensor) -> T
 
 
 def advantages(rewards: Tensor, values: Tensor) -> Tensor:
-    """One-step: R = r, A = R − V_old(s), then zero mean and unit deviation."""
-    found = rewards - values
-    return (found - found.mean()) / (found.std(unbiased=False) + 1e-8)
+    """Return one-step advantages: R = r, A = R − V_old(s), then zero mean and unit deviation."""
+    advantage = rewards - values
+    return (advantage - advantage.mean()) / (advantage.std(unbiased=False) + 1e-8)
 
 
 # ------------------------------------------------------------------------------ (9) to (13) losses
@@ -63,7 +63,7 @@ def losses(
     returns: Tensor,
     options: UpdateOptions,
 ) -> Losses:
-    """ρ (9), clipped surrogate (10), value loss (11), entropy of the heads (12), total (13)."""
+    """Compute ρ (9), clipped surrogate (10), value loss (11), entropy of the heads (12), total (13)."""
     ratio = torch.exp(log_probability(logits, actions, epsilon) - old_log_probability)
     clipped = ratio.clamp(1.0 - options.clip, 1.0 + options.clip)
     surrogate = torch.min(ratio * advantage, clipped * advantage).mean()
@@ -74,10 +74,10 @@ def losses(
 
 
 def descend(
-    optimiser: torch.optim.Optimizer, network: nn.Module, found: Losses, options: UpdateOptions
+    optimiser: torch.optim.Optimizer, network: nn.Module, loss: Losses, options: UpdateOptions
 ) -> None:
-    """One step down the total loss, the gradient clipped."""
+    """Take one step down the total loss, with a clipped gradient."""
     optimiser.zero_grad()
-    found.total.backward()  # type: ignore[no-untyped-call]
+    loss.total.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(network.parameters(), options.gradient_norm)
     optimiser.step()

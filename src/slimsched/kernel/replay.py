@@ -1,4 +1,4 @@
-"""Replay: feed a log's events to fresh machines and compare what they ask for with what the log says."""
+"""Replay: gives a log's events to fresh state machines and compares their commands with the log's."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -19,14 +19,14 @@ class Machine(Protocol):
 
 
 class Replayable(NamedTuple):
-    """A fresh machine, and the type of the events it takes."""
+    """A fresh state machine, and the type of its events."""
 
     machine: Machine
     event: Any
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """The first entry for which a fresh machine asked for something else."""
+    """The first entry for which a fresh machine returned other commands."""
 
     number: int
     now_s: float
@@ -46,7 +46,7 @@ class Replayed(Struct, frozen=True, kw_only=True):
 
 
 def replay(entries: Iterable[Entry], make: Callable[[str], Replayable]) -> Replayed:
-    """Feed every entry to its machine, which `make` makes by name, until commands differ."""
+    """Give every entry to its machine, which `make` makes by name, until commands differ."""
     machines: dict[str, tuple[Machine, msgspec.json.Decoder[Any]]] = {}
     encoder = msgspec.json.Encoder()
     count = commands = 0
@@ -68,7 +68,7 @@ def replay(entries: Iterable[Entry], make: Callable[[str], Replayable]) -> Repla
 
 
 def _difference(number: int, entry: Entry, asked: bytes) -> Difference | None:
-    """Compare the commands of one entry: by their bytes first, by their values where the bytes differ."""
+    """Compare the commands of one entry: first by their bytes, then, if these differ, by their values."""
     if asked == bytes(entry.commands):
         return None
     logged, replayed = msgspec.json.decode(entry.commands), msgspec.json.decode(asked)

@@ -1,4 +1,4 @@
-"""Means over seeds, and how sure they are."""
+"""Means over seeds, with confidence intervals."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Mean(NamedTuple):
-    """A mean, and half the width of its 95 % interval (Student's t); 0 when there is one value only."""
+    """A mean, and half the width of its 95 % interval (Student's t); 0 if there is only one value."""
 
     value: float
     ci95: float

@@ -1,4 +1,4 @@
-"""The simulator's clock: things that will happen, in order of time and then of scheduling."""
+"""The simulator's clock: future actions, in order of time and then of scheduling."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -22,14 +22,14 @@ class Timeline:
         heappush(self._heap, (at_s, self._count, action, argument))
 
     def next_s(self) -> float:
-        """Time of the next action, infinity when there is none."""
+        """Return the time of the next action, or infinity if there is none."""
         return self._heap[0][0] if self._heap else inf
 
     def to_come(self) -> list[Any]:
-        """The arguments of all actions that have not happened yet, in the order of their times."""
+        """List the arguments of all future actions, in order of time."""
         return [argument for *_, argument in sorted(self._heap, key=lambda one: one[:2])]
 
     def advance(self) -> None:
-        """Let the next action happen."""
+        """Advance the clock to the next action and run it."""
         self.now_s, _, action, argument = heappop(self._heap)
         action(argument)

@@ -1,10 +1,10 @@
-"""How a pure machine asks to be woken: it cannot look at a clock."""
+"""How a pure state machine, which cannot look at a clock, asks to be woken."""
 
 from msgspec import Struct
 
 
 class WakeAt(Struct, frozen=True, kw_only=True, tag=True, gc=False):
-    """Command: feed me a Wake at this time."""
+    """Command: give me a Wake at this time."""
 
     at_s: float
 

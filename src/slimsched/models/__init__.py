@@ -1,1 +1,1 @@
-"""Elastic models: what they are, how they are trained, what they are worth."""
+"""Elastic models: their spec, plans and quality, adapters, the shipped networks, and training."""

@@ -1,4 +1,4 @@
-"""Element types of tensors as NumPy knows them; bytes on the wire are little-endian."""
+"""NumPy types of tensor elements; bytes on the wire are little-endian."""
 
 from typing import Any
 

@@ -1,10 +1,10 @@
-"""Does a model keep its promises? Runs every plan and says what is wrong, where, and what to do.
+"""Checks a model by running every plan; reports what is wrong, where, and how to fix it.
 
 1. Every plan runs on batches of 1 and 3, and gives the outputs that the spec names.
 2. The rows of a batch do not influence each other, and the same inputs give the same outputs.
 3. Choices do not disturb each other: all are loaded first, then run.
-4. The cut model gives what the whole one gives, where there is a whole one.
-5. Shapes handed over depend on the choices only as the spec says; choices stand narrowest first.
+4. The cut model gives the same results as the whole model, if there is one.
+5. Shapes between segments depend on the choices only as the spec says; choices are listed narrowest first.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ from slimsched.models.tensors import DTYPES, example_inputs, shape_text
 
 ROWS = 3
 MOST_COMPARED = 64
-"""Plans compared with the whole model; a model with more has some drawn at random."""
+"""Compare at most this many plans with the whole model; larger models get a random sample."""
 
 SHARED = "after other choices were loaded: choices share something that changes, such as a width attribute"
 COPIES = "give each choice a copy of its own; adapters.Switched does it"
@@ -36,29 +36,29 @@ Arrays = dict[Path, Tensors]
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """One thing to mend."""
+    """One thing to fix."""
 
     where: str
     what: str
     remedy: str = ""
     places: int = 1
-    """How many places have it; `where` is the first."""
+    """How many places have this problem; `where` is the first."""
 
 
 class Report(Struct, kw_only=True):
-    """What a check found. `figures` is there when every plan ran."""
+    """The results of a check. `figures` is set if every plan ran."""
 
     spec: ModelSpec
     problems: list[Problem] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
     figures: ModelFigures | None = None
     handed_bytes: dict[Path, int] = field(default_factory=dict)
-    """Bytes that one example hands over on a path, from segment to segment and as its answer."""
+    """Bytes per example that the last step of each path hands over, to the next segment or as the answer."""
     shapes: dict[Path, str] = field(default_factory=dict)
     compared: int = 0
 
     def add(self, where: str, what: str, remedy: str = "") -> None:
-        """Note a problem; one that is there already has one place more."""
+        """Add a problem; a known problem gets one more place."""
         for index, known in enumerate(self.problems):
             if (known.what, known.remedy) == (what, remedy):
                 self.problems[index] = structs.replace(known, places=known.places + (known.where != where))
@@ -86,7 +86,7 @@ def check_model(model: ElasticModel, *, advance: Callable[[str], None] = lambda 
         single = _run_all(run, alone, report)
     if report.problems:
         failures, report.problems = report.problems, []
-        _check_shapes(spec, batch, report)  # the usual reason comes first
+        _check_shapes(spec, batch, report)  # report the usual cause first
         _look_for_shared_state(model, prepared, report)
         report.problems += failures
         return report
@@ -114,7 +114,7 @@ def _run_all(run: PlanRun, prepared: Tensors, report: Report) -> Arrays:
 
 
 def _look_for_shared_state(model: ElasticModel, prepared: Tensors, report: Report) -> None:
-    """Where plans fail, find out whether they run as long as no other choice is loaded."""
+    """After a failure, check whether each plan runs when no other choice is loaded."""
     try:
         for plan in _sample(model.spec.plans):
             for _ in PlanRun(model).every_path(prepared, [plan]):
@@ -129,7 +129,7 @@ def _look_for_shared_state(model: ElasticModel, prepared: Tensors, report: Repor
 
 
 def _check_outputs(run: PlanRun, batch: Arrays, report: Report) -> None:
-    """Compare finished outputs with the spec, and refuse what is no number."""
+    """Compare finished outputs with the spec; report NaN and infinity."""
     spec = run.spec
     for plan in spec.plans:
         where = f"plan {spec.text(plan)}"
@@ -163,7 +163,7 @@ def _check_outputs(run: PlanRun, batch: Arrays, report: Report) -> None:
 
 
 def _check_shapes(spec: ModelSpec, batch: Arrays, report: Report) -> None:
-    """What a step takes may depend on the previous choice, and only if the spec says so."""
+    """Report shapes that depend on choices in a way that the spec does not allow."""
     by_place: dict[tuple[int, int], dict[str, Path]] = {}
     by_segment: dict[int, dict[str, Path]] = {}
     plans = set(spec.plans)
@@ -217,7 +217,7 @@ def _check_rows(spec: ModelSpec, batch: Arrays, single: Arrays, report: Report) 
 
 
 def _repeats(model: ElasticModel, run: PlanRun, prepared: Tensors, batch: Arrays, report: Report) -> bool:
-    """Run some plans again on the same segments, then on segments made just before they run."""
+    """Run some plans again, first on the same segments, then on segments made just before each run."""
     plans = _sample(model.spec.plans)
     for path, given in run.every_path(prepared, plans):
         if not _all_close(given, batch[path]):
@@ -265,7 +265,7 @@ def _check_whole(model: ElasticModel, prepared: Tensors, batch: Arrays, report: 
 
 
 def _check_order(spec: ModelSpec, report: Report) -> None:
-    """Going on from the same path, a later choice must not be cheaper than an earlier one."""
+    """Report a choice that is cheaper than an earlier choice of the same segment."""
     assert report.figures is not None
     tree, steps = PlanTree(spec.plans), report.figures.steps
     totals = {
@@ -292,12 +292,12 @@ def _check_order(spec: ModelSpec, report: Report) -> None:
 
 
 def _handed_bytes(spec: ModelSpec, batch: Arrays) -> dict[Path, int]:
-    """Bytes of one example that each path's last step hands on."""
+    """Bytes per example that each path's last step hands over."""
     return {path: sum(_row_bytes(one) for one in given) for path, given in batch.items()}
 
 
 def _figures(run: PlanRun, prepared: Tensors, alone: Tensors, batch: Arrays, single: Arrays) -> ModelFigures:
-    """Watch each step once with three rows and once with one; the difference is what two rows add."""
+    """Watch each step with three rows and with one row; the difference is the cost of two rows."""
     spec = run.spec
     steps: dict[Step, StepFigures] = {}
     weights: dict[tuple[int, int], int] = {}
@@ -333,7 +333,7 @@ def _row_bytes(tensor: Tensor) -> int:
 
 
 def _sample(plans: Sequence[Path]) -> list[Path]:
-    """All plans, or the narrowest, the widest and some others."""
+    """Return all plans, or the narrowest, the widest and a random sample of the rest."""
     if len(plans) <= MOST_COMPARED:
         return list(plans)
     ordered = sorted(plans)
@@ -346,7 +346,7 @@ def _all_close(one: Tensors, other: Tensors) -> bool:
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
-    """Equal up to rounding, which is coarser for half precision and for large numbers."""
+    """Whether two tensors are equal up to rounding, which depends on precision and size of the numbers."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if not one.is_floating_point():

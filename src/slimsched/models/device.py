@@ -1,4 +1,4 @@
-"""Where the network computes."""
+"""Chooses the device that a network runs on."""
 
 import torch
 
@@ -6,7 +6,7 @@ from slimsched.kernel.errors import DataError
 
 
 def pick_device(name: str) -> torch.device:
-    """'auto' is CUDA where there is one, else the CPU."""
+    """Return the named device; 'auto' is CUDA if there is a CUDA device, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

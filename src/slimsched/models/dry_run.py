@@ -1,4 +1,4 @@
-"""What one segment computes and moves, found by running it once and watching every operator.
+"""Counts a segment's arithmetic and memory traffic by running it once and watching every operator.
 
 Arithmetic comes from torch's own counter of floating-point operations; a multiply-accumulate is two of them.
 Operators that the counter does not know (hand-written kernels) count as no arithmetic.
@@ -33,10 +33,10 @@ class Traffic(Struct, frozen=True, kw_only=True):
 
 
 def watch(segment: Segment, tensors: Tensors) -> tuple[Tensors, Traffic]:
-    """Run a segment and count."""
+    """Run a segment and return its outputs and what was counted."""
     watcher = _Watcher(tensors)
     fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # one operator that the counter does not know
+    torch.backends.mha.set_fastpath_enabled(False)  # its single operator is unknown to the counter
     try:
         with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=CPU_ATTENTION) as flops, watcher:
             given = segment(tensors)
@@ -51,14 +51,14 @@ def watch(segment: Segment, tensors: Tensors) -> tuple[Tensors, Traffic]:
 
 
 class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds up what operators read and write. What no operator of the run has made is a weight."""
+    """Adds up what operators read and write. A tensor that no operator has made is a weight."""
 
     def __init__(self, inputs: Tensors) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.moved = self.largest = 0
         self.weights: dict[tuple[Any, ...], int] = {}
         self._made = {_memory(one) for one in inputs}
-        self._kept: list[Any] = []  # memory that is in use is not given out again under the same address
+        self._kept: list[Any] = []  # keeps memory in use, so that no address appears twice
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = func(*args, **(kwargs or {}))
@@ -81,7 +81,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _memory(tensor: Tensor) -> int:
-    """Which piece of memory a tensor lies in; views lie in the same one."""
+    """Identify the memory of a tensor; views of one tensor share it."""
     try:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):  # opaque layouts, such as oneDNN's, have no storage

@@ -1,4 +1,4 @@
-"""What a model must offer to be served: frozen callables, one per segment and choice, that share weights."""
+"""The interface of a served model: one callable per segment and choice, all sharing weights."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ Tensors = tuple[Tensor, ...]
 """Tensors of one batch, each with the batch dimension first. Inputs and outputs come in the spec's order."""
 
 Segment = Callable[[Tensors], Tensors]
-"""One segment at one choice. It keeps no state between calls, so that several may run at once."""
+"""One segment at one choice. It keeps no state between calls, so several can run at once."""
 
 
 class ElasticModel:
@@ -40,7 +40,7 @@ class ElasticModel:
         return last
 
     def place(self, device: torch.device) -> None:
-        """Move the weights to a device, ready to run. A server calls this once, before it asks for segments."""
+        """Move the weights to a device. A server calls this once, before it asks for segments."""
         for module in self.modules():
             module.eval().to(device)
 
@@ -67,9 +67,9 @@ class ElasticModel:
         return None
 
     def examples(self, count: int) -> Tensors | None:
-        """Return typical inputs for dry runs; None lets random numbers do."""
+        """Return typical inputs for dry runs; None means random inputs."""
         return None
 
     def figures(self) -> ModelFigures | None:
-        """Return the model's figures by formula; None lets `slim model check` find them by a dry run."""
+        """Return the model's figures by formula; None lets `slim model check` measure them."""
         return None

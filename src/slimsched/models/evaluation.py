@@ -1,4 +1,4 @@
-"""Which images each width tuple classifies correctly; tuples that begin alike share their first segments."""
+"""Finds the images that each width tuple classifies correctly. Tuples share the work of equal beginnings."""
 
 from collections.abc import Callable, Sequence
 
@@ -29,9 +29,9 @@ class Evaluator:
         for widths in tuples:
             tuple_index(widths)
         pixels = torch.as_tensor(images, device=self._device).float() / 255
-        found: dict[Widths, Tensor] = {}
-        self._descend(normalize(pixels, self.colours), (), frozenset(tuples), found)
-        return found
+        logits: dict[Widths, Tensor] = {}
+        self._descend(normalize(pixels, self.colours), (), frozenset(tuples), logits)
+        return logits
 
     def correct(
         self,
@@ -41,7 +41,7 @@ class Evaluator:
         batch: int = 250,
         advance: Callable[[int], None] = lambda images: None,
     ) -> NDArray[np.bool_]:
-        """One row a tuple, one column an image: whether the best class is the right one."""
+        """Return whether each tuple (row) classifies each image (column) correctly."""
         if len(data.classes) != self.net.shape.classes:
             raise DataError(
                 f"the data has {len(data.classes)} classes, the network {self.net.shape.classes}; "
@@ -51,23 +51,23 @@ class Evaluator:
         for start in range(0, len(data), batch):
             labels = torch.from_numpy(data.labels[start : start + batch]).to(self._device)
             with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-                found = self.logits(np.array(data.images[start : start + batch]), tuples)
-            hits = torch.stack([found[widths].argmax(dim=1) == labels for widths in tuples])
+                logits = self.logits(np.array(data.images[start : start + batch]), tuples)
+            hits = torch.stack([logits[widths].argmax(dim=1) == labels for widths in tuples])
             correct[:, start : start + batch] = hits.cpu().numpy()
             advance(len(labels))
         return correct
 
     def _descend(
-        self, x: Tensor, prefix: Widths, tuples: frozenset[Widths], found: dict[Widths, Tensor]
+        self, x: Tensor, prefix: Widths, tuples: frozenset[Widths], logits: dict[Widths, Tensor]
     ) -> None:
         depth = len(prefix)
         if depth == SEGMENTS:
-            found[prefix] = x
+            logits[prefix] = x
             return
         for width in sorted({widths[depth] for widths in tuples}):
             instance = self._instance(depth, prefix[-1] if prefix else None, width)
             rest = frozenset(widths for widths in tuples if widths[depth] == width)
-            self._descend(instance(x), (*prefix, width), rest, found)
+            self._descend(instance(x), (*prefix, width), rest, logits)
 
     def _instance(self, segment: int, previous: float | None, width: float) -> Callable[[Tensor], Tensor]:
         key = (segment, previous, width)

@@ -1,7 +1,7 @@
-"""What a model computes and moves, in numbers: arithmetic, memory traffic, weights and activations.
+"""The figures of a model: arithmetic, memory traffic, weights and activations.
 
-`slim model check` finds them by a dry run; SlimResNet's come from its formulas. Device models and links
-need them, routing itself does not.
+`slim model check` measures them in a dry run; SlimResNet and SlimViT compute them by formula. Simulated
+devices and links need them; routing does not.
 """
 
 from msgspec import Struct
@@ -13,15 +13,17 @@ Place = tuple[int, int]
 
 
 class StepFigures(Struct, frozen=True, array_like=True):
-    """One example through one step: multiply-accumulates, and numbers read from or written to memory."""
+    """Cost of one step per example: multiply-accumulates, and numbers read from or written to memory."""
 
     macs: int
     moved: int
 
 
 class ModelFigures(Struct, frozen=True, kw_only=True):
-    """`output` counts the numbers that one example hands on after a segment; `workspace` those that are
-    alive at once while it runs; `weights` the parameters of a segment at a choice.
+    """The figures of all steps, and of each segment at each choice.
+
+    `weights` counts parameters, `output` the numbers in a segment's output per example, `workspace` the
+    numbers per example in memory at once while it runs.
     """
 
     steps: dict[Step, StepFigures]

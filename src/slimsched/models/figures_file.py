@@ -11,7 +11,7 @@ from slimsched.models.spec import ANY, START, ModelSpec, PlanError, Step
 
 
 class StepEntry(Struct, frozen=True, kw_only=True):
-    """One example through one step. `previous` is null where the step does not depend on it."""
+    """The cost of one step per example. `previous` is null if the step does not depend on it."""
 
     segment: int
     choice: str
@@ -21,7 +21,7 @@ class StepEntry(Struct, frozen=True, kw_only=True):
 
 
 class PlaceEntry(Struct, frozen=True, kw_only=True):
-    """A segment at a choice; `output` counts the numbers that one example hands on."""
+    """A segment at a choice; `output` counts the numbers in its output per example."""
 
     segment: int
     choice: str
@@ -31,7 +31,7 @@ class PlaceEntry(Struct, frozen=True, kw_only=True):
 
 
 class FiguresFile(Struct, frozen=True, kw_only=True):
-    """What the file holds, for one version of a model."""
+    """The content of the file, for one version of a model."""
 
     model: str
     version: str

@@ -1,4 +1,4 @@
-"""Turning a model folder into a model: import the operator's code, build, load the weights strictly."""
+"""Turns a model folder into a model: imports the operator's code, builds the model, loads the weights."""
 
 import hashlib
 import importlib
@@ -25,7 +25,7 @@ _loads = count()
 
 
 def build_model(folder: Path, description: Description, spec: ModelSpec) -> ElasticModel:
-    """Run the folder's build function, check what it gives, and load the weights into it."""
+    """Run the folder's build function, check its result, and load the weights into it."""
     build = find_build(folder, description.code)
     with users_code(f"building model '{spec.name}'"):
         model = build(spec) if _wants_spec(build) else build()
@@ -57,12 +57,12 @@ def find_build(folder: Path, code: str) -> Callable[..., Any]:
         raise ModelError(
             f"{source} of {folder} has no function '{name}'", remedy=f"define {name}(spec) there"
         )
-    found: Callable[..., Any] = build
-    return found
+    function: Callable[..., Any] = build
+    return function
 
 
 def check_spec(given: ModelSpec | None, wanted: ModelSpec, code: str) -> None:
-    """Compare the spec of the code with that of model.toml, and name what differs."""
+    """Raise ModelError if the spec of the code differs from model.toml, and name the difference."""
     if given is None:
         raise ModelError(
             f"the model that {code} returns has no spec",
@@ -120,13 +120,15 @@ def _import_file(path: Path) -> Any:
         raise ModelError(f"there is no file {path}", remedy="correct code = … in model.toml")
     place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     name = f"slim_model_{place}_{next(_loads)}"
-    found = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[str(path.parent)])
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
+    module_spec = importlib.util.spec_from_file_location(
+        name, path, submodule_search_locations=[str(path.parent)]
+    )
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
     try:
-        found.loader.exec_module(module)
+        module_spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise

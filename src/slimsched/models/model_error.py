@@ -1,4 +1,4 @@
-"""What is wrong with a user's model, with the file and line of the user's own code where it is known."""
+"""Errors in a user's model, with the file and line of the user's code if known."""
 
 import traceback
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class ModelError(SlimError):
 
 @contextmanager
 def users_code(doing: str, *, remedy: str = "") -> Iterator[None]:
-    """Turn whatever the user's code raises into one ModelError that names the file and the line."""
+    """Turn any exception of the user's code into a ModelError that names the file and the line."""
     try:
         yield
     except SlimError:
@@ -46,7 +46,7 @@ def _fault(error: Exception, doing: str, remedy: str) -> ModelError:
 
 
 def _place(error: Exception) -> tuple[str, int] | None:
-    """The innermost line outside this package, of torch and of other libraries; else the innermost one."""
+    """Return the innermost line of the user's own code; if there is none, the innermost line of all."""
     frames = traceback.extract_tb(error.__traceback__)
     users = [
         frame

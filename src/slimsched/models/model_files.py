@@ -17,7 +17,7 @@ from slimsched.models.training.recipe import Recipe
 
 
 class CardFacts(Struct, frozen=True, kw_only=True):
-    """What every model's card says: classes, how images are normalized, how it was trained, how it scores.
+    """The facts on every model's card: classes, normalization, training and scores.
 
     `accuracy_percent` was measured on `scored_on`, such as '60 held-out pictures'.
     """
@@ -65,11 +65,11 @@ def read_weights(path: Path, net: nn.Module, sha256: str) -> None:
     except SafetensorError as error:
         raise DataError(f"{path} is no safetensors file ({error}); copy it again") from None
     wanted = {name: tuple(tensor.shape) for name, tensor in net.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    for name in sorted(wanted.keys() | found.keys()):
-        if wanted.get(name) != found.get(name):
+    given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for name in sorted(wanted.keys() | given.keys()):
+        if wanted.get(name) != given.get(name):
             raise DataError(
-                f"{path}: {name} has shape {found.get(name)}, but its card needs {wanted.get(name)}"
+                f"{path}: {name} has shape {given.get(name)}, but its card needs {wanted.get(name)}"
             )
     net.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
 

@@ -1,5 +1,6 @@
-"""What training and evaluation need of a network: four segments, each able to run at any width."""
+"""The interface that training and evaluation use: a network of four segments that can run at any width."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from torch import Tensor, nn
@@ -11,23 +12,23 @@ from slimsched.models.width import tuple_index
 Shape = NetworkShape | VitShape
 
 
-class SlimNetwork(nn.Module):
-    """A slimmable network; `net(x, widths)` runs any width tuple, `net.segment(i)(x, width)` a part of it."""
+class SlimNetwork(nn.Module, ABC):
+    """A slimmable network; `net(x, widths)` runs any width tuple, `net.segment(i)(x, width)` one segment."""
 
     shape: Shape
     segments: nn.ModuleList
 
     def segment(self, index: int) -> nn.Module:
-        """The segment that takes (x, width)."""
+        """Return one segment, which takes (x, width)."""
         segment = self.segments[index]
         assert isinstance(segment, nn.Module)
         return segment
 
+    @abstractmethod
     def instance(
         self, segment: int, *, width: float, previous: float | None = None
     ) -> Callable[[Tensor], Tensor]:
-        """One segment at one width, ready to run; `previous` is the width of the segment before it."""
-        raise NotImplementedError
+        """Return one segment at one width, ready to run; `previous` is the width of the segment before."""
 
     def forward(self, x: Tensor, widths: tuple[float, ...]) -> Tensor:
         """(N, 3, H, W) normalized images -> (N, classes) logits."""

@@ -1,4 +1,4 @@
-"""Which network a shape or a trained model's folder stands for."""
+"""Builds, loads and saves either network, chosen by its shape or card."""
 
 from pathlib import Path
 
@@ -26,12 +26,12 @@ class LoadedModel(Struct, frozen=True, kw_only=True):
 
 
 def build(shape: Shape) -> SlimNetwork:
-    """A new network of this shape."""
+    """Make a new network of this shape."""
     return SlimVit(shape) if isinstance(shape, VitShape) else SlimResNet(shape)
 
 
 def load(path: Path | None = None) -> LoadedModel:
-    """The model of a training folder, whichever network it is; the shipped one when no path is given."""
+    """Load either network from a training folder; without a path, the shipped model."""
     if path is not None and _is_vit(resnet_weights.card_path(path)):
         vit = vit_weights.load(path)
         return LoadedModel(net=vit.net, card=vit.card)

@@ -1,19 +1,19 @@
 """A model on disk: one folder with a description, code, weights, and what was measured.
 
     model.toml            name, inputs, outputs, segments, plans, and where the code is
-    model.py              the code, which the operator trusts; it is never taken over the network
+    model.py              the code, which the operator trusts; it is never received over the network
     weights.safetensors   the weights, never pickled
-    quality.npz           what each plan is worth (slim model evaluate)
+    quality.npz           the accuracy of each plan (slim model evaluate)
     figures.json          what each step computes and moves (slim model check)
     profiles/*.json       how fast devices run it (slim profile)
 
-A folder that `slim model train` wrote (model.json, model.safetensors) is such a folder as well.
+A folder that `slim model train` wrote (model.json, model.safetensors) also counts.
 Reading a description needs no torch. Loading a model does.
 """
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct, field
@@ -26,6 +26,8 @@ from slimsched.models.quality import QualityTable
 from slimsched.models.quality import read_quality as read_table
 from slimsched.models.slimresnet.shape import NetworkShape
 from slimsched.models.slimresnet.spec import slimresnet_figures, slimresnet_spec
+from slimsched.models.slimvit.shape import VitShape
+from slimsched.models.slimvit.spec import slimvit_figures, slimvit_spec
 from slimsched.models.spec import ModelSpec, TensorSpec, every_plan, uniform_plans
 from slimsched.models.spec import Path as Plan
 
@@ -44,7 +46,7 @@ class SegmentEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Description(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What model.toml holds."""
+    """The content of model.toml."""
 
     name: str
     code: str
@@ -64,12 +66,17 @@ class _Card(Struct, frozen=True, kw_only=True):
     """The part of a training card that a spec needs."""
 
     name: str
-    shape: NetworkShape
+    shape: dict[str, Any]
     classes: tuple[str, ...]
+
+    def network(self) -> NetworkShape | VitShape:
+        """The shape of the network: a transformer has heads."""
+        kind: type[NetworkShape | VitShape] = VitShape if "heads" in self.shape else NetworkShape
+        return msgspec.convert(self.shape, kind)
 
 
 def read_description(folder: Path) -> Description:
-    """Read model.toml and say which line of it is wrong."""
+    """Read model.toml; errors name the part that is wrong."""
     path = folder / DESCRIPTION
     try:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Description)
@@ -86,26 +93,29 @@ def read_description(folder: Path) -> Description:
 
 
 def read_spec(folder: Path) -> ModelSpec:
-    """Read what a model is, without torch and without running its code."""
+    """Read a model's spec, without torch and without running its code."""
     if is_trained(folder):
         card = _read_card(folder)
-        return slimresnet_spec(card.shape, _plain_name(card.name), card.classes)
-    found = read_description(folder)
+        shape, name = card.network(), _plain_name(card.name)
+        if isinstance(shape, VitShape):
+            return slimvit_spec(shape, name, card.classes)
+        return slimresnet_spec(shape, name, card.classes)
+    content = read_description(folder)
     path = folder / DESCRIPTION
-    segments = tuple(entry.choices for entry in found.segment)
+    segments = tuple(entry.choices for entry in content.segment)
     try:
         _check_order(segments)
         spec = ModelSpec(
-            name=found.name,
-            version=found.version,
-            inputs=found.input,
-            outputs=found.output,
+            name=content.name,
+            version=content.version,
+            inputs=content.input,
+            outputs=content.output,
             segments=segments,
-            plans=_read_plans(found.plans, segments),
-            follows_previous=found.follows_previous,
-            nested=found.nested,
-            labels=_read_labels(folder, found.labels),
-            description=found.description,
+            plans=_read_plans(content.plans, segments),
+            follows_previous=content.follows_previous,
+            nested=content.nested,
+            labels=_read_labels(folder, content.labels),
+            description=content.description,
         )
         _check_labels(spec)
     except ConfigError as error:
@@ -119,16 +129,14 @@ def load_model(folder: Path) -> "ElasticModel":
     The code runs with the rights of this process: load only folders that you trust.
     """
     if is_trained(folder):
-        from slimsched.models.slimresnet.elastic import trained_model
-
-        return trained_model(folder)
+        return _load_trained(folder)
     from slimsched.models.loading import build_model
 
     return build_model(folder, read_description(folder), read_spec(folder))
 
 
 def read_quality(folder: Path, spec: ModelSpec | None = None) -> QualityTable:
-    """Read what each plan is worth; `slim model evaluate` writes it."""
+    """Read the accuracy of each plan, which `slim model evaluate` writes."""
     spec = spec or read_spec(folder)
     path = folder / QUALITY
     if not path.exists():
@@ -140,10 +148,11 @@ def read_quality(folder: Path, spec: ModelSpec | None = None) -> QualityTable:
 
 
 def read_figures(folder: Path, spec: ModelSpec | None = None) -> ModelFigures:
-    """Read what each step computes and moves; `slim model check` writes it."""
+    """Read the figures of each step, which `slim model check` writes."""
     path = folder / FIGURES
     if is_trained(folder) and not path.exists():
-        return slimresnet_figures(_read_card(folder).shape)
+        shape = _read_card(folder).network()
+        return slimvit_figures(shape) if isinstance(shape, VitShape) else slimresnet_figures(shape)
     return read_figures_file(path, spec or read_spec(folder))
 
 
@@ -155,6 +164,17 @@ def profile_paths(folder: Path) -> list[Path]:
 def is_trained(folder: Path) -> bool:
     """Whether `slim model train` wrote this folder."""
     return (folder / CARD).is_file() and not (folder / DESCRIPTION).exists()
+
+
+def _load_trained(folder: Path) -> "ElasticModel":
+    if isinstance(_read_card(folder).network(), VitShape):
+        from slimsched.models.slimvit.elastic import SlimVitModel
+        from slimsched.models.slimvit.weights import load
+
+        return SlimVitModel(load(folder))
+    from slimsched.models.slimresnet.elastic import trained_model
+
+    return trained_model(folder)
 
 
 def _read_card(folder: Path) -> _Card:
@@ -220,7 +240,7 @@ def _check_labels(spec: ModelSpec) -> None:
 
 
 def _check_order(segments: tuple[tuple[str, ...], ...]) -> None:
-    """Refuse numeric names that do not ascend; `slim model check` finds other names out of order."""
+    """Raise ConfigError if numeric names do not ascend; `slim model check` checks other names."""
     for number, choices in enumerate(segments):
         try:
             values = [float(name) for name in choices]
@@ -238,5 +258,5 @@ def _toml_names(kind: type[Struct]) -> list[str]:
 
 
 def _in_toml_words(message: str) -> str:
-    """Words for people who write TOML: 'Object' is a table, `$` the file."""
+    """Use TOML words in a message: 'Object' becomes 'the table', `$` becomes 'the top'."""
     return message.replace("Object", "the table").replace(" - at `$.", " - at `").replace("`$`", "the top")

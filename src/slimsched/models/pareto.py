@@ -1,4 +1,4 @@
-"""The plans worth running: no other is at least as accurate for no more arithmetic."""
+"""The plans worth running: no other plan is at least as accurate for the same or less arithmetic."""
 
 from msgspec import Struct
 
@@ -8,7 +8,7 @@ from slimsched.models.spec import ModelSpec
 
 
 class ParetoPoint(Struct, frozen=True, kw_only=True):
-    """A plan, what it costs and what it is worth."""
+    """A plan with its cost and accuracy."""
 
     plan: str
     macs: int
@@ -16,7 +16,7 @@ class ParetoPoint(Struct, frozen=True, kw_only=True):
 
 
 def all_points(spec: ModelSpec, figures: ModelFigures, quality: QualityTable) -> list[ParetoPoint]:
-    """All plans, cheapest first; of equally cheap ones the most accurate first."""
+    """List all plans, cheapest first; equally cheap plans by accuracy, best first."""
     points = [
         ParetoPoint(
             plan=spec.text(plan),
@@ -29,7 +29,7 @@ def all_points(spec: ModelSpec, figures: ModelFigures, quality: QualityTable) ->
 
 
 def pareto_set(points: list[ParetoPoint]) -> list[ParetoPoint]:
-    """Those that no other beats, cheapest first."""
+    """Return the points that no other point beats, cheapest first."""
     kept: list[ParetoPoint] = []
     for point in points:
         if not kept or point.accuracy_percent > kept[-1].accuracy_percent:

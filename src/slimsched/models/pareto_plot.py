@@ -1,4 +1,4 @@
-"""Accuracy against arithmetic as a picture."""
+"""Plots accuracy against arithmetic."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Measuring what each plan of a model is worth: right or wrong, for every plan and example."""
+"""Measures the accuracy of every plan: right or wrong, for each plan and example."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from slimsched.models.plan_run import PlanRun
 from slimsched.models.spec import ModelSpec
 
 Advance = Callable[[int], None]
-"""Called with the number of examples that were done."""
+"""Called with the number of examples just finished."""
 
 
 def measure_accuracy(
@@ -44,13 +44,13 @@ def measure_agreement(
     device: str = "cpu",
     advance: Advance = lambda n: None,
 ) -> NDArray[np.bool_]:
-    """Say for each plan (row) and example (column) whether the answer is that of the widest plan."""
+    """Say for each plan (row) and example (column) whether the answer equals the widest plan's."""
     _classes(model.spec)
     return _compare(model, data, None, batch=batch, device=device, advance=advance)
 
 
 def agreement_name(spec: ModelSpec, examples: int, *, random: bool) -> str:
-    """Name a table so that nobody takes agreement for accuracy."""
+    """Return a table name that shows this is agreement, not accuracy."""
     kind = "random inputs" if random else "examples"
     return f"agreement with {spec.text(spec.widest)} on {examples} {kind}"
 
@@ -83,7 +83,7 @@ def _compare(
 
 
 def _answer(outputs: Tensors) -> Tensor:
-    """The class that each example is given."""
+    """Return the class predicted for each example."""
     return outputs[0].argmax(dim=1).cpu()
 
 

@@ -1,4 +1,4 @@
-"""Running a model's plans in one process: plans that begin alike share their beginning."""
+"""Runs a model's plans in one process. Plans with equal beginnings share that work."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -10,18 +10,18 @@ from slimsched.models.model_error import ModelError, users_code
 from slimsched.models.spec import ModelSpec, Path, Step
 
 Arrived = tuple[Path, Tensors]
-"""A path, and what its last step gave."""
+"""A path and the output of its last step."""
 
 
 class PlanRun:
-    """Keeps the segments of a model, each made once, and runs plans on them."""
+    """Runs plans of a model; makes each segment once and keeps it."""
 
     def __init__(self, model: ElasticModel) -> None:
         self.model, self.spec = model, model.spec
         self._segments: dict[Step, Segment] = {}
 
     def make_all(self) -> None:
-        """Make every segment before any runs, as a server does."""
+        """Make all segments before running any, as a server does."""
         for step in self.spec.steps():
             self.segment(step)
 
@@ -42,7 +42,7 @@ class PlanRun:
             return as_tensors(self.model.finish(last), "finish")
 
     def step(self, path: Path, tensors: Tensors) -> Tensors:
-        """Run the last step of a path on what the step before gave."""
+        """Run the last step of a path on the output of the step before."""
         segment, where = self.segment(self.spec.step(path)), step_text(self.spec, path)
         with users_code(where):
             return as_tensors(segment(tensors), where)
@@ -54,9 +54,9 @@ class PlanRun:
         *,
         failed: Callable[[Path, ModelError], None] | None = None,
     ) -> Iterator[Arrived]:
-        """Run all plans depth first and yield what every path gives, the paths of plans included.
+        """Run all plans depth first and yield the output of every path, including complete plans.
 
-        With `failed`, a path that raises is reported and left out with all that begins like it.
+        With `failed`, a path that raises is reported, and longer paths that begin with it are skipped.
         """
         yield from self._descend((), prepared, sorted(set(plans)), failed)
 
@@ -107,7 +107,7 @@ def make_segment(model: ElasticModel, step: Step) -> Segment:
 
 
 def as_tensors(given: object, where: str) -> Tensors:
-    """Refuse what is no tuple of tensors."""
+    """Return `given` if it is a tuple of tensors, else raise ModelError."""
     if isinstance(given, tuple) and given and all(isinstance(one, Tensor) for one in given):
         return given
     hint = "write return (y,)" if isinstance(given, Tensor) else "return a tuple of tensors"
@@ -115,7 +115,7 @@ def as_tensors(given: object, where: str) -> Tensors:
 
 
 def step_text(spec: ModelSpec, path: Path) -> str:
-    """Say in words which step a path takes last."""
+    """Describe the last step of a path in words."""
     number, names = len(path) - 1, spec.segments
     came = f" after '{names[number - 1][path[-2]]}'" if number else ""
     return f"model '{spec.name}', segment {number} at '{names[number][path[-1]]}'{came}"

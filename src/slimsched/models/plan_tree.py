@@ -1,4 +1,4 @@
-"""The plans of a model as a tree: every beginning of a plan is a node, every plan a leaf."""
+"""The plans of a model as a tree: each beginning of a plan is a node, each plan is a leaf."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,8 @@ Rows = NDArray[np.int64]
 class PlanTree:
     """Nodes by row, shorter paths first, so that tables over paths are plain arrays.
 
-    Row 0 is the empty path. `children[row]` are the rows one choice further, `choices[row]` those choices.
+    Row 0 is the empty path. `children[row]` holds the rows one choice further, and `choices[row]` the
+    choices that lead there.
     """
 
     def __init__(self, plans: Sequence[Path]) -> None:
@@ -32,11 +33,19 @@ class PlanTree:
         self.choices: list[Rows] = [
             np.array([self.paths[row][-1] for row in rows], dtype=np.int64) for rows in children
         ]
+        self.after = {
+            path: tuple(int(choice) for choice in self.choices[row]) for path, row in self.row.items()
+        }
+        """The choices that may follow each path; none after a plan."""
+        self.kind = _kinds(self.plans, self.paths)
+        """Paths of one kind have the same number and can go on in the same ways."""
+        self.is_free = len(set(self.kind.values())) == 1 + max(map(len, self.plans))
+        """Whether every choice fits every path: all paths of one length are of one kind."""
         self.leaves: Rows = np.array([self.row[plan] for plan in self.plans], dtype=np.int64)
         """The row of each plan, in the order of plans."""
         self.depth = max(map(len, self.plans))
         self.levels = [self._level(length, children) for length in range(self.depth)]
-        """For each length: the rows that go on, and their children, filled up with -1 to a rectangle."""
+        """For each length: the rows that have children, and a table of those children, padded with -1."""
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -46,14 +55,14 @@ class PlanTree:
         return path in self.index
 
     def complete(self, path: Path, *, widest: bool) -> Path:
-        """Go on from a path with the last choice each time, or the first, until it is a plan."""
+        """Complete a path to a plan, taking the last choice each time, or the first."""
         row = self.row[path]
         while len(self.children[row]):
             row = int(self.children[row][-1 if widest else 0])
         return self.paths[row]
 
     def stay(self, path: Path) -> Path:
-        """Go on from a path with its last choice, or the nearest there is, until it is a plan."""
+        """Complete a path to a plan, repeating its last choice, or the nearest available one."""
         row = self.row[path]
         while len(choices := self.choices[row]):
             nearest = int(np.abs(choices - self.paths[row][-1]).argmin())
@@ -62,7 +71,7 @@ class PlanTree:
 
     @property
     def middle(self) -> Path:
-        """The plan that stays at a middling choice of the first segment."""
+        """The plan that keeps the middle choice of the first segment."""
         return self.stay((int(self.choices[0][(len(self.choices[0]) - 1) // 2]),))
 
     def _level(self, length: int, children: list[list[int]]) -> tuple[Rows, Rows]:
@@ -72,3 +81,15 @@ class PlanTree:
         for position, row in enumerate(rows):
             table[position, : len(children[row])] = children[row]
         return np.array(rows, dtype=np.int64), table
+
+
+def _kinds(plans: Sequence[Path], paths: Sequence[Path]) -> dict[Path, int]:
+    """Number the ways in which paths can go on."""
+    ways: dict[Path, set[Path]] = {path: set() for path in paths}
+    for plan in plans:
+        for length in range(len(plan) + 1):
+            ways[plan[:length]].add(plan[length:])
+    numbers: dict[tuple[int, frozenset[Path]], int] = {}
+    return {
+        path: numbers.setdefault((len(path), frozenset(rest)), len(numbers)) for path, rest in ways.items()
+    }

@@ -1,4 +1,4 @@
-"""What each plan of a model is worth: its accuracy and, when measured, its answer to each example.
+"""The accuracy of each plan of a model and, if measured, which examples it answers correctly.
 
 Accuracy is the share of labelled examples answered correctly. A model without labels can use its agreement
 with its own widest plan instead; `name` says which.
@@ -69,8 +69,8 @@ class QualityTable:
     ) -> Self:
         """Build the table from a few measured plans.
 
-        The others take the value of their nearest neighbour, or, with `fill="additive"`, of a formula in
-        which each segment adds to the accuracy and never less when wider, fitted to the points.
+        The others take the value of their nearest neighbour. With `fill="additive"` they take the value of a
+        formula fitted to the points, in which a wider segment never adds less accuracy.
         """
         if not points:
             raise DataError(f"quality table '{name}' has no points; give at least one plan")
@@ -95,7 +95,7 @@ class QualityTable:
         return self._mean[path]
 
     def hits(self, plans: NDArray[np.int64], examples: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-        """Say whether each (plan, example) was answered correctly; None when examples were not measured."""
+        """Return whether each plan answered its example correctly; None if examples were not measured."""
         if self._correct is None or not ((examples >= 0) & (examples < self.examples)).all():
             return None
         bits: NDArray[np.bool_] = (self._correct[plans, examples >> 3] >> (7 - (examples & 7)) & 1).astype(
@@ -104,7 +104,7 @@ class QualityTable:
         return bits
 
     def is_correct(self, plan: Path, example: int) -> bool | None:
-        """Say whether this example was answered correctly by this plan; None when not measured."""
+        """Return whether this plan answers this example correctly; None if not measured."""
         hit = self.hits(np.array([self.tree.index[plan]]), np.array([example]))
         return None if hit is None else bool(hit[0])
 
@@ -124,7 +124,7 @@ def write_quality(
 
 
 def read_quality(path: FilePath, tree: PlanTree, *, texts: Sequence[str] = ()) -> QualityTable:
-    """Read the table that a file of bits, or of accuracies by plan, amounts to."""
+    """Read a table from a file of bits or of accuracies by plan."""
     try:
         with np.load(path, allow_pickle=False) as file:
             name = str(file["name"]) if "name" in file.files else path.stem
@@ -143,7 +143,7 @@ def read_quality(path: FilePath, tree: PlanTree, *, texts: Sequence[str] = ()) -
 
 
 def _by_path(tree: PlanTree, accuracy: NDArray[np.float64]) -> tuple[dict[Path, float], dict[Path, float]]:
-    """Best and mean accuracy over the plans that begin with each path, the empty one included."""
+    """Return best and mean accuracy over the plans that begin with each path, including the empty path."""
     below: dict[Path, list[float]] = {path: [] for path in tree.paths}
     for plan, value in zip(tree.plans, accuracy.tolist(), strict=True):
         for length in range(len(plan) + 1):
@@ -154,13 +154,13 @@ def _by_path(tree: PlanTree, accuracy: NDArray[np.float64]) -> tuple[dict[Path, 
 
 
 def _grid(plans: Sequence[Path]) -> NDArray[np.int64]:
-    """Plans as rows of equal length; a segment that a plan does not reach counts as -1."""
+    """Write plans as rows of equal length, with -1 for segments that a plan does not reach."""
     depth = max(map(len, plans))
     return np.array([(*plan, *[-1] * (depth - len(plan))) for plan in plans])
 
 
 def _nearest(tree: PlanTree, known: Mapping[int, float]) -> NDArray[np.float64]:
-    """Each plan's nearest known neighbour by total difference in choices; the better at equal distance."""
+    """Give each plan the accuracy of its nearest known plan (by sum of differences); ties take the best."""
     grid, rows = _grid(tree.plans), sorted(known, key=lambda index: -known[index])
     distance = np.abs(grid[:, None, :] - grid[None, rows, :]).sum(axis=2)  # (plans, points)
     return np.array([known[rows[column]] for column in distance.argmin(axis=1)])
@@ -168,7 +168,7 @@ def _nearest(tree: PlanTree, known: Mapping[int, float]) -> NDArray[np.float64]:
 
 def _additive(tree: PlanTree, known: Mapping[int, float]) -> NDArray[np.float64]:
     """acc(p) = a + Σ_s Σ_j d[s, j] · (p_s ≥ j), d ≥ 0: least squares with a light pull towards small d."""
-    from scipy.optimize import nnls  # here: it takes longer to import than all of ours
+    from scipy.optimize import nnls  # imported here because it takes long
 
     grid = _grid(tree.plans)
     steps = (grid[:, :, None] >= np.arange(1, grid.max() + 1)).reshape(len(grid), -1).astype(float)

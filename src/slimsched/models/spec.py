@@ -1,4 +1,4 @@
-"""What an elastic model is, as data: its tensors, its segments, their choices, and the plans that may run.
+"""The description of an elastic model: its tensors, its segments, their choices, and the plans it can run.
 
 A model is a chain of one to eight *segments*. Each segment can run in several ways, its *choices*: widths,
 depths, exits, or unrelated models. Choices are ordered names, narrowest first. A *plan* names one choice per
@@ -45,7 +45,7 @@ Step = tuple[int, int, int]
 """(segment, choice, previous choice): one segment run in one way."""
 
 START, ANY = -1, -2
-"""In place of a previous choice: the first segment has none; a model that does not ask has any."""
+"""Stand-ins for a previous choice: START for the first segment, ANY if the model ignores previous choices."""
 
 MOST_SEGMENTS = 8
 MOST_PLANS = 1024
@@ -71,16 +71,16 @@ class TensorSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row: one example of a batch."""
+        """Bytes of one row, that is, one example."""
         return prod(self.shape) * ELEMENT_BYTES[self.datatype]
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An elastic model as everyone but its own code knows it.
+    """The description of an elastic model that the rest of the system uses.
 
     `segments` holds the names of each segment's choices, narrowest first. `plans` holds every path that may
-    run. `follows_previous` says that what a segment costs depends on the choice before it, because the shape
-    handed over does. `nested` says that a loaded choice contains the narrower ones of its segment, so that
+    run. `follows_previous` says that a segment's cost depends on the choice before it, because the shape of
+    its input does. `nested` says that a loaded choice contains the narrower ones of its segment, so that
     it can stand in for them.
     """
 
@@ -110,16 +110,16 @@ class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def widest(self) -> Path:
-        """The plan that takes the last choice wherever it can."""
+        """The plan with the last choice in every segment, as far as plans allow."""
         return max(self.plans)
 
     @property
     def narrowest(self) -> Path:
-        """The plan that takes the first choice wherever it can."""
+        """The plan with the first choice in every segment, as far as plans allow."""
         return min(self.plans)
 
     def step(self, path: Path) -> Step:
-        """The step that a path has taken last."""
+        """Return the last step of a path."""
         if not self.follows_previous:
             return len(path) - 1, path[-1], ANY
         return len(path) - 1, path[-1], path[-2] if len(path) > 1 else START
@@ -129,7 +129,7 @@ class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return (segment, choice) in _endings(self.plans)
 
     def previous(self, path: Path) -> int:
-        """The choice that the next step follows, as steps write it."""
+        """Return the `previous` part of the step that follows this path."""
         if not self.follows_previous:
             return ANY
         return path[-1] if path else START
@@ -197,19 +197,24 @@ def every_plan(segments: Sequence[Sequence[str]]) -> tuple[Path, ...]:
 
 
 def uniform_plans(segments: Sequence[Sequence[str]]) -> tuple[Path, ...]:
-    """List the plans that take the choice of the same name, or else the same position, in every segment."""
+    """List the plans that take the choice at the same position in every segment."""
     return tuple((choice,) * len(segments) for choice in range(min(map(len, segments))))
 
 
 def _same_number(one: str, other: str) -> bool:
+    return isinstance(_number(one), float) and _number(one) == _number(other)
+
+
+def _number(name: str) -> float | str:
+    """The number that a name is, or the name itself."""
     try:
-        return float(one) == float(other)
+        return float(name)
     except ValueError:
-        return False
+        return name
 
 
 def _check(spec: ModelSpec) -> None:
-    """Refuse what no scheduler could work with, saying which part of the spec is wrong."""
+    """Raise ConfigError, naming the part of the spec that is wrong."""
     where = f"model '{spec.name}'"
     if not spec.name or "/" in spec.name:
         raise ConfigError(f"{where}: give the model a name without '/'")
@@ -220,8 +225,13 @@ def _check(spec: ModelSpec) -> None:
     for number, choices in enumerate(spec.segments):
         if not choices or len(set(choices)) != len(choices):
             raise ConfigError(f"{where}, segment {number}: choices {list(choices)} must be different names")
-        if any("," in name or not name for name in choices):
-            raise ConfigError(f"{where}, segment {number}: a choice's name must not be empty or hold a comma")
+        if len({_number(name) for name in choices}) != len(choices):
+            raise ConfigError(f"{where}, segment {number}: two of the choices {list(choices)} are one number")
+        if any("," in name or not name or name != name.strip() for name in choices):
+            raise ConfigError(
+                f"{where}, segment {number}: a choice's name must not be empty, hold a comma or "
+                "begin or end with a space"
+            )
     if not 1 <= len(spec.plans) <= MOST_PLANS:
         raise ConfigError(f"{where} has {len(spec.plans)} plans; write out 1 to {MOST_PLANS} of them")
     _check_plans(where, spec.segments, spec.plans)
@@ -229,7 +239,7 @@ def _check(spec: ModelSpec) -> None:
 
 @lru_cache(maxsize=256)
 def _endings(plans: tuple[Path, ...]) -> frozenset[tuple[int, int]]:
-    """(segment, choice) that some plan ends with."""
+    """Return every (segment, choice) that some plan ends with."""
     return frozenset((len(plan) - 1, plan[-1]) for plan in plans)
 
 
@@ -249,6 +259,6 @@ def _check_plans(where: str, segments: tuple[tuple[str, ...], ...], plans: tuple
         for segment, choice in enumerate(plan[:-1]):
             if (segment, choice) in endings:
                 raise ConfigError(
-                    f"{where}: choice {choice} of segment {segment} ends some plans, but plan {list(plan)} goes "
-                    "on after it; let plans that end early end with a choice of their own"
+                    f"{where}: choice {choice} of segment {segment} ends some plans, but plan {list(plan)} "
+                    "goes on after it; let plans that end early end with a choice of their own"
                 )

@@ -1,4 +1,4 @@
-"""Tensors for a spec: element types by their name in the protocol, and random inputs."""
+"""Tensors for a spec: torch types by protocol name, and random inputs."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""The widths a segment can run at, and the tuples of four they combine to."""
+"""The widths that a segment can run at, and all tuples of four widths."""
 
 from functools import lru_cache
 from itertools import product
@@ -15,7 +15,7 @@ _INDEX = {widths: index for index, widths in enumerate(WIDTH_TUPLES)}
 
 
 def check_width(width: float) -> float:
-    """Return the width if a segment can run at it."""
+    """Return the width; raise WidthError if no segment can run at it."""
     if width not in WIDTHS:
         known = ", ".join(f"{w:g}" for w in WIDTHS)
         raise WidthError(
@@ -40,7 +40,7 @@ def tuple_index(widths: tuple[float, ...]) -> int:
 
 
 def parse_widths(text: str) -> tuple[float, ...]:
-    """Read '0.5' (every segment) or '0.25,0.5,0.75,1.0' (one a segment)."""
+    """Read '0.5' (every segment) or '0.25,0.5,0.75,1.0' (one per segment)."""
     try:
         parts = tuple(float(part) for part in text.split(","))
     except ValueError:

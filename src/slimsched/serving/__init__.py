@@ -1,1 +1,1 @@
-"""Serving elastic models on unequal devices."""
+"""Serve elastic models on unequal devices: from a request to an answer."""

@@ -24,12 +24,13 @@ def test_the_demo_compares_reports_and_cleans_up(tmp_path: Path, monkeypatch: py
     monkeypatch.delenv("SLIM_DATA", raising=False)
     config, out, before = tmp_path / "two.toml", tmp_path / "out", children()
     config.write_text(CONFIG)
-    options = ["--config", str(config), "--seconds", "1", "--load", "0.02", "--out", str(out), "--json"]
+    options = ["--config", str(config), "--seconds", "1", "--load", "0.02", "--deadline-ms", "5000"]
+    options += ["--out", str(out), "--json"]
     found = CliRunner().invoke(app, ["demo", *options])
     assert found.exit_code == 0, found.output
     printed = json.loads(found.stdout)
     assert [row["router"] for row in printed["runs"]] == ["random", SERVING]
-    assert printed["images"] == "generated images"
+    assert printed["examples"] == "random examples"
     assert "measured table" in printed["runs"][0]["accuracy_source"]
     assert len({row["arrived"] for row in printed["runs"]}) == 1
     assert json.loads((out / "comparison.json").read_text()) == printed["runs"]

@@ -24,10 +24,11 @@ class NarrowRouter:
     """Every request to the first server that is up, at one width."""
 
     def __init__(self, cluster, rng, *, width: float = 0.25, order: Literal["first", "last"] = "first"):
-        self.width, self.place, self.group = width, 0 if order == "first" else -1, cluster.batch_limit
+        self.choice = cluster.models[0].spec.choice(0, str(width))
+        self.place, self.group = 0 if order == "first" else -1, cluster.batch_limit
 
     def route(self, seen):
-        return Route(seen.alive_ids[self.place], self.width, self.group, "narrow")
+        return Route(seen.alive_ids[self.place], self.choice, self.group, "narrow")
 '''
 
 
@@ -72,14 +73,14 @@ def compared(routers: str, site: Path | None = None) -> list[dict[str, object]]:
 def test_a_router_of_an_installed_package_is_compared_and_listed(site: Path) -> None:
     rows = compared("sed,narrow,narrow:width=0.5:order=last", site)
     assert [row["router"] for row in rows] == ["sed", "narrow", "narrow:width=0.5:order=last"]
-    assert rows[1]["widths"] == {"0.25": 1.0, "0.5": 0.0, "0.75": 0.0, "1": 0.0}
-    assert rows[2]["widths"]["0.5"] == 1.0  # type: ignore[index]
+    assert rows[1]["choices"] == {"0.25": 1.0, "0.5": 0.0, "0.75": 0.0, "1.0": 0.0}
+    assert rows[2]["choices"]["0.5"] == 1.0  # type: ignore[index]
     assert "narrow" in json.loads(slim("router", "list", "--json", site=site).stdout)
 
 
 def test_a_router_from_a_file_is_compared(router_file: Path) -> None:
     (row,) = compared(f"{router_file}:NarrowRouter:0.75")
-    assert row["widths"]["0.75"] == 1.0  # type: ignore[index]
+    assert row["choices"]["0.75"] == 1.0  # type: ignore[index]
 
 
 def test_a_mistake_in_an_option_is_one_clear_line(router_file: Path) -> None:
@@ -102,5 +103,5 @@ def test_a_router_from_a_file_serves(router_file: Path, own_server: Callable[...
     served = own_server("--router", f"{router_file}:NarrowRouter:width=0.5")
     with Client(f"http://{served.http}") as client:
         answer = client.classify(np.zeros((1, 3, 32, 32), dtype=np.uint8))
-    assert set(answer.receipt["widths"].split(",")) == {"0.5"}
+    assert set(answer.receipt["choices"].split(",")) == {"0.5"}
     assert served.stop() == 0

@@ -5,10 +5,12 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+from cluster import MODEL, key
 from slimsched.cli.app import app
-from slimsched.serving.domain.key import KEYS
 from slimsched.serving.execution.scenario_file import CONFIGS, load_scenario, read_profile
 from slimsched.serving.execution.simulated.simulation import simulate
+
+WIDEST = "1.0,1.0,1.0,1.0"
 
 
 def test_the_shipped_figures_are_drawn_and_listed(tmp_path: Path) -> None:
@@ -16,7 +18,7 @@ def test_the_shipped_figures_are_drawn_and_listed(tmp_path: Path) -> None:
     assert found.exit_code == 0, found.output
     figures = json.loads(found.stdout)
     assert figures["fig1"]["device"]["gpu"] == "NVIDIA H200"
-    memory = {p["batch"]: p["segment_bytes"] for p in figures["fig1"]["points"] if p["width"] == 1.0}
+    memory = {p["batch"]: p["segment_bytes"] for p in figures["fig1"]["points"] if p["plan"] == WIDEST}
     assert sum(memory[256]) > sum(memory[16]), "memory grows with the batch"
     assert {point["load"] for point in figures["fig3"]["points"]} >= {0.0, 0.1, 0.95}
     for name in ("fig1", "fig2", "fig3"):
@@ -25,16 +27,16 @@ def test_the_shipped_figures_are_drawn_and_listed(tmp_path: Path) -> None:
 
 def test_latency_bends_near_saturation_in_the_shipped_measurement() -> None:
     found = CliRunner().invoke(app, ["reproduce", "fig3", "--json"])
-    points = [p for p in json.loads(found.stdout)["fig3"]["points"] if p["width"] == 1.0]
+    points = [p for p in json.loads(found.stdout)["fig3"]["points"] if p["plan"] == WIDEST]
     latency = {point["load"]: point["latency_mean_s"] for point in points}
     assert latency[0.5] < 1.5 * latency[0.1]
     assert latency[0.95] > 2 * latency[0.1]
 
 
 def test_a_smaller_share_of_the_gpu_is_slower_where_it_matters() -> None:
-    key = KEYS[0, 1.0, None]
-    shares = [read_profile(CONFIGS / "profiles" / f"h200-{share}.json").profile() for share in (100, 50, 25)]
-    times = [profile.latency_s(key, 256) for profile in shares]
+    records = [read_profile(CONFIGS / "profiles" / f"h200-{share}.json") for share in (100, 50, 25)]
+    shares = [record.profile(MODEL) for record in records]
+    times = [profile.latency_s(key(0, 1.0), 256) for profile in shares]
     assert times == sorted(times)
     assert times[2] > 2 * times[0]
     for profile in shares:

@@ -38,7 +38,7 @@ def test_a_server_joins_when_it_is_crowded_and_leaves_when_it_is_idle(
 
     def call(_: int) -> int:
         with Client(f"http://{served.http}") as client:
-            return len(client.classify(IMAGES, width=1.0).classes)
+            return len(client.classify(IMAGES, plan="1.0").classes)
 
     give_up_s = time.monotonic() + 60
     with ThreadPoolExecutor(8) as pool:

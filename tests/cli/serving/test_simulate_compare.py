@@ -1,6 +1,7 @@
 """The commands as a user types them."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -93,9 +94,10 @@ def test_a_log_can_be_replayed(tmp_path: Path) -> None:
 def test_a_log_that_was_tampered_with_shows_where(tmp_path: Path) -> None:
     log = tmp_path / "run.jsonl"
     slim("simulate", "--rate", "500", "--seconds", "0.5", "--log", str(log))
-    log.write_text(
-        log.read_text().replace('"width":1.0', '"width":0.5', 1).replace(",1.0,null]", ",0.5,null]", 1)
-    )
+    sent = re.compile(r"\[0,(\d),-1,\[")  # the key of a block: segment 0 at a choice
+    whole = log.read_text()
+    log.write_text(sent.sub(lambda found: f"[0,{(int(found[1]) + 1) % 4},-1,[", whole, count=1))
+    assert log.read_text() != whole
     done = slim("replay", str(log))
     assert done.returncode == 1
     assert "first difference at entry" in done.stdout

@@ -33,18 +33,49 @@ def test_images_come_back_with_classes_labels_logits_and_a_receipt(served: Serve
 
 def test_raw_and_float_pixels_give_the_same_answer(served: Served, images: Images) -> None:
     with Client(f"http://{served.http}") as client:
-        raw = client.classify(images, width=0.25)
-        floats = client.classify(images.astype(np.float32) / np.float32(255), width=0.25)
-        one = client.classify(images[0], width=0.25)
+        raw = client.classify(images, plan="0.25")
+        floats = client.classify(images.astype(np.float32) / np.float32(255), plan="0.25")
+        one = client.classify(images[0], plan="0.25")
     assert (raw.classes == floats.classes).all()
     assert one.classes[0] == raw.classes[0]
-    assert set(str(raw.receipt["widths"]).split(";")) == {"0.25,0.25,0.25,0.25"}
+    assert set(str(raw.receipt["choices"]).split(";")) == {"0.25,0.25,0.25,0.25"}
+
+
+def test_a_plan_names_one_choice_for_each_segment(served: Served, images: Images) -> None:
+    with Client(f"http://{served.http}") as client:
+        answer = client.classify(images[:1], plan="0.25,0.5,0.75,1.0")
+    assert answer.receipt["choices"] == "0.25,0.5,0.75,1.0"
+
+
+def test_any_model_is_asked_by_the_names_of_its_tensors(served: Served, images: Images) -> None:
+    with Client(f"http://{served.http}") as client:
+        whole = client.infer({"images": images}, plan="0.5")
+        some = client.infer({"images": images[::-1][::-1]}, outputs=["labels"], plan="0.5")
+        with pytest.raises(
+            ServerRefusedError, match="inputs are 'pixels'; model 'slimresnet' takes 'images'"
+        ):
+            client.infer({"pixels": images})
+        with pytest.raises(ConfigError, match="complex128"):
+            client.infer({"images": images.astype(complex)})
+    assert list(whole.outputs) == ["classes", "logits"]
+    assert list(some.outputs) == ["labels"]
+    assert len(some.outputs["labels"]) == len(images)
+
+
+def test_bytes_are_little_endian_whatever_the_order_in_memory(served: Served, images: Images) -> None:
+    floats = images.astype(np.float32) / np.float32(255)
+    with Client(f"http://{served.http}") as client:
+        little = client.infer({"images": floats}, plan="0.5").outputs["classes"]
+        big = client.infer({"images": floats.astype(">f4")}, plan="0.5").outputs["classes"]
+    assert list(big) == list(little)
 
 
 def test_refusals_carry_their_status_and_reason(served: Served, images: Images) -> None:
     with Client(f"http://{served.http}") as client:
-        with pytest.raises(ServerRefusedError, match="trained at") as refused:
-            client.classify(images, width=0.6)
+        with pytest.raises(
+            ServerRefusedError, match=r"runs at 0\.25, 0\.5, 0\.75, 1\.0; ask for one of these"
+        ) as refused:
+            client.classify(images, plan="0.6")
         assert refused.value.status == 400
         with pytest.raises(ServerRefusedError, match="ask for less"):
             client.classify(images, min_accuracy=99.9)
@@ -78,6 +109,6 @@ def test_a_photograph_of_any_size_is_classified_in_one_line(served: Served, tmp_
     shown = CliRunner().invoke(app, ["client", str(photo), *url])
     assert shown.exit_code == 0
     assert "photo.png: " in shown.output
-    as_json = CliRunner().invoke(app, ["client", str(photo), *url, "--width", "0.5", "--json"])
+    as_json = CliRunner().invoke(app, ["client", str(photo), *url, "--plan", "0.5", "--json"])
     row = json.loads(as_json.stdout)[0]
-    assert row["receipt"]["widths"] == "0.5,0.5,0.5,0.5"
+    assert row["receipt"]["choices"] == "0.5,0.5,0.5,0.5"

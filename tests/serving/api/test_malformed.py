@@ -17,7 +17,6 @@ import pytest
 
 from served import Served
 from slimsched.serving.api.proto import inference_pb2
-from slimsched.serving.api.tensor import PIXELS
 
 INFER = "/v2/models/slimresnet/infer"
 GROWTH_BYTES = 48 * 2**20
@@ -57,7 +56,9 @@ def spoilt_body(rng: random.Random) -> bytes:
     elif how == 1:
         images["data"] = rng.choice([[300] * 3072, [0.5] * 3072, [1] * 7, [["a"]], [[1, 2], [3]], 5])
     elif how == 2:
-        name = rng.choice(["deadline_ms", "timeout", "priority", "min_accuracy", "max_energy_mj", "width"])
+        name = rng.choice(
+            ["deadline_ms", "timeout", "priority", "min_accuracy", "max_energy_mj", "width", "plan"]
+        )
         spoilt["parameters"] = {name: rng.choice([*ODD, -7.5, float(2**60)])}
     elif how == 3:
         spoilt[rng.choice(["inputs", "outputs", "parameters", "id"])] = rng.choice(ODD)
@@ -84,7 +85,7 @@ def spoilt_tensor(rng: random.Random) -> tuple[bytes, dict[str, str]]:
 
 def nans(rng: random.Random) -> bytes:
     """Return floats outside 0 to 1, or values that are not numbers."""
-    return np.full(3072, rng.choice([np.nan, np.inf, -1.0, 1.5]), PIXELS["FP32"]).tobytes()
+    return np.full(3072, rng.choice([np.nan, np.inf, -1.0, 1.5]), np.dtype("<f4")).tobytes()
 
 
 def spoilt_headers(rng: random.Random) -> dict[str, str]:
@@ -110,7 +111,9 @@ def spoilt_protobuf(rng: random.Random) -> bytes:
     for _ in range(rng.randrange(3)):
         request.raw_input_contents.append(rng.randbytes(rng.choice([0, 3071, 3073, 12288])))
     if rng.random() < 0.3:
-        request.parameters[rng.choice(["width", "deadline_ms"])].string_param = rng.choice(["x", "nan", ""])
+        request.parameters[rng.choice(["width", "plan", "deadline_ms"])].string_param = rng.choice(
+            ["x", "nan", ""]
+        )
     whole = request.SerializeToString()
     return whole if rng.random() < 0.5 else spoilt_bytes(rng, whole)
 

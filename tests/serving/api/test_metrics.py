@@ -56,7 +56,7 @@ def loaded(served: Served, images: Images) -> tuple[Samples, Samples]:
     with Client(f"http://{served.http}") as client:
         for _ in range(2):
             with pytest.raises(ServerRefusedError):
-                client.classify(images, width=0.6)
+                client.classify(images, plan="0.6")
     return before, scrape(served)
 
 
@@ -71,7 +71,9 @@ def test_requests_and_images_are_counted_once(loaded: tuple[Samples, Samples]) -
     assert 0 < grew("slim_images_correct_expected_total") < 480
     for name in ("latency", "queue", "compute", "network"):
         assert grew(f"slim_image_{name}_seconds_count") == 480
-    assert grew("slim_segment_images_total") == 4 * 480
+    assert grew("slim_segment_images_total", model="slimresnet") == 4 * 480
+    by_choice = [grew("slim_segment_images_total", choice=name) for name in ("0.25", "0.5", "0.75", "1.0")]
+    assert sum(by_choice) == 4 * 480
     assert grew("slim_batch_images_sum") == 4 * 480
     assert grew("slim_infer_seconds_count", protocol="http") == 62
 

@@ -10,11 +10,9 @@ import tritonclient.http as triton_http
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
+from hosting import cpu_executor, run_legs
 from served import Served
-from slimsched.models.slimresnet.weights import load
 from slimsched.models.width import parse_widths
-from slimsched.serving.domain.key import KEYS
-from slimsched.serving.execution.live.cpu_executor import CpuExecutor
 
 Images = NDArray[np.uint8]
 PROTOCOLS = {"http": triton_http, "grpc": triton_grpc}
@@ -55,18 +53,17 @@ def test_health_and_metadata(triton: tuple[Any, Any]) -> None:
     assert [one["name"] for one in model["outputs"]] == ["classes", "logits", "labels"]
 
 
-def test_answers_equal_the_models_at_the_widths_of_the_receipt(
+def test_answers_equal_the_models_at_the_choices_of_the_receipt(
     triton: tuple[Any, Any], images: Images
 ) -> None:
     result = infer(triton, images)
     receipt = parameters_of(result)
-    executor = CpuExecutor(load())
-    inputs = executor.inputs(torch.from_numpy(images.copy()))
-    for row, widths in enumerate(receipt["widths"].split(";")):
-        rows, previous = inputs[row : row + 1], None
-        for segment, width in enumerate(parse_widths(widths)):
-            rows, previous = executor.run(KEYS[segment, width, previous], rows), width
-        given, logits = result.as_numpy("logits")[row], rows[0].float().numpy()
+    executor, inputs = cpu_executor(), torch.from_numpy(images.copy())
+    choices = receipt["choices"].split(";")
+    assert len(choices) == len(images)
+    for row, widths in enumerate(choices):
+        given = result.as_numpy("logits")[row]
+        logits = run_legs(executor, parse_widths(widths), inputs[row : row + 1])[0].numpy()
         assert np.allclose(given, logits, atol=0.2)  # half precision, and batches of other sizes
         assert result.as_numpy("classes")[row] == given.argmax()
     assert 0.7 < receipt["predicted_accuracy"] < 0.85
@@ -88,15 +85,26 @@ def test_json_and_binary_tensors_and_floats_agree(served: Served, images: Images
         tensor = triton_http.InferInput("images", list(values.shape), datatype)
         tensor.set_data_from_numpy(values, binary_data=binary)
         outputs = [triton_http.InferRequestedOutput(n, binary_data=binary) for n in ("classes", "labels")]
-        result = client.infer("slimresnet", [tensor], outputs=outputs, parameters={"width": 0.5})
+        result = client.infer("slimresnet", [tensor], outputs=outputs, parameters={"plan": "0.5"})
         labels = [word.decode() if isinstance(word, bytes) else word for word in result.as_numpy("labels")]
         answers.append((result.as_numpy("classes").tolist(), labels))
     assert all(answer == answers[0] for answer in answers)
 
 
-def test_a_requested_width_is_served(triton: tuple[Any, Any], images: Images) -> None:
-    receipt = parameters_of(infer(triton, images[:2], parameters={"width": 0.25}))
-    assert receipt["widths"] == "0.25,0.25,0.25,0.25;0.25,0.25,0.25,0.25"
+@pytest.mark.parametrize(
+    ("parameters", "choices"),
+    [
+        ({"width": 0.25}, "0.25,0.25,0.25,0.25"),
+        ({"width": 1}, "1.0,1.0,1.0,1.0"),
+        ({"plan": "0.25"}, "0.25,0.25,0.25,0.25"),
+        ({"plan": "0.25,0.5,0.75,1.0"}, "0.25,0.5,0.75,1.0"),
+    ],
+)
+def test_a_requested_plan_is_served(
+    triton: tuple[Any, Any], images: Images, parameters: dict[str, Any], choices: str
+) -> None:
+    receipt = parameters_of(infer(triton, images[:2], parameters=parameters))
+    assert receipt["choices"] == f"{choices};{choices}"
 
 
 def test_an_accuracy_floor_is_kept(triton: tuple[Any, Any], images: Images) -> None:
@@ -108,10 +116,16 @@ def test_an_accuracy_floor_is_kept(triton: tuple[Any, Any], images: Images) -> N
     ("shape", "datatype", "parameters", "says"),
     [
         ((1, 3, 32, 31), "UINT8", {}, "shape [1, 3, 32, 31] does not fit; send [n, 3, 32, 32]"),
-        ((65, 3, 32, 32), "UINT8", {}, "65 images in one request; send 1 to 64"),
+        ((65, 3, 32, 32), "UINT8", {}, "65 examples in one request; send 1 to 64"),
         ((1, 3, 32, 32), "INT32", {}, "datatype 'INT32' is not accepted; send UINT8 or FP32"),
-        ((1, 3, 32, 32), "UINT8", {"width": 0.6}, "this model was trained at 0.25, 0.5, 0.75, 1"),
-        ((1, 3, 32, 32), "UINT8", {"min_accuracy": 0.99}, "the best widths reach"),
+        (
+            (1, 3, 32, 32),
+            "UINT8",
+            {"width": 0.6},
+            "'0.6' is not available: model 'slimresnet' runs at 0.25, 0.5, 0.75, 1.0",
+        ),
+        ((1, 3, 32, 32), "UINT8", {"plan": "0.5,0.5"}, "'0.5,0.5' is not a plan of model 'slimresnet'"),
+        ((1, 3, 32, 32), "UINT8", {"min_accuracy": 0.99}, "the best plan reaches"),
         ((1, 3, 32, 32), "UINT8", {"deadline_ms": "soon"}, "parameter deadline_ms is 'soon'; give a number"),
         ((1, 3, 32, 32), "UINT8", {"deadline_ms": -5}, "deadline_ms must be above 0"),
     ],

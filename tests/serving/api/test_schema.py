@@ -4,11 +4,20 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from cluster import small_cluster
 from served import Served
 from slimsched.serving.api.openapi import document
-from slimsched.serving.api.service import Limits
+from slimsched.serving.api.service import InferenceService, Limits
+from slimsched.serving.execution.live.cluster import LiveCluster
+from slimsched.serving.execution.live.local_engine import LocalEngine
+from slimsched.serving.routing.gateway import Gateway, GatewayOptions
+from slimsched.serving.routing.registry import make_router
 
-schema = schemathesis.openapi.from_dict(document(Limits(), 32))
+CLUSTER = small_cluster()
+GATEWAY = Gateway(CLUSTER, make_router("jsq", CLUSTER, 0), GatewayOptions())
+SERVICE = InferenceService(LiveCluster(GATEWAY, LocalEngine([])), Limits())
+
+schema = schemathesis.openapi.from_dict(document(SERVICE))
 
 
 @schema.parametrize()

@@ -4,7 +4,6 @@ from collections import defaultdict
 
 import pytest
 
-from slimsched.models.width import format_widths
 from slimsched.serving.api.tracing import SegmentSpans
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
@@ -21,7 +20,7 @@ def test_every_answered_image_has_one_span_per_segment() -> None:
     kept, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
     scenario = load_scenario("paper").with_load(rate_per_s=500.0, seconds=0.5)
-    spans = SegmentSpans(provider.get_tracer("test"), scenario.cluster.names)
+    spans = SegmentSpans(provider.get_tracer("test"), scenario.cluster)
     row = simulate(scenario, "sed", seed=0, drain=True, observers=[spans]).summary
     children = defaultdict(list)
     for span in kept.get_finished_spans():
@@ -33,8 +32,10 @@ def test_every_answered_image_has_one_span_per_segment() -> None:
         assert image.attributes["slim.outcome"] == "answered"
         segments = sorted(children[image.context.span_id], key=lambda span: span.start_time)
         assert [span.attributes["slim.segment"] for span in segments] == [0, 1, 2, 3]
-        widths = tuple(float(span.attributes["slim.width"]) for span in segments)
-        assert image.attributes["slim.widths"] == format_widths(widths)
+        choices = [span.attributes["slim.choice"] for span in segments]
+        assert image.attributes["slim.plan"] == ",".join(choices)
+        assert set(choices) <= {"0.25", "0.5", "0.75", "1.0"}
+        assert image.name == "request"
         assert image.start_time <= segments[0].start_time
         assert segments[-1].end_time <= image.end_time
 
@@ -42,6 +43,6 @@ def test_every_answered_image_has_one_span_per_segment() -> None:
 def test_an_image_that_is_not_sampled_costs_no_memory() -> None:
     provider = TracerProvider(sampler=ALWAYS_OFF)
     scenario = load_scenario("paper").with_load(rate_per_s=200.0, seconds=0.2)
-    spans = SegmentSpans(provider.get_tracer("test"), scenario.cluster.names)
+    spans = SegmentSpans(provider.get_tracer("test"), scenario.cluster)
     simulate(scenario, "sed", seed=0, drain=True, observers=[spans])
     assert not spans._open

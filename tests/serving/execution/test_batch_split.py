@@ -1,18 +1,18 @@
 """A batch with blocks of two gateways: each hears of its own."""
 
-from cluster import requests
+from cluster import choice, key, path, requests
 from slimsched.serving.domain.block import block_of
-from slimsched.serving.domain.key import KEYS, onward
+from slimsched.serving.domain.key import onward
 from slimsched.serving.execution.live.messages import BatchDone
 from slimsched.serving.execution.ray.batch_split import split_by_gateway
 from slimsched.serving.execution.ray.greeting import GATEWAY_BITS
 from slimsched.serving.routing.events import SegmentFinished
 
-KEY = onward(KEYS[2, 0.5, 0.5], (0.5,))
+KEY = onward(key(2, 0.5, 0.5), path(0.5))
 FIRST, SECOND = 1 << GATEWAY_BITS, 2 << GATEWAY_BITS
 
 
-def test_blocks_logits_and_energy_go_to_the_gateway_they_belong_to() -> None:
+def test_blocks_outputs_and_energy_go_to_the_gateway_they_belong_to() -> None:
     blocks = (
         block_of(FIRST + 1, KEY, requests(2, first=FIRST)),
         block_of(SECOND + 1, KEY, requests(1, first=SECOND)),
@@ -20,28 +20,31 @@ def test_blocks_logits_and_energy_go_to_the_gateway_they_belong_to() -> None:
     )
     finished = SegmentFinished(
         server=3,
-        width=0.5,
+        choice=choice(0.5),
         blocks=blocks,
-        ahead=(0.5,),
+        ahead=path(0.5),
         size=4,
         busy_s=1.0,
         energy_j=8.0,
         queue_s=(0.1, 0.2, 0.3),
         legs_s=(0.6, 0.4),
     )
-    (one, first), (two, second) = split_by_gateway(BatchDone(finished=finished, logits=b"aabbccdd"))
+    (one, first), (two, second) = split_by_gateway(
+        BatchDone(finished=finished, outputs=[b"aabbccdd", b"1234"])
+    )
     mine, theirs = first.finished, second.finished
     assert (one, two) == (1, 2)
-    assert (first.logits, second.logits) == (b"aabbdd", b"cc")
+    assert first.outputs == [b"aabbdd", b"124"]
+    assert second.outputs == [b"cc", b"3"]
     assert (mine.blocks, mine.queue_s, mine.energy_j) == (blocks[::2], (0.1, 0.3), 6.0)
     assert (theirs.blocks, theirs.queue_s, theirs.energy_j) == ((blocks[1],), (0.2,), 2.0)
-    assert (mine.images, theirs.images) == (3, 1)
+    assert (mine.examples, theirs.examples) == (3, 1)
     assert mine.size == theirs.size == 4, "they ran together"
     assert mine.busy_s == theirs.busy_s == 1.0
-    assert (mine.ahead, mine.legs_s) == (theirs.ahead, theirs.legs_s) == ((0.5,), (0.6, 0.4))
+    assert (mine.ahead, mine.legs_s) == (theirs.ahead, theirs.legs_s) == (path(0.5), (0.6, 0.4))
 
 
 def test_a_batch_of_one_gateway_stays_as_it_is() -> None:
     blocks = (block_of(FIRST + 1, KEY, requests(2, first=FIRST)),)
-    done = BatchDone(finished=SegmentFinished(server=3, width=0.5, blocks=blocks, queue_s=(0.1,)))
+    done = BatchDone(finished=SegmentFinished(server=3, choice=choice(0.5), blocks=blocks, queue_s=(0.1,)))
     assert split_by_gateway(done) == [(1, done)]

@@ -2,9 +2,8 @@
 
 import pytest
 
-from cluster import requests, small_cluster
+from cluster import MODEL, requests, small_cluster
 from slimsched.serving.domain.block import block_of
-from slimsched.serving.domain.key import KEYS
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
 from slimsched.serving.execution.live.calibration import ENOUGH, Calibration
 from slimsched.serving.routing.events import SegmentFinished
@@ -14,12 +13,12 @@ def run_batches(
     calibration: Calibration, count: int, overhead_s: float, slowdown: float, pace: tuple[float, ...] = (1.0,)
 ) -> None:
     """One batch in the middle of each tenth of a second."""
-    profile = small_cluster().profiles[0]
+    profile, keys = small_cluster().profiles[0], list(MODEL.keys.values())
     for number in range(count):
-        key, size = list(KEYS.values())[number % len(KEYS)], 1 + number % 8
+        key, size = keys[number % len(keys)], 1 + number % 8
         busy_s = pace[number % len(pace)] * (overhead_s + slowdown * profile.latency_s(key, size))
         blocks = (block_of(number, key, requests(size)),)
-        done = SegmentFinished(server=0, width=key.width, blocks=blocks, size=size, busy_s=busy_s)
+        done = SegmentFinished(server=0, choice=key.choice, blocks=blocks, size=size, busy_s=busy_s)
         calibration.observe(0.1 * number + 0.05 + busy_s, "gateway", done, [])
 
 

@@ -2,21 +2,23 @@
 
 import pytest
 import torch
-from slimsched.serving.execution.live.resident_segments import ResidentSegments
-from torch import Tensor
 
+from cluster import choice, key, path
+from hosting import hosted, images, legs, whole_network
 from slimsched.kernel.errors import SlimError
+from slimsched.models.elastic import Tensors
+from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.models.slimresnet.weights import TrainedModel, load
 from slimsched.models.width import parse_widths
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import block_of
 from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import KEYS, Key, onward
+from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.request import Request
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_bucket import BUCKETS, bucket_for, buckets_up_to
 from slimsched.serving.execution.live.batch_run import BatchRun, BatchUnderWay, run_batch
-from slimsched.serving.execution.live.cuda_executor import CudaExecutor
+from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -28,20 +30,11 @@ def model() -> TrainedModel:
 
 @pytest.fixture(scope="module")
 def executor(model: TrainedModel) -> CudaExecutor:
-    return CudaExecutor(model, batch_limit=16)
+    return CudaExecutor([hosted(SlimResNetModel(model), cuda_device())], batch_limit=16)
 
 
-def images(count: int) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8, generator=generator)
-
-
-def whole_network(model: TrainedModel, raw: Tensor, widths: tuple[float, ...]) -> Tensor:
-    colours = model.card.colours
-    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (colours.mean, colours.std))
-    with torch.no_grad():
-        logits: Tensor = model.net((raw / 255 - mean) / std, widths)
-    return logits
+def instance(number: int, segment: int, width: float) -> Instance:
+    return Instance(id=number, segment=segment, choice=choice(width), memory_bytes=0)
 
 
 def test_a_batch_is_padded_to_the_next_bucket() -> None:
@@ -57,24 +50,28 @@ def test_only_the_buckets_that_a_batch_limit_needs_are_captured() -> None:
         buckets_up_to(0)
 
 
-def test_resident_segments_give_the_whole_networks_logits(model: TrainedModel) -> None:
-    segments = ResidentSegments(model, torch.device("cpu"), torch.float32)
-    widths, rows, previous = parse_widths("0.25,1.0,0.5,0.75"), images(3), None
-    for segment, width in enumerate(widths):
-        rows, previous = segments(KEYS[segment, width, previous], rows), width
-    assert torch.allclose(rows, whole_network(model, images(3), widths), atol=1e-4)
+def test_hosted_segments_give_the_whole_networks_logits(model: TrainedModel) -> None:
+    segments = hosted(SlimResNetModel(model, precision=torch.float32))
+    widths = parse_widths("0.25,1.0,0.5,0.75")
+    rows: Tensors = (images(3),)
+    for leg in legs(widths):
+        rows = segments.segment(leg)(rows)
+    assert torch.allclose(rows[0], whole_network(model, images(3), widths), atol=1e-4)
 
 
 def test_layers_that_do_not_depend_on_the_previous_width_are_there_once(model: TrainedModel) -> None:
-    segments = ResidentSegments(model, torch.device("cpu"), torch.bfloat16)
+    segments = hosted(SlimResNetModel(model, precision=torch.bfloat16))
+    for one in segments.served.keys.values():
+        segments.segment(one)
     alone = sum(tensor.numel() * 2 for tensor in model.net.parameters())
-    assert segments.weight_bytes < 3 * alone, "52 keys take less than three networks"
+    assert len(segments.made()) == 52
+    assert 0 < segments.weight_bytes() < 3 * alone, "52 keys take less than three networks"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_without_a_device_the_error_says_what_to_do(model: TrainedModel) -> None:
+def test_without_a_device_the_error_says_what_to_do() -> None:
     with pytest.raises(SlimError, match="host kind 'cpu'"):
-        CudaExecutor(model)
+        cuda_device()
 
 
 @needs_cuda
@@ -84,22 +81,22 @@ def test_graphs_give_the_networks_logits_for_any_batch(
 ) -> None:
     widths = parse_widths("0.25,1.0,0.5,0.75")
     for segment, width in enumerate(widths):
-        executor.load(Instance(id=segment, segment=segment, width=width, memory_bytes=0))
-    rows, previous = executor.inputs(images(count)), None
-    for segment, width in enumerate(widths):
-        rows, previous = executor.run(KEYS[segment, width, previous], rows), width
+        executor.load(instance(segment, segment, width))
+    rows: Tensors = (images(count),)
+    for leg in legs(widths):
+        rows = executor.run(leg, rows)
     for segment in range(4):
         executor.unload(segment)
     wanted = whole_network(model, images(count), widths)
-    assert (rows - wanted).norm() / wanted.norm() < 0.05
+    assert (rows[0] - wanted).norm() / wanted.norm() < 0.05
 
 
 @needs_cuda
 def test_an_instance_takes_memory_and_the_driver_gets_all_of_it_back(executor: CudaExecutor) -> None:
-    executor.load(Instance(id=1, segment=1, width=1.0, memory_bytes=0))
+    executor.load(instance(1, 1, 1.0))
     executor.unload(1)
     before = torch.cuda.mem_get_info()[0]
-    size = executor.load(Instance(id=1, segment=1, width=1.0, memory_bytes=0))
+    size = executor.load(instance(1, 1, 1.0))
     assert executor.memory_bytes() == size > 0
     assert before - torch.cuda.mem_get_info()[0] >= size
     executor.unload(1)
@@ -110,36 +107,33 @@ def test_an_instance_takes_memory_and_the_driver_gets_all_of_it_back(executor: C
 @needs_cuda
 def test_batches_begun_side_by_side_end_as_those_run_alone(executor: CudaExecutor) -> None:
     for number in range(2):
-        executor.load(Instance(id=number, segment=0, width=0.5, memory_bytes=0))
-    key, store = KEYS[0, 0.5, None], ActivationStore()
+        executor.load(instance(number, 0, 0.5))
+    half, store = key(0, 0.5), ActivationStore()
     batches = []
     for first in (0, 100):
         requests = tuple(Request(id=first + n, arrival_s=0.0) for n in range(5))
-        batches.append(Batch(id=1, key=key, instance=0, blocks=(block_of(1, key, requests),), size=5))
-        store.put([request.id for request in requests], images(5))
+        batches.append(Batch(id=1, key=half, instance=0, blocks=(block_of(1, half, requests),), size=5))
+        store.put([request.id for request in requests], (images(5),))
     run_batch(executor, store, batches[0])
-    alone = store.take(list(range(5)))
-    store.put(list(range(5)), images(5))
+    (alone,) = store.take(list(range(5)))
+    store.put(list(range(5)), (images(5),))
     for batch in [BatchUnderWay(executor, store, batch) for batch in batches]:
         assert not batch.finish().failed
-    assert torch.equal(store.take(list(range(5))), alone)
-    assert torch.equal(store.take(list(range(100, 105))), alone)
+    assert torch.equal(store.take(list(range(5)))[0], alone)
+    assert torch.equal(store.take(list(range(100, 105)))[0], alone)
     for number in range(2):
         executor.unload(number)
 
 
 @needs_cuda
 @pytest.mark.parametrize("first", [0, 1])
-def test_a_batch_that_goes_on_gives_what_segment_by_segment_gives(
-    model: TrainedModel, executor: CudaExecutor, first: int
-) -> None:
+def test_a_batch_that_goes_on_gives_what_segment_by_segment_gives(executor: CudaExecutor, first: int) -> None:
     widths = parse_widths("0.25,1.0,0.5,0.75")
     for segment in range(4):
-        executor.load(Instance(id=segment, segment=segment, width=1.0, memory_bytes=0))
-    keys = [KEYS[s, widths[s], widths[s - 1] if s else None] for s in range(4)]
+        executor.load(instance(segment, segment, 1.0))
+    keys = legs(widths)
     requests, store = tuple(Request(id=n, arrival_s=0.0) for n in range(5)), ActivationStore()
-    channels, side = model.card.shape.channels_at(0, widths[0]), model.card.shape.side(0)
-    inputs = executor.activation((5, channels, side, side)) if first else images(5)
+    inputs = executor.example(keys[1], 5)[0] if first else images(5)
 
     def runs(key: Key, *, look: bool = False) -> BatchRun:
         instances = tuple(range(key.segment, key.last_segment + 1))
@@ -150,14 +144,14 @@ def test_a_batch_that_goes_on_gives_what_segment_by_segment_gives(
             pass
         return under_way.finish()
 
-    whole = onward(keys[first], widths[first + 1 :])
-    store.put(list(range(5)), inputs.clone())
-    wanted = [runs(key) for key in keys[first:]][-1].logits
+    whole = onward(keys[first], path(*widths[first + 1 :]))
+    store.put(list(range(5)), (inputs.clone(),))
+    wanted = [runs(key) for key in keys[first:]][-1].outputs
     for look in (False, True):
-        store.put(list(range(5)), inputs.clone())
+        store.put(list(range(5)), (inputs.clone(),))
         run = runs(whole, look=look)
         assert not run.failed
-        assert run.logits == wanted
+        assert run.outputs == wanted
         assert len(run.legs_s) == 4 - first
         assert sum(run.legs_s) <= run.busy_s
     for segment in range(4):
@@ -166,13 +160,13 @@ def test_a_batch_that_goes_on_gives_what_segment_by_segment_gives(
 
 @needs_cuda
 def test_each_batch_runs_on_the_instance_it_was_given(executor: CudaExecutor) -> None:
-    narrow, wide = KEYS[0, 0.25, None], KEYS[0, 1.0, None]
+    narrow, wide = key(0, 0.25), key(0, 1.0)
     for number, width in enumerate((0.25, 1.0)):
-        executor.load(Instance(id=number, segment=0, width=width, memory_bytes=0))
-    on_the_wide_one = executor.launch(narrow, images(1), 1)
-    on_the_narrow_one = executor.launch(narrow, images(1), 0)
+        executor.load(instance(number, 0, width))
+    on_the_wide_one = executor.launch(narrow, (images(1),), 1)
+    on_the_narrow_one = executor.launch(narrow, (images(1),), 0)
     on_the_wide_one.wait()
-    assert executor.launch(wide, images(1), 1).wait().shape[0] == 1, "nothing narrow is in its way"
+    assert executor.launch(wide, (images(1),), 1).wait()[0].shape[0] == 1, "nothing narrow is in its way"
     on_the_narrow_one.wait()
     for number in range(2):
         executor.unload(number)
@@ -180,7 +174,7 @@ def test_each_batch_runs_on_the_instance_it_was_given(executor: CudaExecutor) ->
 
 @needs_cuda
 def test_a_key_that_no_instance_can_run_is_refused(executor: CudaExecutor) -> None:
-    executor.load(Instance(id=1, segment=2, width=0.5, memory_bytes=0))
+    executor.load(instance(1, 2, 0.5))
     with pytest.raises(SlimError, match="load one first"):
-        executor.run(KEYS[2, 0.75, 0.5], executor.activation((1, 64, 16, 16)))
+        executor.run(key(2, 0.75, 0.5), executor.example(key(2, 0.75, 0.5), 1))
     executor.unload(1)

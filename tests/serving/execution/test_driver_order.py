@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 from msgspec import Struct
-from torch import Tensor
 
-from cluster import block, flat_profile, small_cluster
+from cluster import MODEL, block, flat_profile, small_cluster
 from slimsched.kernel.timeline import Timeline
-from slimsched.models.slimresnet.shape import SLIM_RESNET
-from slimsched.models.width import SEGMENTS
+from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.drop_reason import DropReason
@@ -25,7 +23,7 @@ from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.profile_record import record_of
 from slimsched.serving.domain.terms import Terms
-from slimsched.serving.execution.live.cluster import LiveCluster
+from slimsched.serving.execution.live.cluster import Call, LiveCluster
 from slimsched.serving.execution.live.engine import EngineListener
 from slimsched.serving.execution.live.messages import Drain, TakeBlock, ToGateway, ToServer
 from slimsched.serving.execution.live.power_meter import Reading
@@ -40,7 +38,7 @@ from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.workload.requests import RequestStream
 
 COUNT = 4
-TIMES = {"at_s", "arrival_s", "deadline_s", "busy_s", "energy_j", "queue_s", "legs_s"}
+TIMES = {"at_s", "arrival_s", "deadline_s", "finished_s", "busy_s", "energy_j", "queue_s", "legs_s"}
 OPTIONS = SchedulerOptions(batch_limit=8, idle_unload_s=1e6, scale_trigger=1000, utilization_block=2.0)
 IMAGE = bytes(3 * 32 * 32)
 
@@ -68,10 +66,16 @@ class Entries:
 class StubExecutor:
     """Runs nothing: activations are single numbers."""
 
-    lanes, element_bytes = 1, 4
+    lanes = 1
 
-    def activation(self, shape: tuple[int, ...]) -> Tensor:
-        return torch.zeros(shape)
+    def element_bytes(self, model: int) -> int:
+        return 4
+
+    def example(self, key: Key, rows: int) -> Tensors:
+        return (torch.zeros(rows, 1, 1, 1),)
+
+    def ends(self, key: Key) -> bool:
+        return MODEL.spec.ends(key.last_segment, key.choices[-1])
 
     def load(self, instance: Instance) -> int:
         return instance.memory_bytes
@@ -79,12 +83,10 @@ class StubExecutor:
     def unload(self, instance: int) -> None:
         pass
 
-    def inputs(self, images: Tensor) -> Tensor:
-        return images.float()
-
-    def run(self, key: Key, inputs: Tensor) -> Tensor:
-        last = key.segment == SEGMENTS - 1
-        return torch.zeros(len(inputs), SLIM_RESNET.classes) if last else torch.zeros(len(inputs), 1, 1, 1)
+    def run(self, key: Key, inputs: Tensors) -> Tensors:
+        rows = len(inputs[0])
+        classes = MODEL.spec.outputs[0].shape[0]
+        return (torch.zeros(rows, classes) if self.ends(key) else torch.zeros(rows, 1, 1, 1),)
 
     def memory_bytes(self) -> int:
         return 0
@@ -110,13 +112,15 @@ class InProcess:
                     name=name,
                     host=Host(),
                     scheduler=OPTIONS,
-                    profile=record_of(cluster.profiles[index]),
+                    models=[MODEL.name],
+                    profiles=[record_of(cluster.profiles[index], MODEL)],
                     gateway_socket="",
                     own_socket="",
                     shared_prefix="",
                     clock_zero_s=0.0,
                     telemetry_period_s=100.0,
                 ),
+                cluster.models,
                 cluster.profiles[index],
                 StubExecutor(),
                 StubMeter(),
@@ -143,11 +147,11 @@ class InProcess:
     def peer_address(self, server: int) -> str:
         return str(server)
 
-    async def fetch(self, peer: str, requests: Sequence[int]) -> Tensor | None:
+    async def fetch(self, peer: str, requests: Sequence[int]) -> Tensors | None:
         return self.servers[int(peer)].surrender(requests)
 
     def kill(self, server: int) -> None:
-        raise NotImplementedError
+        raise AssertionError("these runs kill no server")
 
     async def stop(self, *, drain: bool = True) -> None:
         for server in self.servers:
@@ -160,8 +164,7 @@ def make_cluster() -> Cluster:
     return Cluster(
         names=small.names,
         profiles=[flat, flat],
-        network=small.network,
-        accuracy=small.accuracy,
+        models=small.models,
         links=small.links,
         gateway_link=small.gateway_link,
         batch_limit=8,
@@ -179,7 +182,7 @@ def live_entries(cluster: Cluster) -> list[Any]:
         running = LiveCluster(gateway_of(cluster), InProcess(cluster, [entries]), [entries], clock_zero_s=0.0)
         await running.start()
         for _ in range(COUNT):
-            await running.submit_each([IMAGE], Terms(), numbers=[0])[0]
+            await running.submit_each([Call([IMAGE], example=0)], Terms())[0]
         await running.stop()
 
     asyncio.run(main())
@@ -192,7 +195,7 @@ def simulated_entries(cluster: Cluster) -> list[Any]:
         cluster=cluster,
         gateway=gateway_of(cluster),
         schedulers=[OPTIONS, OPTIONS],
-        stream=RequestStream(np.arange(1.0, COUNT + 1.0), images=np.zeros(COUNT, np.int64)),
+        stream=RequestStream(np.arange(1.0, COUNT + 1.0), examples=np.zeros(COUNT, np.int64)),
         telemetry=TelemetryOptions(period_s=100.0),
         observers=[entries],
     ).run(COUNT + 1.0, drain=True)
@@ -235,6 +238,7 @@ def test_a_server_begins_its_next_batch_before_it_reports_the_last_live_and_simu
         index=0,
         name="server-0",
         profile=cluster.profiles[0],
+        models=cluster.models,
         options=OPTIONS,
         timeline=timeline,
         upstream=simulated,
@@ -252,7 +256,7 @@ def test_a_server_begins_its_next_batch_before_it_reports_the_last_live_and_simu
         running._tell = lambda message: live.segment_finished(message.finished)  # type: ignore[union-attr]
         await running.start()
         for one in blocks:
-            running.receive(TakeBlock(block=one, images=IMAGE * 8))
+            running.receive(TakeBlock(block=one, inputs=[IMAGE * 8]))
         running.receive(Drain())
         await running.drained.wait()
 

@@ -11,11 +11,14 @@ from slimsched.serving.execution.ray.greeting import Handed, pack, unpack
 @pytest.mark.parametrize("buffer", [bytes, bytearray])
 def test_activations_arrive_as_they_left(dtype: torch.dtype, buffer: type[bytes | bytearray]) -> None:
     rows = torch.randn(3, 16, 8, 8).to(dtype).to(memory_format=torch.channels_last)
-    sent = buffer(msgspec.msgpack.encode(pack(rows)))
+    labels = torch.arange(3)
+    sent = buffer(msgspec.msgpack.encode(pack((rows, labels))))
     found = unpack(msgspec.msgpack.decode(memoryview(sent), type=Handed))
     assert found is not None
-    assert torch.equal(found, rows)
-    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(found[0], rows)
+    assert found[0].is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(found[1], labels)
+    assert found[1].dtype == torch.int64
 
 
 def test_nothing_arrives_as_nothing() -> None:

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from cluster import flat_profile, small_cluster
+from cluster import MODEL, flat_profile, path, small_cluster
+from hosting import whole_network
 from logs import entries
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.log import Header
 from slimsched.kernel.observer import Observer
+from slimsched.models.slimresnet.spec import widths_of
 from slimsched.models.slimresnet.weights import load
-from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.host import Host
 from slimsched.serving.domain.profile_record import record_of
 from slimsched.serving.domain.terms import Terms
 from slimsched.serving.execution.live import shared_tensor
 from slimsched.serving.execution.live.cluster import DroppedError, LiveCluster
-from slimsched.serving.execution.live.cpu_executor import CpuExecutor
 from slimsched.serving.execution.live.local_engine import LocalEngine
 from slimsched.serving.execution.live.run import specs_of
 from slimsched.serving.execution.live.server_spec import ServerSpec
@@ -34,6 +34,7 @@ from slimsched.serving.scheduling.greedy import GreedyScheduler
 from slimsched.serving.scheduling.options import SchedulerOptions
 
 SERVERS = 2
+WIDEST = Terms(plan=MODEL.tree.index[path(1.0, 1.0, 1.0, 1.0)])
 OPTIONS = SchedulerOptions(batch_limit=8, utilization_block=2.0)
 
 
@@ -47,7 +48,7 @@ class Wanderer:
         self.turn += 1
         others = [server for server in seen.alive_ids if server != seen.source]
         server = (others or seen.alive_ids)[self.turn % len(others or seen.alive_ids)]
-        return Route(server, WIDTHS[self.turn % 4], 4, "wandering")
+        return Route(server, self.turn % 4, 4, "wandering")
 
 
 def live(
@@ -60,14 +61,15 @@ def live(
 
     async def main() -> None:
         cluster = small_cluster((1.0,) * SERVERS)
-        profile = record_of(flat_profile(instance_bytes=1))
+        profile = record_of(flat_profile(instance_bytes=1), MODEL)
         specs = [
             ServerSpec(
                 index=index,
                 name=name,
                 host=Host(),
                 scheduler=OPTIONS,
-                profile=profile,
+                models=[MODEL.name],
+                profiles=[profile],
                 gateway_socket="",
                 own_socket="",
                 shared_prefix="",
@@ -100,22 +102,21 @@ def random_images(count: int) -> "np.typing.NDArray[np.uint8]":
 def test_answers_are_the_networks_own_though_activations_cross_between_servers(tmp_path: Path) -> None:
     async def test(running: LiveCluster, engine: LocalEngine) -> None:
         images = random_images(24)
-        answers = await asyncio.gather(*[running.submit(image.tobytes()) for image in images])
+        answers = await asyncio.gather(*[running.submit([image.tobytes()]) for image in images])
         model = load()
-        prepare = CpuExecutor(model).inputs
         for image, answer in zip(images, answers, strict=True):
             (receipt,) = answer.receipts
-            assert len(receipt.widths) == len(receipt.servers) == len(receipt.reasons) == 4
+            assert len(receipt.path) == len(receipt.servers) == len(receipt.reasons) == 4
             assert all(one != two for one, two in zip(receipt.servers, receipt.servers[1:], strict=False))
             assert receipt.latency_s >= receipt.compute_s > 0
-            with torch.inference_mode():
-                whole = model.net(prepare(torch.from_numpy(image)[None]), receipt.widths)
-            off = torch.from_numpy(answer.logits[0].copy()) - whole[0]
+            (logits,) = answer.outputs
+            whole = whole_network(model, torch.from_numpy(image)[None], widths_of(receipt.path))
+            off = torch.from_numpy(logits[0].copy()) - whole[0]
             assert off.norm() < 0.05 * whole[0].norm()  # servers may use bfloat16
 
     live(test, logs=tmp_path)
     for number in range(SERVERS):  # the servers' own logs, replayed into fresh schedulers
-        fresh = GreedyScheduler(OPTIONS, flat_profile(instance_bytes=1))
+        fresh = GreedyScheduler(OPTIONS, flat_profile(instance_bytes=1), [MODEL])
         logged = entries(tmp_path / f"events-server-{number}.jsonl.gz")
         for entry in logged:
             assert fresh.handle(entry.event, now_s=entry.now_s) == entry.commands
@@ -125,7 +126,7 @@ def test_answers_are_the_networks_own_though_activations_cross_between_servers(t
 def test_a_server_killed_under_load_costs_no_request_and_comes_back() -> None:
     async def test(running: LiveCluster, engine: LocalEngine) -> None:
         images = random_images(150)
-        waiters = [running.submit(image.tobytes()).waiter for image in images]
+        waiters = [running.submit([image.tobytes()]).waiter for image in images]
         await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
         before = engine.pid(0)
         engine.kill(0)
@@ -134,22 +135,22 @@ def test_a_server_killed_under_load_costs_no_request_and_comes_back() -> None:
         assert running.in_system == 0
         while engine.pid(0) == before or not running.is_alive(0):
             await asyncio.sleep(0.05)
-        again = await running.submit(images[0].tobytes())
-        assert again.logits.shape == (1, 100)
+        again = await running.submit([images[0].tobytes()])
+        assert again.outputs[0].shape == (1, 100)
 
     live(test)
 
 
 class Count:
-    """Images that servers ran, by segment."""
+    """Examples that servers ran, by segment."""
 
     def __init__(self) -> None:
-        self.images = [0, 0, 0, 0]
+        self.examples = [0, 0, 0, 0]
 
     def observe(self, now_s: float, machine: str, event: object, commands: Sequence[object]) -> None:
         if isinstance(event, SegmentFinished):
             for leg in event.key.legs:
-                self.images[leg.segment] += event.images
+                self.examples[leg.segment] += event.examples
 
 
 def test_what_nobody_waits_for_is_not_run() -> None:
@@ -157,7 +158,7 @@ def test_what_nobody_waits_for_is_not_run() -> None:
 
     async def test(running: LiveCluster, engine: LocalEngine) -> None:
         images = random_images(8).tobytes()
-        parcels = [running.submit(images, Terms(width=1.0), count=8) for _ in range(calls)]
+        parcels = [running.submit([images], WIDEST, count=8) for _ in range(calls)]
         await asyncio.sleep(0.05)  # on their way to the servers
         for parcel in parcels[4:]:
             running.cancel(parcel)
@@ -166,13 +167,13 @@ def test_what_nobody_waits_for_is_not_run() -> None:
             await asyncio.sleep(0.01)
 
     live(test, observers=[count])
-    assert 4 * 8 <= count.images[3] < calls * 8 / 2
+    assert 4 * 8 <= count.examples[3] < calls * 8 / 2
 
 
 def test_what_is_too_late_is_dropped_with_a_reason() -> None:
     async def test(running: LiveCluster, engine: LocalEngine) -> None:
         with pytest.raises(DroppedError, match="deadline passed"):
-            await running.submit(random_images(1)[0].tobytes(), Terms(deadline_s=-1.0))
+            await running.submit([random_images(1)[0].tobytes()], Terms(deadline_s=-1.0))
 
     live(test, early_drop=True)
 
@@ -188,7 +189,8 @@ def test_a_spec_survives_its_journey_to_the_process() -> None:
         name="a",
         host=Host(cores=(1,), speed=0.5),
         scheduler=OPTIONS,
-        profile=record_of(flat_profile()),
+        models=["slimresnet", "folder"],
+        profiles=[record_of(flat_profile(), MODEL)],
         gateway_socket="g",
         own_socket="o",
         shared_prefix="p",
@@ -197,4 +199,4 @@ def test_a_spec_survives_its_journey_to_the_process() -> None:
     )
     back = msgspec.json.decode(msgspec.json.encode(spec), type=ServerSpec)
     assert back == spec
-    assert back.profile.profile().idle_w == 10.0
+    assert back.profiles[0].profile(MODEL).idle_w == 10.0

@@ -3,6 +3,7 @@
 import numpy as np
 
 from slimsched.serving.execution.live.event_loop import run
+from slimsched.serving.execution.live.example_set import ExampleSet
 from slimsched.serving.execution.live.live_comparison import compare_live
 from slimsched.serving.execution.live.power_meter import Modelled
 from slimsched.serving.execution.scenario_file import load_scenario
@@ -17,8 +18,7 @@ def test_routers_run_one_after_another_on_the_same_servers() -> None:
         compare_live(
             scenario,
             [("sed", scenario), ("random", scenario)],
-            images,
-            np.zeros(20, dtype=np.int64),
+            [ExampleSet(inputs=(images,), labels=np.zeros(20, dtype=np.int64))],
             seed=1,
             meter=Modelled(10.0),
             make=make_router,

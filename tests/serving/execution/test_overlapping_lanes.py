@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from cluster import block
+from cluster import block, key
+from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.key import KEYS, Key
+from slimsched.serving.domain.key import Key
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import BatchRun
 from slimsched.serving.execution.live.overlapping_lanes import OverlappingLanes
@@ -17,39 +18,36 @@ from slimsched.serving.execution.live.overlapping_lanes import OverlappingLanes
 class Slow:
     """Under way until it has been looked at often enough."""
 
-    def __init__(self, rows: Tensor, looks: int) -> None:
+    def __init__(self, rows: Tensors, looks: int) -> None:
         self._rows, self._looks = rows, looks
 
     def ready(self) -> bool:
         self._looks -= 1
         return self._looks <= 0
 
-    def wait(self) -> Tensor:
-        return self._rows * 2
+    def wait(self) -> Tensors:
+        return (self._rows[0] * 2,)
 
 
 class Device:
     """An overlapping device on which later batches are done sooner; it refuses negative rows."""
 
-    lanes, element_bytes = 2, 4
+    lanes = 2
 
     def __init__(self) -> None:
         self._next_looks = 40
 
-    def launch(self, key: Key, inputs: Tensor, instance: int | None = None) -> Slow:
-        if (inputs < 0).any():
+    def launch(self, key: Key, inputs: Tensors, instance: int | None = None) -> Slow:
+        if (inputs[0] < 0).any():
             raise RuntimeError("negative")
         self._next_looks -= 10
         return Slow(inputs, self._next_looks)
 
-    def run(self, key: Key, inputs: Tensor) -> Tensor:
+    def run(self, key: Key, inputs: Tensors) -> Tensors:
         return self.launch(key, inputs).wait()
 
-    def inputs(self, images: Tensor) -> Tensor:
-        return images
-
-    def activation(self, shape: tuple[int, ...]) -> Tensor:
-        return torch.rand(shape)
+    def ends(self, key: Key) -> bool:
+        return False
 
     def load(self, instance: object) -> int:
         return 0
@@ -63,11 +61,11 @@ class Device:
 async def run_all(rows: list[Tensor]) -> tuple[list[BatchRun], ActivationStore]:
     store, found = ActivationStore(), list[BatchRun]()
     lanes = OverlappingLanes(2, lambda error: pytest.fail(str(error)))
-    device, key = Device(), KEYS[1, 0.5, 0.5]
+    device, middle = Device(), key(1, 0.5, 0.5)
     for number, one in enumerate(rows, start=1):
         mine = block(number, len(one))
-        store.put([request.id for request in mine.requests], one)
-        batch = Batch(id=number, key=key, instance=1, blocks=(mine,), size=len(one))
+        store.put([request.id for request in mine.requests], (one,))
+        batch = Batch(id=number, key=middle, instance=1, blocks=(mine,), size=len(one))
         lanes.run_batch(device, store, batch, found.append)  # type: ignore[arg-type]
     while lanes.under_way:
         await asyncio.sleep(0.001)
@@ -77,10 +75,10 @@ async def run_all(rows: list[Tensor]) -> tuple[list[BatchRun], ActivationStore]:
 def test_every_batch_comes_back_once_and_its_rows_wait_in_the_store() -> None:
     found, store = asyncio.run(run_all([torch.full((2, 1), float(n)) for n in range(5)]))
     assert sorted(run.done[0].id for run in found) == [1, 2, 3, 4, 5]
-    assert store.take([300, 301]).flatten().tolist() == [4.0, 4.0]
+    assert store.take([300, 301])[0].flatten().tolist() == [4.0, 4.0]
 
 
 def test_a_bad_input_fails_alone() -> None:
     (run,), store = asyncio.run(run_all([torch.tensor([[1.0], [-1.0], [3.0]])]))
     assert [(failed.requests[0].id, why) for failed, why in run.failed] == [(101, "RuntimeError: negative")]
-    assert store.take([100, 102]).flatten().tolist() == [2.0, 6.0]
+    assert store.take([100, 102])[0].flatten().tolist() == [2.0, 6.0]

@@ -6,18 +6,19 @@ from time import monotonic, sleep
 import msgspec
 import pytest
 
-from slimsched.models.slimresnet.weights import TrainedModel, load
-from slimsched.serving.domain.key import KEYS
+from cluster import MODEL, choice, key
+from hosting import cpu_executor
+from slimsched.models.slimresnet.elastic import SlimResNetModel, trained_model
+from slimsched.models.spec import START
 from slimsched.serving.execution.live.active_power import ActivePower
-from slimsched.serving.execution.live.cpu_executor import CpuExecutor
 from slimsched.serving.execution.live.power_meter import Modelled, Reading
 from slimsched.serving.execution.live.power_window import mean_power_w
 from slimsched.serving.execution.live.profiler import Plan, Profiler
 
 
 @pytest.fixture(scope="module")
-def model() -> TrainedModel:
-    return load()
+def model() -> SlimResNetModel:
+    return trained_model()
 
 
 class Ticking:
@@ -36,18 +37,18 @@ def test_power_is_read_from_tick_to_tick() -> None:
 
 
 def test_watts_between_measured_points_are_interpolated() -> None:
-    power = ActivePower(widths=(0.25, 1.0), batches=(1, 16), watts=[[[10.0, 50.0], [20.0, 100.0]]] * 4)
-    assert power.at(KEYS[0, 0.25, None], 4) == pytest.approx(30.0)
-    assert power.at(KEYS[0, 1.0, None], 64) == pytest.approx(100.0)
-    assert power.at(KEYS[1, 0.5, 0.25], 1) == pytest.approx(10.0 + 10.0 / 3)
+    power = ActivePower(batches=(1, 16), watts=[{choice(0.25): [10.0, 50.0], choice(1.0): [20.0, 100.0]}] * 4)
+    assert power.at(key(0, 0.25), 4) == pytest.approx(30.0)
+    assert power.at(key(0, 1.0), 64) == pytest.approx(100.0)
+    assert power.at(key(1, 0.5, 0.25), 1) == pytest.approx(10.0 + 10.0 / 3)
 
 
 def test_a_measured_device_becomes_a_profile_and_an_interrupted_run_goes_on(
-    model: TrainedModel, tmp_path: Path
+    model: SlimResNetModel, tmp_path: Path
 ) -> None:
     plan = Plan(batches=(1,), concurrency=(1,), repeats=3, warm=0, window_s=0.02)
     part, seen = tmp_path / "part", []
-    profiler = Profiler(CpuExecutor(model), model.card.shape, Ticking(), plan, part, 40.0, share=0.5)
+    profiler = Profiler(cpu_executor(model), MODEL, Ticking(), plan, part, 40.0, share=0.5)
 
     def stop(cell: object) -> None:
         seen.append(cell)
@@ -58,24 +59,25 @@ def test_a_measured_device_becomes_a_profile_and_an_interrupted_run_goes_on(
         profiler.measure(stop)
     kept = msgspec.json.decode(part.read_bytes())
     assert len(kept["cells"]) >= 20
-    again = Profiler(CpuExecutor(model), model.card.shape, Ticking(), plan, part, 40.0, share=0.5)
+    again = Profiler(cpu_executor(model), MODEL, Ticking(), plan, part, 40.0, share=0.5)
     again.measure(lambda cell: None)
     record = again.record("mine", "measured: here", {})
-    profile = record.profile()
+    profile = record.profile(MODEL)
+    assert (record.model, record.format) == ("slimresnet", "slim-profile-2")
     assert record.idle_w == 20.0
     assert "watts of 8 cells" in record.energy_source
-    assert profile.latency_s(KEYS[3, 1.0, 1.0], 1) > 0
-    first = kept["cells"]["0/0.25/0/1/1"]["latency_s"]
-    assert profile.latency_s(KEYS[0, 0.25, None], 1) == first, "what was measured is not measured again"
+    assert profile.latency_s(key(3, 1.0, 1.0), 1) > 0
+    first = kept["cells"][f"0/0/{START}/1/1"]["latency_s"]
+    assert profile.latency_s(key(0, 0.25), 1) == first, "what was measured is not measured again"
 
 
 def test_where_no_meter_can_read_energy_is_the_power_given_times_latency(
-    model: TrainedModel, tmp_path: Path
+    model: SlimResNetModel, tmp_path: Path
 ) -> None:
     plan = Plan(batches=(1,), concurrency=(1,), repeats=3, warm=0, active_w=7.0)
-    profiler = Profiler(CpuExecutor(model), model.card.shape, Modelled(5.0), plan, tmp_path / "part", 5.0)
+    profiler = Profiler(cpu_executor(model), MODEL, Modelled(5.0), plan, tmp_path / "part", 5.0)
     profiler.measure(lambda cell: None)
     record = profiler.record("mine", "measured: here", {})
-    profile, key = record.profile(), KEYS[2, 0.5, 0.75]
-    assert profile.energy_j(key, 1) == pytest.approx(7.0 * profile.latency_s(key, 1))
+    profile, middle = record.profile(MODEL), key(2, 0.5, 0.75)
+    assert profile.energy_j(middle, 1) == pytest.approx(7.0 * profile.latency_s(middle, 1))
     assert "modelled" in record.energy_source

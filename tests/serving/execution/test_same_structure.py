@@ -41,7 +41,7 @@ class Structure:
                     ids = tuple(request.id for request in block.requests)
                     self.routes.append((server, source, block.key, ids))
                 case Answer(requests=requests):
-                    self.answers += [(request.id, request.widths) for request in requests]
+                    self.answers += [(request.id, request.path) for request in requests]
                 case _:
                     pass
 
@@ -58,7 +58,7 @@ def test_one_request_after_another_takes_the_same_way_live_and_simulated() -> No
         await running.start()
         try:
             for _ in range(COUNT):
-                await running.submit(bytes(3 * 32 * 32))
+                await running.submit([bytes(3 * 32 * 32)])
         finally:
             await running.stop()
 
@@ -67,7 +67,7 @@ def test_one_request_after_another_takes_the_same_way_live_and_simulated() -> No
         cluster=scenario.cluster,
         gateway=Gateway(scenario.cluster, make_router("round-robin", scenario.cluster, 0), scenario.gateway),
         schedulers=scenario.schedulers,
-        stream=RequestStream(np.arange(1.0, COUNT + 1.0), images=np.zeros(COUNT, np.int64)),
+        stream=RequestStream(np.arange(1.0, COUNT + 1.0), examples=np.zeros(COUNT, np.int64)),
         telemetry=scenario.telemetry,
         observers=[simulated],
     ).run(COUNT + 1.0, drain=True)

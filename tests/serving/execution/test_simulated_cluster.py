@@ -6,8 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from slimsched.serving.execution.simulated.replay import replay
-from slimsched.serving.telemetry.log import LogWriter
 
 from cluster import path
 from slimsched.kernel.errors import ConfigError

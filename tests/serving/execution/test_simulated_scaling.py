@@ -100,8 +100,9 @@ def test_senders_who_hang_up_get_no_answer_and_the_rest_do(tmp_path: Path) -> No
 def test_a_load_without_hang_ups_draws_the_same_requests_as_before() -> None:
     scenario, _ = paper()
     load = replace(scenario.load, seconds=0.1)
-    plain = load.stream(3, 100).take_until(1.0)
-    assert replace(load, cancel_share=0.5).stream(3, 100).take_until(1.0) == plain
+    models = scenario.cluster.models
+    plain = load.stream(3, models, sizes=[100]).take_until(1.0)
+    assert replace(load, cancel_share=0.5).stream(3, models, sizes=[100]).take_until(1.0) == plain
     with pytest.raises(ConfigError, match="cancel_share is 2"):
         replace(load, cancel_share=2.0).check()
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from cluster import MODEL, path, small_cluster
-from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
+from slimsched.kernel.errors import ConfigError, UnknownNameError
 from slimsched.models.slimresnet.spec import widths_of
 from slimsched.models.spec import START, Path
 from slimsched.models.width import WIDTHS
@@ -61,6 +61,17 @@ def test_a_floor_leaves_only_plans_that_reach_it() -> None:
     assert floored == min(sum(widths_of(plan)) for plan in reaching)
 
 
+@pytest.mark.parametrize("weight", [0.5, 2.0])
+def test_a_floor_means_the_same_whatever_the_model_weighs(weight: float) -> None:
+    work = {key: width(key) for key in MODEL.keys.values()}
+    plain, weighed = (
+        CostToGo(model, [work], [work]).course((), 0, 5.0, 0.0, 0.755)
+        for model in (MODEL, MODEL.numbered(0, weight=weight))
+    )
+    assert weighed == plain
+    assert 0.755 <= MODEL.quality.accuracy(plain) < MODEL.quality.by_plan.max()
+
+
 def test_at_an_easy_load_everything_is_served_wide() -> None:
     row = run("goal", rate_per_s=800.0, seconds=1.0)
     assert row.accuracy > 0.76
@@ -85,7 +96,7 @@ def test_gains_from_a_training_run_are_used_and_a_file_without_any_is_refused(tm
     made = make_router(f"goal:gains={tmp_path}/gains.json", PAPER.cluster, 0)
     assert isinstance(made, GuardedRouter)
     assert made.router.gains == GoalParameters(wait=0.05)
-    with pytest.raises(DataError, match="slim router train goal"):
+    with pytest.raises(ConfigError, match="slim router train goal"):
         make_router(f"goal:gains={tmp_path}/none.json", PAPER.cluster, 0)
 
 

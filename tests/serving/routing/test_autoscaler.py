@@ -4,8 +4,13 @@ import itertools
 
 import pytest
 
+from cluster import requests, small_cluster, toy_model
 from slimsched.kernel.errors import ConfigError
-from slimsched.serving.routing.autoscaler import AutoscaleOptions, Autoscaler, Load, Scale, together
+from slimsched.serving.routing.autoscaler import AutoscaleOptions, Autoscaler, Load, Scale, load_of, together
+from slimsched.serving.routing.events import RequestsArrived
+from slimsched.serving.routing.gateway import Gateway, GatewayOptions
+from slimsched.serving.routing.guard import GuardedRouter
+from slimsched.serving.routing.registry import make_router
 
 OPTIONS = AutoscaleOptions(
     min=1, max=4, up_backlog_s=0.5, up_after_s=1.0, down_idle_s=10.0, cooldown_s=5.0
@@ -83,3 +88,29 @@ def test_several_gateways_are_one_load() -> None:
 def test_limits_that_make_no_sense_are_refused(least: int, most: int) -> None:
     with pytest.raises(ConfigError, match="give 1 ≤ min ≤ max ≤ servers"):
         AutoscaleOptions(min=least, max=most).limited_to(4)
+
+
+class Answers:
+    """A gateway with a request in it, whose models answer as they are told."""
+
+    def __init__(self, spec: str) -> None:
+        cluster = small_cluster(models=[toy_model("one"), toy_model("two")])
+        self.router = make_router(spec, cluster, 0)
+        assert isinstance(self.router, GuardedRouter)
+        self.gateway = Gateway(cluster, self.router, GatewayOptions())
+        self.gateway.handle(RequestsArrived(requests=requests(1)), now_s=0.0)
+
+    def note(self, model: int, *, latency_s: float, accuracy: float) -> None:
+        for last in (False, True):
+            self.router.router.models[model].meter.note(latency_s, 100, accuracy, last=last)
+
+
+@pytest.mark.parametrize("model", [0, 1])
+def test_the_goal_of_any_model_can_be_missed(model: int) -> None:
+    at = Answers("goal[accuracy>=75, p99<=50ms]")
+    assert load_of(at.gateway).missed == ""
+    at.note(model, latency_s=0.08, accuracy=0.9)
+    assert load_of(at.gateway).missed.startswith("p99 8")
+    at = Answers("goal[accuracy>=75]")
+    at.note(model, latency_s=0.08, accuracy=0.7)
+    assert load_of(at.gateway).missed == "accuracy 70.0 %, goal 75.0 %"

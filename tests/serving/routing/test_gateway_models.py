@@ -148,9 +148,6 @@ def test_where_paths_differ_but_previous_does_not_matter_requests_share_a_block(
     assert [request.path for request in answer.requests] == [(0, 1), (1, 1)]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="requests share a block though they cannot go on alike", raises=AssertionError
-)
 def test_requests_that_cannot_go_on_alike_never_share_a_block() -> None:
     segments = [("small", "large"), ("small", "large")]
     front = Front(toy_model(segments=segments, plans=uniform_plans(segments)), router=Told(group=8))

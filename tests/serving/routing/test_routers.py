@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster import MODEL, choice, path, small_cluster
+from cluster import MODEL, choice, path, small_cluster, toy_model
 from slimsched.kernel.errors import ConfigError, UnknownNameError
 from slimsched.models.spec import START
 from slimsched.models.width import WIDTHS
@@ -46,6 +46,7 @@ def observations(count: int, servers: int = len(CLUSTER)) -> list[Observation]:
         seen.segment = int(rng.integers(4))
         seen.path = path(*rng.choice(WIDTHS, size=seen.segment).tolist())
         seen.previous = seen.path[-1] if seen.path else START
+        seen.choices = MODEL.tree.after[seen.path]
         for server in rng.permutation(servers)[: int(rng.integers(servers))]:
             seen.set_alive(int(server), False)
         seen.source = int(rng.choice(seen.alive_ids)) if seen.segment else -1
@@ -183,3 +184,31 @@ def test_a_router_of_your_own_gets_typed_options_and_the_goal(tmp_path: Path) ->
 def test_an_unknown_router_is_answered_with_the_known_ones() -> None:
     with pytest.raises(UnknownNameError, match="unknown router 'best'; known: random, round-robin"):
         make_router("best", CLUSTER, seed=0)
+
+
+SEVERAL = small_cluster(
+    (10.0, 10.0, 3.0, 1.0),
+    models=[
+        toy_model("family", segments=[("s", "m", "l")]),
+        toy_model("exits", segments=[("exit", "on"), ("a", "b", "c")], plans=[(0,), (1, 0), (1, 2)]),
+        MODEL,
+    ],
+)
+
+
+@pytest.mark.parametrize("name", [spec for spec in SPECS if not spec.startswith("ppo")])
+def test_a_route_goes_on_with_a_choice_that_some_plan_of_the_heads_model_has(name: str) -> None:
+    router, rng = make_router(name, SEVERAL, seed=3), np.random.default_rng(1)
+    for seen in observations(150):
+        seen.model_rates_per_s = rng.uniform(0, 2000, size=3)
+        seen.model = int(rng.integers(3))
+        model = SEVERAL.models[seen.model]
+        begun = [path for path in model.tree.paths if not model.tree.is_plan(path)]
+        seen.path = begun[int(rng.integers(len(begun)))]
+        seen.segment, seen.previous = len(seen.path), model.spec.previous(seen.path)
+        seen.choices = model.tree.after[seen.path]
+        seen.source = int(rng.choice(seen.alive_ids)) if seen.segment else -1
+        route = router.route(seen)
+        assert route is not None
+        assert (*seen.path, route.choice) in model.tree.row
+        assert route.server in seen.alive_ids

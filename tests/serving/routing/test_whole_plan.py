@@ -1,7 +1,5 @@
 """Plans for all segments at once: where, how wide, and what deadlines make of it."""
 
-from slimsched.serving.learning.registry import SERVING, make_router
-
 from cluster import choice, path
 from slimsched.models.slimresnet.spec import widths_of
 from slimsched.models.width import SEGMENTS
@@ -10,6 +8,7 @@ from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.fluid import capacity_per_s
 from slimsched.serving.routing.guard import GuardedRouter
 from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.registry import SERVING, make_router
 from slimsched.serving.routing.router import Route
 from slimsched.serving.routing.routers.goal import GoalRouter
 
@@ -88,6 +87,6 @@ def test_a_stated_width_goes_where_it_is_done_first_in_fair_shares() -> None:
 def test_requests_that_whole_plans_serve_are_in_time_and_wider_than_the_load_forces() -> None:
     holds_per_s = capacity_per_s(LAPTOP.cluster, path(1.0, 1.0, 1.0, 1.0))
     load = LAPTOP.with_load(rate_per_s=2 * holds_per_s, seconds=4.0, deadline_s=0.25)
-    row = simulate(load, SERVING, make=make_router, drain=True).summary
+    row = simulate(load, SERVING, drain=True).summary
     assert row.slo_attainment > 0.98
     assert row.accuracy_prior > 0.78

@@ -1,6 +1,6 @@
 import pytest
 
-from cluster import MODEL, block, requests
+from cluster import MODEL, block, requests, toy_model
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.wake import Wake
 from slimsched.models.width import parse_widths
@@ -85,3 +85,30 @@ def test_after_a_warm_up_figures_are_of_the_rest_alone_and_nothing_is_lost() -> 
     assert rest.bound_share > whole.bound_share
     with pytest.raises(ConfigError, match="leave time to measure"):
         scenario.with_load(warmup_s=1.0)
+
+
+def test_several_models_have_figures_of_their_own() -> None:
+    exits = toy_model("exits", segments=[("exit", "on"), ("a",)], plans=[(0,), (1, 0)], accuracies=[0.5, 0.7])
+    meter = Meter([MODEL, exits.numbered(1)])
+    meter.observe(0.0, "gateway", RequestsArrived(requests=requests(4)), [])
+    slim = Answer(requests=requests(1, widths=parse_widths("1.0")))
+    early = Answer(requests=requests(2, first=1, model=1, path=(0,)))
+    whole = Answer(requests=requests(1, first=3, model=1, path=(1, 0)))
+    meter.observe(1.0, "gateway", Wake(), [slim, early])
+    meter.observe(3.0, "gateway", Wake(), [whole])
+    row = summary(meter)
+    assert {name: one.completed for name, one in row.models.items()} == {"slimresnet": 1, "exits": 3}
+    assert row.models["exits"].accuracy_prior == pytest.approx((0.5 + 0.5 + 0.7) / 3)
+    assert row.models["exits"].latency_mean_s == pytest.approx(5 / 3)
+    assert row.models["slimresnet"].accuracy == pytest.approx(0.7643)
+    assert row.accuracy_prior == pytest.approx((0.7643 + 0.5 + 0.5 + 0.7) / 4)
+    shares = {name: share for name, share in row.choices.items() if share}
+    assert shares == pytest.approx({"1.0": 4 / 8, "exit": 2 / 8, "on": 1 / 8, "a": 1 / 8})
+    assert meter.answers().model.tolist() == [0, 1, 1, 1]
+    assert meter.answers().plan.tolist() == [255, 0, 0, 1]
+
+
+def test_one_model_alone_needs_no_figures_of_its_own() -> None:
+    meter = Meter([MODEL])
+    meter.observe(0.0, "gateway", Wake(), [Answer(requests=requests(1, widths=parse_widths("1.0")))])
+    assert summary(meter).models == {}

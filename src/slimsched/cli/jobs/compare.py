@@ -80,12 +80,17 @@ def compare(
     if as_json:
         print(json.dumps([_flat(row) for row in rows], indent=1))
         return
-    console = Console()
-    for i, setting in enumerate(settings):
-        title = f"{workload.trace} on {topology.name}, {setting.network}, {setting.arrivals}, {seeds} seeds"
-        print_rows(console, rows[i * len(names) : (i + 1) * len(names)], title)
+    _show(rows, settings, f"{workload.trace} on {topology.name}", seeds)
     for path in results.written():
-        console.print(f"written: {path}")
+        Console().print(f"written: {path}")
+
+
+def _show(rows: "Sequence[JobRow]", settings: "Sequence[JobSetting]", where: str, seeds: int) -> None:
+    """Print one table per setting."""
+    policies = len(rows) // len(settings)
+    for i, setting in enumerate(settings):
+        title = f"{where}, {setting.network}, {setting.arrivals}, {seeds} seeds"
+        print_rows(Console(), rows[i * policies : (i + 1) * policies], title)
 
 
 def _run(

@@ -3,11 +3,16 @@
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 
 from slimsched.kernel.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from slimsched.models.data.inputs import Inputs
+    from slimsched.models.spec import ModelSpec
 
 
 def evaluate_folder(
@@ -23,7 +28,7 @@ def evaluate_folder(
     """Run every plan on labelled data, or compare every plan with the widest one."""
     from slimsched.cli.models.plan_table import plan_rows, plan_table
     from slimsched.cli.progress import image_bar
-    from slimsched.models.data.inputs import Inputs, read_inputs
+    from slimsched.models.data.inputs import Inputs
     from slimsched.models.device import pick_device
     from slimsched.models.figures import ModelFigures
     from slimsched.models.package import QUALITY, load_model, read_figures, read_quality, read_spec
@@ -36,7 +41,7 @@ def evaluate_folder(
             "name labelled data with --data, or add --agreement to compare plans with the widest one"
         )
     spec = read_spec(folder)
-    inputs = None if data is None else read_inputs(data, spec, labelled=not agreement)
+    inputs, scored_on = _scored(folder, data, spec, labelled=not agreement)
     model = load_model(folder)
     if inputs is None:
         inputs = Inputs(arrays=tuple(one.numpy() for one in example_inputs(model, examples)))
@@ -49,7 +54,7 @@ def evaluate_folder(
             device=str(pick_device(device)),
             advance=lambda done: bar.advance(bar.task_ids[0], done),
         )
-    name = agreement_name(spec, len(inputs), random=data is None) if agreement else f"accuracy on {data}"
+    name = agreement_name(spec, len(inputs), random=data is None) if agreement else f"accuracy on {scored_on}"
     texts = [spec.text(plan) for plan in spec.plans]
     write_quality(folder / QUALITY, correct, name=name, texts=texts)
     quality = read_quality(folder, spec)
@@ -64,3 +69,20 @@ def evaluate_folder(
     console.print(plan_table(spec, figures, None, quality))
     console.print(f"quality: {name}, {len(inputs)} examples", markup=False)
     console.print(f"written: {folder / QUALITY}", soft_wrap=True)
+
+
+def _scored(
+    folder: Path, data: Path | None, spec: "ModelSpec", *, labelled: bool
+) -> "tuple[Inputs | None, str]":
+    """The examples to run, and what they are; of a trained network only pictures it was not trained on."""
+    from slimsched.models.data.inputs import Inputs, read_inputs
+    from slimsched.models.data.scored_images import scored_images
+    from slimsched.models.package import is_trained
+
+    if data is None:
+        return None, ""
+    if not (labelled and data.is_dir() and is_trained(folder)):
+        return read_inputs(data, spec, labelled=labelled), data.name
+    scored = scored_images(data, side=spec.inputs[0].shape[1], classes=spec.labels, run=folder)
+    images = scored.images
+    return Inputs(arrays=(images.images,), labels=images.labels), scored.description

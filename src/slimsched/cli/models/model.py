@@ -1,6 +1,7 @@
 """`slim model`: make, check, train, evaluate and look at models."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -8,8 +9,9 @@ import msgspec
 import typer
 from msgspec import Struct
 
-from slimsched.cli.models import check, new
+from slimsched.cli.models import check, new, tune
 from slimsched.cli.options import AsJson, with_options
+from slimsched.cli.serving.profile import DeviceOptions, MeasureOptions, measure
 from slimsched.models.slimresnet.paper_table import UNIFORM
 from slimsched.models.slimresnet.spec import NAME as SLIMRESNET
 from slimsched.models.width import format_widths
@@ -17,6 +19,7 @@ from slimsched.models.width import format_widths
 app = typer.Typer(no_args_is_help=True)
 app.command("new")(new.command)
 app.command("check")(check.command)
+app.command("tune")(tune.command)
 
 DataOption = Annotated[
     Path,
@@ -35,7 +38,7 @@ FolderArgument = Annotated[
 ]
 OptionalDataOption = Annotated[
     Path | None,
-    typer.Option("--data", envvar="SLIM_DATA", help="Test images; for a model folder also an .npz file."),
+    typer.Option("--data", help="Test images (SLIM_DATA if left out); for a model folder also an .npz file."),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 
@@ -166,7 +169,8 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
     from slimsched.models.quality import write_quality
     from slimsched.models.width import WIDTH_TUPLES
 
-    if options.data is None:
+    data = options.data or (Path(os.environ["SLIM_DATA"]) if "SLIM_DATA" in os.environ else None)
+    if data is None:
         raise ConfigError("name the test images with --data or SLIM_DATA")
     tuples = read_tuples(options.widths)
     if options.bits is not None and tuples != list(WIDTH_TUPLES):
@@ -175,7 +179,7 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
     card = trained.card
     run = None if model is None else model if model.is_dir() else model.parent
     scored = scored_images(
-        options.data, side=card.shape.image_size, classes=card.classes, run=run, everything=options.everything
+        data, side=card.shape.image_size, classes=card.classes, run=run, everything=options.everything
     )
     images = scored.images
     evaluator = Evaluator(trained.net.to(pick_device(options.device)), card.colours)
@@ -208,7 +212,9 @@ def pareto(
     folder: FolderArgument = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the plans that no other beats in accuracy for the same arithmetic; the shipped model's without DIR.
+    """List the plans that no other beats in accuracy for the same arithmetic.
+
+    Without DIR, of the shipped model.
 
     Examples:
 
@@ -231,6 +237,23 @@ def pareto(
         typer.echo(json.dumps(msgspec.to_builtins(best)))
     else:
         pareto_table(best, len(points))
+
+
+@app.command()
+@with_options
+def profile(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder.")],
+    device: DeviceOptions,
+    measured: MeasureOptions,
+    name: Annotated[
+        str, typer.Option("--name", help="The device's name in scenarios; by default cpu-core or cuda.")
+    ] = "",
+) -> None:
+    """Measure a model's steps on this machine and keep the profile in its folder, as slim profile does.
+
+    Example: slim model profile my-model --batches 1,4,16
+    """
+    measure(device, measured, None, name, str(folder))
 
 
 @app.command()

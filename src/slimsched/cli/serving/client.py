@@ -20,10 +20,12 @@ def command(
     files: Annotated[list[Path], typer.Argument(help="Pictures of any size.", metavar="IMAGE...")],
     server: ServerOptions,
     terms: TermsOptions,
-    model: Annotated[str, typer.Option("--model", help="Name of the model to ask.")] = "slimresnet",
+    model: Annotated[str, typer.Option("--model", help="The model's name or folder.")] = "slimresnet",
     as_json: AsJson = False,
 ) -> None:
-    """Classify pictures: send the middle square of each, scaled to the model's size, to a running `slim serve`.
+    """Classify pictures with a running `slim serve`.
+
+    The middle square of each picture is scaled to the model's size and sent.
 
     Examples:
 
@@ -34,10 +36,12 @@ def command(
       slim client *.png --min-accuracy 75 --deadline-ms 200
     """
     from slimsched.models.data.image_folder import load_square
+    from slimsched.models.package import read_spec
     from slimsched.serving.api.client import Client
 
     rows: list[dict[str, Any]] = []
-    with Client(server.url, token=server.token, model=model, ca_file=server.ca_path) as client:
+    name = read_spec(Path(model)).name if Path(model).is_dir() else model
+    with Client(server.url, token=server.token, model=name, ca_file=server.ca_path) as client:
         side = _side(client)
         for file in files:
             answer = client.classify(load_square(file, side), **terms.given())
@@ -62,8 +66,8 @@ def _side(client: "Client") -> int:
     shape = tensor["shape"]
     if len(shape) != 4 or shape[1] != 3 or shape[2] != shape[3]:
         raise ConfigError(
-            f"input '{tensor['name']}' has shape {shape}: slim client sends square pictures [n, 3, side, side]; "
-            "ask other models with the Python client"
+            f"input '{tensor['name']}' has shape {shape}: slim client sends square pictures "
+            "[n, 3, side, side]; ask other models with the Python client"
         )
     return int(shape[2])
 

@@ -75,7 +75,7 @@ def command(
 
       slim compare --routers random,sed,lp --seconds 10 --warmup 2 --seeds 5 --json
 
-      slim compare --routers "drift-plus-penalty,goal[p99<=80ms],goal[accuracy>=75, min energy]"
+      slim compare --routers "drift-plus-penalty,goal\\[p99<=80ms],goal\\[accuracy>=75, min energy]"
 
       slim compare --routers sed,my_router.py:MyRouter:speed=3 --seconds 10
 

@@ -159,8 +159,8 @@ def _announce(console: Console, chosen: Choice, demo: DemoOptions, kind: str) ->
     shape = "arrivals fitted to a real trace" if demo.arrivals == "fitted" else f"{demo.arrivals} arrivals"
     console.print(
         f"{scenario.description or scenario.name}; {kind}; {shape}, "
-        f"{scenario.load.rate_per_s:.0f} requests/s on average, {demo.load:g} × what random routing can hold; "
-        f"deadline {demo.deadline_ms:g} ms",
+        f"{scenario.load.rate_per_s:.0f} requests/s on average, {demo.load:g} × what random routing "
+        f"can hold; deadline {demo.deadline_ms:g} ms",
         highlight=False,
     )
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from slimsched.kernel.errors import ConfigError
 from slimsched.models.slimresnet.spec import NAME as SLIMRESNET
+from slimsched.models.slimvit.spec import NAME as SLIMVIT
 from slimsched.models.spec import ModelSpec
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.example_set import ExampleSet, made_up_examples
@@ -33,7 +34,7 @@ def describe(examples: Sequence[ExampleSet]) -> str:
 
 def test_examples(spec: ModelSpec, data: Path | None) -> ExampleSet:
     """Examples for any model: CIFAR-100's test images for the shipped one, what `data` holds for others."""
-    if spec.name == SLIMRESNET:
+    if spec.name in (SLIMRESNET, SLIMVIT):
         return _cifar_examples(spec, data)
     if data is None:
         return made_up_examples(spec)

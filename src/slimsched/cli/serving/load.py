@@ -187,9 +187,10 @@ def _target(server: ServerOptions, model: ModelOptions, spec: ModelSpec) -> "Tar
 def _print(console: Console, report: "LoadReport", kind: str) -> None:
     outcomes = ", ".join(f"{name}: {count}" for name, count in sorted(report.outcomes.items()))
     lines = [
-        f"[bold]{report.requests} requests, {report.examples} examples[/bold] ({kind}) in {report.seconds:g} s: "
-        f"{report.offered_per_s:.1f} examples/s offered, {report.answered_per_s:.1f} answered, "
-        f"{report.goodput_per_s:.1f} in time ({report.in_time_share:.1%})",
+        f"[bold]{report.requests} requests, {report.examples} examples[/bold] ({kind}) in "
+        f"{report.seconds:g} s: {report.offered_per_s:.1f} examples/s offered, "
+        f"{report.answered_per_s:.1f} answered, {report.goodput_per_s:.1f} in time "
+        f"({report.in_time_share:.1%})",
         f"outcomes by HTTP status: {outcomes}",
         f"latency from due time:   {_spread(report.latency)}",
         f"latency from send:       {_spread(report.latency_from_send)}",

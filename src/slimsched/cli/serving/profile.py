@@ -23,6 +23,10 @@ CPU_BATCHES = "1,2,4,8,16,32"
 CUDA_BATCHES = "1,2,4,8,16,32,64,128,256"
 
 
+DEFAULT_NAMES = {"cpu": "cpu-core", "cuda": "cuda"}
+"""What the device is called, unless the user says so: the shipped scenario laptop looks for cpu-core."""
+
+
 class DeviceOptions(Struct, frozen=True, kw_only=True):
     """Which device to measure."""
 
@@ -43,7 +47,9 @@ class MeasureOptions(Struct, frozen=True, kw_only=True):
         str,
         typer.Option("--batches", help=f"Batch sizes to measure; by default {CPU_BATCHES}, on a GPU to 256."),
     ] = ""
-    repeats: Annotated[int, typer.Option("--repeats", help="Timed runs per cell, after two to warm up.")] = 7
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=2, help="Timed runs per cell, after two to warm up.")
+    ] = 7
 
     def sizes(self, device: str) -> tuple[int, ...]:
         """Read the batch sizes."""
@@ -52,10 +58,15 @@ class MeasureOptions(Struct, frozen=True, kw_only=True):
 
 @with_options
 def command(
-    out: Annotated[Path, typer.Option("--out", help="Where to write the profile (.json).")],
     device: DeviceOptions,
     measured: MeasureOptions,
-    name: Annotated[str, typer.Option("--name", help="The device's name in scenarios.")] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where to write the profile (.json); by default the model's folder."),
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--name", help="The device's name in scenarios; by default cpu-core or cuda.")
+    ] = "",
     model: Annotated[
         str, typer.Option("--model", metavar="DIR", help="The model: a folder, or the shipped slimresnet.")
     ] = "slimresnet",
@@ -67,23 +78,37 @@ def command(
 
     Examples:
 
+      slim profile --model my-model
+
       slim profile --out my-cpu.json --name my-cpu --threads 1
 
       slim profile --device cuda --mps 50 --out my-gpu-50.json
-
-      slim profile --model my-model --name cpu-core --out my-model/profiles/cpu-core.json
     """
+    measure(device, measured, out, name, model)
+
+
+def measure(
+    device: DeviceOptions, measured: MeasureOptions, out: Path | None, name: str, source: str
+) -> None:
+    """Measure a model on a device, with a bar, and write the profile."""
     from slimsched.serving.execution.model_source import read_model
 
+    model = read_model(source, rated=False)
+    name = name or (DEFAULT_NAMES[device.device] if out is None else out.stem)
+    if out is None:
+        if not model.folder:
+            raise ConfigError("the shipped model has no folder of yours; say where with --out FILE.json")
+        out = Path(model.folder) / "profiles" / f"{name}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_suffix(".part")
     out.parent.mkdir(parents=True, exist_ok=True)
     sizes = measured.sizes(device.device)
-    profiler, source, facts = OPENERS[device.device](read_model(model), part, sizes, device, measured.repeats)
+    profiler, origin, facts = OPENERS[device.device](model, part, sizes, device, measured.repeats)
     with cell_bar("warming up", profiler.cells) as bar:
         profiler.measure(
             lambda cell: bar.update(bar.task_ids[0], advance=1, description=f"{cell[0]}, batch {cell[1]}")
         )
-    record = profiler.record(name or out.stem, source, {**facts, **_software()})
+    record = profiler.record(name, origin, {**facts, **_software()})
     out.write_bytes(msgspec.json.encode(record))
     part.unlink(missing_ok=True)
     Console().print(f"written: {out}; energy {record.energy_source}; spread {100 * record.spread:.0f} %")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from slimsched.kernel.errors import ConfigError
 from slimsched.serving.domain.fault import Fault
+from slimsched.serving.domain.model_outline import outlines
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
@@ -56,7 +57,7 @@ RouterList = Annotated[
     str,
     typer.Option(
         "--routers",
-        help="Routers separated by commas; each may have options, or a goal as in goal[p99<=60ms].",
+        help="Routers separated by commas; each may have options, or a goal as in goal\\[p99<=60ms].",
     ),
 ]
 Arrivals = Annotated[
@@ -133,7 +134,14 @@ class Choice(Struct, frozen=True, kw_only=True):
     def setting(self, router: str, seed: int = 0, *, for_clients: bool = False) -> RunSetting:
         """Return what the log of such a run must say, so that it can be replayed."""
         beside = "" if self.is_shipped else str(self.path.parent.resolve())
-        return RunSetting(scenario=self.raw, beside=beside, router=router, seed=seed, for_clients=for_clients)
+        return RunSetting(
+            scenario=self.raw,
+            beside=beside,
+            router=router,
+            seed=seed,
+            for_clients=for_clients,
+            models=outlines(self.scenario.cluster.models),
+        )
 
     def under(self, load: LoadOptions) -> "Choice":
         """Return the same choice under another load."""
@@ -150,6 +158,7 @@ class Choice(Struct, frozen=True, kw_only=True):
             seeds=seeds,
             config={**self.raw, "load": load} | ({"fault": list(faults)} if faults else {}),
             faults=scenario.faults,
+            models=outlines(scenario.cluster.models, plans=True),
         )
 
 

@@ -64,13 +64,15 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
 
 @with_options
 def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeOptions) -> None:
-    """Serve SlimResNet on this machine until told to stop (SIGTERM or Ctrl-C drains first).
+    """Serve models on this machine until told to stop (SIGTERM or Ctrl-C drains first).
 
     Examples:
 
       slim serve
 
       slim serve --goal "accuracy>=75, p99<=60ms, min energy"
+
+      slim serve --model my-model --model another
 
       slim serve --router my_router.py:MyRouter
 
@@ -104,6 +106,36 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
             f"[yellow]listening at {served.host} without a token: anyone can use this server[/yellow]"
         )
     run(_serve(chosen, engine, served, console))
+
+
+def serve(
+    *models: str | Path,
+    scenario: str = "laptop",
+    goal: str | None = None,
+    router: str = SERVING,
+    host: str = "127.0.0.1",
+    http_port: int = 8000,
+    grpc_port: int = 8001,
+    token: str = "",
+) -> None:
+    """Serve models on this machine until told to stop, as `slim serve` does.
+
+    Each model is a folder; without any, the shipped network is served. `scenario` is the name of a shipped
+    scenario, or the path of one of your own.
+    """
+    from slimsched.serving.execution.live.event_loop import run
+
+    is_file = scenario.endswith(".toml")
+    options = LiveScenarioOptions(
+        scenario="laptop" if is_file else scenario,
+        config=Path(scenario) if is_file else None,
+        model=[str(model) for model in models] or None,
+    )
+    check_goal(goal, [router])
+    served = ServeOptions(
+        router=router, goal=goal, host=host, http_port=http_port, grpc_port=grpc_port, token=token
+    )
+    run(_serve(options.read(goal), EngineOptions(), served, Console(stderr=True)))
 
 
 async def _serve(chosen: Choice, engine: EngineOptions, served: ServeOptions, console: Console) -> None:

@@ -120,7 +120,7 @@ def _run(chosen: Choice, simulated: SimulateOptions, steps: ScaleSteps, *, quiet
         if simulated.out is not None:
             events = log_path(make_folder(simulated.out))
             observers.append(stack.enter_context(LogWriter(events, header)))
-            bound = BoundCurve(scenario.cluster).accuracy
+            bound = BoundCurve(scenario.cluster, scenario.shares).accuracy
             recorder = Recorder(scenario.cluster, simulated.spec, seconds=scenario.load.seconds, bound=bound)
             observers.append(recorder)
         if not quiet:
@@ -137,7 +137,9 @@ def _run(chosen: Choice, simulated: SimulateOptions, steps: ScaleSteps, *, quiet
 def _write(out: Path, chosen: Choice, seed: int, trace: Trace, recorder: Recorder) -> None:
     summary = trace.summary
     arrays = trace_arrays([trace], arrival_s(chosen.scenario, seed))
-    arrays |= energy_bound(chosen.scenario.cluster, max(1, summary.arrived) / summary.seconds)
+    arrays |= energy_bound(
+        chosen.scenario.cluster, max(1, summary.arrived) / summary.seconds, chosen.scenario.shares
+    )
     write_run(out, chosen.about(seed), [msgspec.to_builtins(summary)], arrays, recorder.frames)
 
 

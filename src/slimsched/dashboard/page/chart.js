@@ -3,24 +3,25 @@
 
 const CHART = { W: 360, H: 150, left: 56, right: 8, top: 10, bottom: 20 };
 const CHARTS = [
-  ["Latency", millis, [["p50", "--s0", (f) => f.latency_p50_s], ["p95", "--s2", (f) => f.latency_p95_s], ["p99", "--bad", (f) => f.latency_p99_s]], { goal: (g) => g.p99_ms && g.p99_ms / 1000 }],
-  ["Requests per second", shortNumber, [["arriving", "--quiet", (f) => f.arrival_per_s], ["in time", "--good", (f) => f.goodput_per_s]], {}],
-  ["Accuracy", finePercent, [["predicted", "--accent", (f) => f.accuracy], ["fluid bound", "--quiet", (f) => f.bound_accuracy]], { floating: true, goal: (g) => g.min_accuracy }],
-  ["Distance from the fluid bound", percent, [["missing", "--bad", (f) => (given(f.bound_share) ? Math.max(0, 1 - f.bound_share) : null)]], {}],
-  ["Answered in time", percent, [["share", "--good", (f) => f.slo]], {}],
-  ["Energy per request", joules, [["above idle", "--s2", (f) => f.energy_j]], {}],
-  ["Under way", shortNumber, [["at the gateway", "--quiet", (f) => total(f.waiting)], ["at servers", "--accent", (f) => total(f.servers.map((s) => total(s.at)))]], {}],
-  ["Power", (value) => `${value.toFixed(0)} W`, [["all servers", "--s3", (f) => total(f.servers.map((s) => s.power_w))]], {}],
-  ["Mean width", (value) => value.toFixed(2), [["segment 1", "--s0", (f) => meanWidth(f, 0)], ["2", "--s1", (f) => meanWidth(f, 1)], ["3", "--s2", (f) => meanWidth(f, 2)], ["4", "--s3", (f) => meanWidth(f, 3)]], { most: 1 }],
+  ["Latency", millis, [["p50", "var(--s0)", (f) => f.latency_p50_s], ["p95", "var(--s2)", (f) => f.latency_p95_s], ["p99", "var(--bad)", (f) => f.latency_p99_s]], { goal: (g) => g.p99_ms && g.p99_ms / 1000 }],
+  ["Requests per second", shortNumber, [["arriving", "var(--quiet)", (f) => f.arrival_per_s], ["in time", "var(--good)", (f) => f.goodput_per_s]], {}],
+  ["Accuracy", finePercent, [["predicted", "var(--accent)", (f) => f.accuracy], ["fluid bound", "var(--quiet)", (f) => f.bound_accuracy]], { floating: true, goal: (g) => g.min_accuracy }],
+  ["Distance from the fluid bound", percent, [["missing", "var(--bad)", (f) => (given(f.bound_share) ? Math.max(0, 1 - f.bound_share) : null)]], {}],
+  ["Answered in time", percent, [["share", "var(--good)", (f) => f.slo]], {}],
+  ["Energy per request", joules, [["above idle", "var(--s2)", (f) => f.energy_j]], {}],
+  ["Under way", shortNumber, [["at the gateway", "var(--quiet)", (f) => total(f.waiting)], ["at servers", "var(--accent)", (f) => total(f.servers.map((s) => total(s.at)))]], {}],
+  ["Power", (value) => `${value.toFixed(0)} W`, [["all servers", "var(--s3)", (f) => total(f.servers.map((s) => s.power_w))]], {}],
 ];
+
+function chartsOf(layout) { // those of every run, and the choices of each model
+  const choices = (model) => model.choices.map((place) => [layout.names[place], layout.shades[place], (f) => modelShares(f, model, place)]);
+  return [...CHARTS, ...layout.models.map((model) => [layout.several ? `Choices of ${model.name}` : "Choices", wholePercent, choices(model), { stacked: true, most: 1 }])];
+}
+
+const wholePercent = (value) => `${(100 * value).toFixed(0)} %`;
 
 function shortNumber(value) { // one decimal for small numbers
   return value < 10 && value % 1 ? value.toFixed(1) : count(value);
-}
-
-function meanWidth(frame, segment) {
-  const shares = frame.mix?.[segment];
-  return shares && total(shares) ? total(shares.map((share, n) => share * WIDTHS[n])) : null;
 }
 
 function roundStep(range) { // 1, 2, 2.5 or 5 times a power of ten, so that the axis has two to four steps
@@ -41,7 +42,7 @@ function newChart([title, , series]) {
   const svg = draw("svg", { viewBox: `0 0 ${CHART.W} ${CHART.H}`, role: "img", "aria-label": title });
   const legend = make("span", { class: "quiet legend" }, ...series.map(([name, colour]) => {
     const mark = make("i");
-    mark.style.background = `var(${colour})`;
+    mark.style.background = colour;
     return make("span", {}, mark, `${name} `, make("b", {}, ""));
   }));
   const figure = make("figure", {}, make("figcaption", {}, title), legend, svg);
@@ -79,21 +80,35 @@ function chart(figure, [title, write, series, options], shown, goalNow) {
   }
   const at = figure.dataset.at === undefined ? null : from + ((Number(figure.dataset.at) * W - left) / (W - left - right)) * (to - from);
   const read = at === null ? shown.at(-1) : shown.reduce((best, f) => (Math.abs(f.at_s - at) < Math.abs(best.at_s - at) ? f : best));
+  if (options.stacked) parts.push(...layers(series, shown, x, y));
   series.forEach(([, colour, get], n) => {
     const present = shown.filter((f) => given(get(f))), points = present.map((f) => `${x(f.at_s).toFixed(1)},${y(get(f)).toFixed(1)}`);
-    if (series.length <= 2 && n === series.length - 1 && present.length > 1 && !options.floating) {
+    if (!options.stacked && series.length <= 2 && n === series.length - 1 && present.length > 1 && !options.floating) {
       const area = draw("polygon", { points: `${x(present[0].at_s)},${y(low)} ${points.join(" ")} ${x(present.at(-1).at_s)},${y(low)}` });
-      area.style.fill = `var(${colour})`;
+      area.style.fill = colour;
       parts.push(area);
     }
     const line = draw("polyline", { points: points.join(" ") });
-    line.style.stroke = `var(${colour})`;
-    parts.push(line);
+    line.style.stroke = colour;
+    if (!options.stacked) parts.push(line);
     put(figure.querySelectorAll("b")[n], known(get(read), write));
   });
   if (at !== null) parts.push(draw("line", { class: "reading", x1: x(read.at_s), x2: x(read.at_s), y1: top, y2: H - bottom }), draw("text", { x: Math.min(W - 50, Math.max(left, x(read.at_s) + 4)), y: top + 8 }, `${read.at_s.toFixed(1)} s`));
   svg.replaceChildren(...parts);
   svg.setAttribute("aria-label", `${title}: now ${series.map(([name, , get]) => `${name} ${known(get(shown.at(-1)), write)}`).join(", ")}${given(goal) ? `, goal ${write(goal)}` : ""}`);
+}
+
+function layers(series, shown, x, y) { // shares on top of each other
+  const present = shown.filter((f) => given(series[0][2](f))), below = present.map(() => 0);
+  if (present.length < 2) return [];
+  return series.map(([, colour, get]) => {
+    const points = (edge) => present.map((f, n) => `${x(f.at_s).toFixed(1)},${y(edge[n]).toFixed(1)}`);
+    const floor = points(below);
+    present.forEach((f, n) => { below[n] += get(f); });
+    const layer = draw("polygon", { class: "layer", points: [...points(below), ...floor.reverse()].join(" ") });
+    layer.style.fill = colour;
+    return layer;
+  });
 }
 
 function spark(svg, values, least, most) { // a small line without labels; the figure stands beside it

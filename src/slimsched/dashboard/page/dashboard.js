@@ -3,7 +3,7 @@
 
 const KEPT_FRAMES = 240; // how many past frames the charts show
 const SILENT_MS = 4000; // without a frame for this time, the page says that its figures are old
-let frames = [], mode = "live", connection = null, lastNews = "", playing = null, goalNow = null, lastMessageAt = 0;
+let frames = [], layout = null, charts = [], mode = "live", connection = null, lastNews = "", playing = null, goalNow = null, lastMessageAt = 0;
 
 const TILES = [ // name, figure, how to write it, its id; for a goal: its text, and whether a value meets it
   ["median latency", (f) => f.latency_p50_s, millis, "p50"],
@@ -34,19 +34,13 @@ function show(frame, shown) {
   put($("router"), `router ${frame.router.split(":")[0]}`);
   put($("clock"), `${frame.at_s.toFixed(1)} s`);
   TILES.forEach((spec, n) => tile($("tiles").children[n], spec, frame, shown));
-  river($("river"), frame);
-  frame.waiting.forEach((waiting, n) => {
-    const at = total(frame.servers.map((s) => s.at[n]));
-    const [, line, rate, width] = $("flow").children[n].children;
-    put(line, `${count(waiting)} waiting, ${count(at)} at servers`);
-    put(rate, `→ ${perSecond(frame.finished_per_s[n])}`);
-    put(width, known(meanWidth(frame, n), (value) => `mean width ${value.toFixed(2)}`));
-  });
+  if (layout?.key !== layoutKey(frame)) buildLayout(frame);
+  layout.models.forEach((model, n) => showModel($("models").children[n], model, frame, shown));
   put($("totals"), `${count(frame.arrived)} arrived, ${count(frame.answered)} answered, ${count(frame.dropped)} dropped; ${perSecond(frame.arrival_per_s)} arriving`);
   const tracks = $("servers"), most = Math.max(1, ...frame.servers.map((s) => total(s.at)));
-  if (tracks.children.length !== frame.servers.length) buildTracks(tracks, frame.servers);
-  frame.servers.forEach((s, n) => track(tracks.children[n], s, shown.map((f) => f.servers[n]), most, frame.phase));
-  CHARTS.forEach((spec, n) => chart($("charts").children[n], spec, shown, goalNow));
+  if (frame.servers.some((s, n) => tracks.children[n]?.dataset.server !== s.name) || tracks.children.length !== frame.servers.length) buildTracks(tracks, frame.servers);
+  frame.servers.forEach((s, n) => track(tracks.children[n], s, shown.map((f) => f.servers[n]), most, frame.phase, layout));
+  charts.forEach((spec, n) => chart($("charts").children[n], spec, shown, goalNow));
   decisions(frame);
   const events = frame.happenings.toReversed().map((h) => `${h.at_s.toFixed(1)} s: ${h.text}`);
   if ($("happenings").textContent !== events.join("")) $("happenings").replaceChildren(...events.map((text) => make("li", {}, text)));
@@ -55,10 +49,12 @@ function show(frame, shown) {
 }
 
 function decisions(frame) {
-  const cells = (d) => [`${d.at_s.toFixed(2)} s`, d.server, String(d.segment + 1), String(d.width), String(d.images), d.reason];
   $("decisions").replaceChildren(...frame.decisions.toReversed().map((d) => {
-    const row = make("tr", {}, ...cells(d).map((text) => make("td", {}, text)));
-    row.children[3].prepend(make("i", { class: `glyph w${WIDTHS.indexOf(String(d.width))}`, "aria-hidden": "true" }));
+    const row = make("tr", {}, ...[`${d.at_s.toFixed(2)} s`, d.server, d.stage, d.choice, String(d.examples), d.reason].map((text) => make("td", {}, text)));
+    const place = frame.names.indexOf(d.choice), glyph = make("i", { class: "glyph", "aria-hidden": "true" });
+    glyph.style.background = layout.shades[place];
+    glyph.style.width = `${1.6 * (layout.stages[frame.stages.indexOf(d.stage)]?.sizes.get(place) ?? 1)}rem`;
+    row.children[3].prepend(glyph);
     return row;
   }));
   const guarded = Object.entries(frame.guard ?? {});
@@ -68,11 +64,17 @@ function decisions(frame) {
 
 function build() {
   $("tiles").append(...TILES.map(([name, , , id]) => make("div", {}, make("dt", {}, name), make("dd", { id }, "–"), newSpark(), make("dd", { class: "quiet" }, ""))));
-  buildRiver($("river"));
-  $("flow").append(...[1, 2, 3, 4].map((n) => make("li", { class: `s${n - 1}` }, make("strong", {}, `Segment ${n}`), make("div", {}, "–"), make("div", { class: "rate" }, ""), make("div", { class: "quiet" }, ""))));
-  $("width-legend").append("width", ...WIDTHS.map((w, n) => swatch("w", n, w)));
-  $("legend").append("requests before segment", ...[0, 1, 2, 3].map((n) => swatch("s", n, String(n + 1))), "images run at width", ...WIDTHS.map((w, n) => swatch("w", n, w)));
-  $("charts").append(...CHARTS.map(newChart));
+}
+
+function buildLayout(frame) { // another cluster, or another run, may have other models
+  layout = layoutOf(frame);
+  charts = chartsOf(layout);
+  put($("flow-title"), layout.several ? "Requests through the models" : `Requests through ${layout.models[0].name}`);
+  $("models").replaceChildren(...layout.models.map((model) => newModel(model, layout)));
+  $("choice-legend").replaceChildren(...(layout.several ? [] : ["choice", ...choiceLegend(layout)]));
+  $("stage-legend").replaceChildren("requests before segment", ...stageLegend(layout));
+  $("server-choice-legend").replaceChildren("examples run at choice", ...choiceLegend(layout));
+  $("charts").replaceChildren(...charts.map(newChart));
 }
 
 // -- live: server-sent events, read with fetch because EventSource cannot send a token
@@ -210,8 +212,9 @@ async function open(file) { // a file with the frames of a run, or an event log
     put($("news"), `Reading ${file.name}`);
     const lines = linesOf(file), first = JSON.parse((await lines.next()).value ?? "null");
     let recorded = [first];
-    if (first?.setting?.scenario) recorded = await framesOfLog(first, lines);
-    else if (first?.servers) for await (const line of lines) recorded.push(JSON.parse(line));
+    if (first?.setting?.scenario) recorded = await framesOfLog(first, lines, () => linesOf(file));
+    else if (first?.stage_choices) for await (const line of lines) recorded.push(JSON.parse(line));
+    else if (first?.servers) throw new Error("it was recorded by an older version; simulate the run again");
     else throw new Error("it is neither an event log nor the frames of a run");
     if (!recorded.length) throw new Error("it ends before anything happens");
     lastNews = "";

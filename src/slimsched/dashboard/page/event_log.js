@@ -1,19 +1,78 @@
 "use strict";
 // Folds the gateway's event log (kernel/log.py) into frames as telemetry/live_view.py does. The log knows neither
-// what widths are worth nor the fluid bound, so accuracy and bound stay empty.
+// what choices are worth nor the fluid bound, so accuracy and bound stay empty.
 
-const LOG_WINDOW_S = 1, LOG_FRAMES = 480, LOG_WIDTHS = [0.25, 0.5, 0.75, 1];
+const LOG_WINDOW_S = 1, LOG_FRAMES = 480;
 const GATEWAY = "gateway", AUTOSCALER = "autoscaler";
-const [ID, ARRIVAL, DEADLINE] = [0, 1, 2]; // places in a request; a block is [id, key, requests, …], a key [segment, width, previous]
+// Places in a request, a block and a key: they are written as arrays.
+const [ID, ARRIVAL, DEADLINE, REQUEST_MODEL] = [0, 1, 2, 9], [KEY, REQUESTS] = [1, 2], [SEGMENT, CHOICE, AHEAD, KEY_MODEL] = [0, 1, 3, 4];
+
+class LogStages { // numbers the segments of all models and the names of all choices, as telemetry/stage.py does
+  constructor(models) {
+    this.models = models;
+    this.first = [];
+    this.labels = [];
+    this.modelOf = [];
+    this.names = [];
+    models.forEach(({ name, segments }, model) => {
+      this.first.push(this.labels.length);
+      segments.forEach((names, segment) => {
+        this.labels.push(models.length > 1 ? `${name} ${segment + 1}` : String(segment + 1));
+        this.modelOf.push(model);
+        this.merge(names);
+      });
+    });
+    this.choices = models.flatMap(({ segments }) => segments.map((names) => names.map((name) => this.names.indexOf(name))));
+  }
+
+  merge(names) { // each new name goes before the next wider one that is known
+    names.forEach((name, at) => {
+      if (this.names.includes(name)) return;
+      const wider = names.slice(at).find((other) => this.names.includes(other));
+      this.names.splice(wider === undefined ? this.names.length : this.names.indexOf(wider), 0, name);
+    });
+  }
+
+  last(model) { return (this.first[model + 1] ?? this.labels.length) - 1; }
+
+  beginning(stage) { return this.first[this.modelOf[stage]]; }
+
+  stage(key) { return this.first[key[KEY_MODEL] ?? 0] + key[SEGMENT]; }
+
+  name(stage, choice) { // its number among all names; without names in the log, the choice's number is its name
+    const { segments, numbered } = this.models[this.modelOf[stage]];
+    return this.names.indexOf(numbered ? String(choice) : segments[stage - this.first[this.modelOf[stage]]][choice]);
+  }
+}
+
+async function numberedModels(lines) { // for a log that does not name its models: the choices that occur, by number
+  const seen = [];
+  const note = (key, choices) => choices.forEach((choice, n) => {
+    const segments = (seen[key[KEY_MODEL] ?? 0] ??= []);
+    (segments[key[SEGMENT] + n] ??= new Set()).add(choice);
+  });
+  for await (const line of lines) {
+    const entry = JSON.parse(line);
+    if (!Array.isArray(entry) || entry[1] !== GATEWAY) continue;
+    if (entry[2].type === "SegmentFinished") note(entry[2].blocks[0][KEY], ranAt(entry[2]));
+    for (const { type, block } of entry[3]) if (type === "SendBlock") note(block[KEY], [block[KEY][CHOICE], ...(block[KEY][AHEAD] ?? [])]);
+  }
+  if (!seen.length) throw new Error("no request was sent to a server, and the log does not name its models");
+  const names = (choices) => [...(choices ?? [])].sort((a, b) => a - b).map(String);
+  return Array.from(seen, (segments, m) => ({ name: `model ${m + 1}`, numbered: true, segments: Array.from(segments ?? [[]], names) }));
+}
+
+const ranAt = (event) => [event.choice ?? event.width, ...(event.ahead ?? [])]; // logs of the first version say width
 
 class LogView {
-  constructor(header) {
+  constructor(header, models) {
     const name = (s) => ((s.count ?? 1) === 1 ? [s.name] : Array.from({ length: s.count }, (_, n) => `${s.name}-${n}`));
     this.router = header.setting.router;
+    this.stages = new LogStages(models);
     this.names = header.setting.scenario.server.flatMap(name);
     this.up = this.names.map(() => true);
     this.said = this.names.map(() => []); // last snapshots
-    this.places = new Map(); // request id → { at: server or -1, segment, holder }
+    this.places = new Map(); // request id → { at: server or -1, stage, holder }
     this.recent = { arrived: [], answered: [], dropped: [], spent: [], ran: [] };
     this.totals = { arrived: 0, answered: 0, dropped: 0 };
     this.decisions = [];
@@ -29,34 +88,43 @@ class LogView {
   }
 
   told(now, event) {
+    const { stages } = this;
     if (event.type === "RequestsArrived") {
       this.note("arrived", now, event.requests.length);
-      for (const r of event.requests) this.places.set(r[ID], { at: -1, segment: 0, holder: -1 });
+      for (const r of event.requests) this.places.set(r[ID], { at: -1, stage: stages.first[r[REQUEST_MODEL] ?? 0], holder: -1 });
     } else if (event.type === "SegmentFinished") {
-      const images = event.blocks.reduce((whole, block) => whole + block[2].length, 0);
+      const choices = ranAt(event), examples = event.blocks.reduce((whole, block) => whole + block[REQUESTS].length, 0);
       this.recent.spent.push([now, event.energy_j]);
-      this.recent.ran.push([now, event.server, event.blocks[0][1][0], [event.width, ...event.ahead], images]);
-      for (const [, [segment], requests] of event.blocks) for (const r of requests) {
-        const place = this.places.get(r[ID]);
-        if (place?.at === event.server && place.segment === segment) Object.assign(place, { at: -1, segment: Math.min(segment + 1 + (event.ahead?.length ?? 0), 3), holder: event.server });
+      this.recent.ran.push([now, event.server, stages.stage(event.blocks[0][KEY]), choices, examples]);
+      for (const block of event.blocks) {
+        const next = Math.min(stages.stage(block[KEY]) + choices.length, stages.last(block[KEY][KEY_MODEL] ?? 0));
+        this.move(block, event.server, { at: -1, stage: next, holder: event.server });
       }
     } else if (event.type === "InputLost") {
-      for (const r of event.block[2]) { const place = this.places.get(r[ID]); if (place?.at === event.server) Object.assign(place, { at: -1, segment: 0, holder: -1 }); }
+      this.move(event.block, event.server, { at: -1, stage: stages.beginning(stages.stage(event.block[KEY])), holder: -1 });
     } else if (event.type === "TelemetryReceived") {
       this.said[event.server] = [...this.said[event.server].slice(-9), event.snapshot];
     } else if (event.type === "ServerDown") {
       this.turn(now, event.server, false);
       this.said[event.server] = [];
-      for (const place of this.places.values()) if (place.at === event.server || (place.at === -1 && place.holder === event.server)) Object.assign(place, { at: -1, segment: 0, holder: -1 });
+      for (const place of this.places.values()) if (place.at === event.server || (place.at === -1 && place.holder === event.server)) Object.assign(place, { at: -1, stage: stages.beginning(place.stage), holder: -1 });
     } else if (event.type === "ServerUp") this.turn(now, event.server, true);
+  }
+
+  move(block, server, to) { // a stale report moves nothing
+    const stage = this.stages.stage(block[KEY]);
+    for (const r of block[REQUESTS]) {
+      const place = this.places.get(r[ID]);
+      if (place?.at === server && place.stage === stage) Object.assign(place, to);
+    }
   }
 
   asked(now, command) {
     if (command.type === "SendBlock") {
-      const [, [segment, width], requests] = command.block;
-      for (const r of requests) { const place = this.places.get(r[ID]); if (place) Object.assign(place, { at: command.server, segment, holder: command.source }); }
+      const key = command.block[KEY], requests = command.block[REQUESTS], stage = this.stages.stage(key);
+      for (const r of requests) { const place = this.places.get(r[ID]); if (place) Object.assign(place, { at: command.server, stage, holder: command.source }); }
       if (/^(guard|shadow): /.test(command.reason)) { const why = command.reason.split(" would")[0]; this.guard = { ...this.guard, [why]: (this.guard[why] ?? 0) + 1 }; }
-      this.decisions = [...this.decisions.slice(-7), { at_s: now, server: this.names[command.server], segment, width, images: requests.length, reason: command.reason }];
+      this.decisions = [...this.decisions.slice(-7), { at_s: now, server: this.names[command.server], stage: this.stages.labels[stage], choice: this.choiceName(stage, key[CHOICE]), examples: requests.length, reason: command.reason }];
     } else if (command.type === "Answer") {
       this.totals.answered += command.requests.length;
       for (const r of command.requests) { this.recent.answered.push([now, now - r[ARRIVAL], now <= r[DEADLINE]]); this.places.delete(r[ID]); }
@@ -65,6 +133,8 @@ class LogView {
       for (const r of command.requests) this.places.delete(r[ID]);
     }
   }
+
+  choiceName(stage, choice) { return this.stages.names[this.stages.name(stage, choice)] ?? String(choice); }
 
   note(what, now, number) { this.totals[what] += number; this.recent[what].push([now, number]); }
 
@@ -90,22 +160,28 @@ class LogView {
       const at = (latency.length - 1) * q, low = Math.floor(at), high = Math.min(low + 1, latency.length - 1);
       return latency[low] + (at - low) * (latency[high] - latency[low]);
     };
-    const at = [...this.names, ""].map(() => [0, 0, 0, 0]); // the gateway is last
-    for (const place of this.places.values()) at.at(place.at)[place.segment] += 1;
-    const widths = this.names.map(() => [0, 0, 0, 0]), mix = LOG_WIDTHS.map(() => [0, 0, 0, 0]);
-    for (const [, server, segment, ran_at, size] of ran) ran_at.forEach((w, n) => { widths[server][LOG_WIDTHS.indexOf(w)] += size; mix[segment + n][LOG_WIDTHS.indexOf(w)] += size; });
+    const { stages } = this, byStage = () => stages.labels.map(() => 0), byName = () => stages.names.map(() => 0);
+    const at = [...this.names, ""].map(byStage); // the gateway is last
+    for (const place of this.places.values()) at.at(place.at)[place.stage] += 1;
+    const choices = this.names.map(byName), mix = stages.labels.map(byName);
+    for (const [, server, stage, ranAs, size] of ran) ranAs.forEach((choice, n) => {
+      const name = stages.name(stage + n, choice);
+      choices[server][name] += size;
+      mix[stage + n][name] += size;
+    });
     const inTime = answered.filter((a) => a[2]).length, left = answered.length + sum(dropped);
     const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : 0);
     return {
       at_s: now, phase: "recorded", router: this.router, ...this.totals, waiting: at.at(-1), finished_per_s: mix.map((counts) => counts.reduce((a, b) => a + b, 0) / span),
       arrival_per_s: sum(arrived) / span, goodput_per_s: inTime / span, latency_p50_s: percentile(0.5), latency_p95_s: percentile(0.95), latency_p99_s: percentile(0.99),
       slo: left ? inTime / left : null, accuracy: null, energy_j: answered.length ? sum(spent) / answered.length : null, bound_accuracy: null, bound_share: null, energy_source: "", mix: mix.map(shares),
-      widths: shares([0, 1, 2, 3].map((n) => widths.reduce((whole, counts) => whole + counts[n], 0))),
+      models: stages.models.map((model) => model.name), stages: stages.labels, stage_models: stages.modelOf, stage_choices: stages.choices, names: stages.names,
+      choices: shares(stages.names.map((_, n) => sum(choices, n))),
       servers: this.names.map((name, n) => {
         const said = this.up[n] ? this.said[n] : [], last = said.at(-1);
         return {
           name, up: this.up[n], at: at[n], queued: last ? last.queued.reduce((a, b) => a + b, 0) : 0, instances: last?.instances ?? 0, vram_bytes: last?.vram_bytes ?? 0,
-          utilization: mean(said.map((s) => s.utilization)), power_w: mean(said.map((s) => s.power_w)), widths: shares(widths[n]), images_per_s: widths[n].reduce((a, b) => a + b, 0) / span,
+          utilization: mean(said.map((s) => s.utilization)), power_w: mean(said.map((s) => s.power_w)), choices: shares(choices[n]), examples_per_s: choices[n].reduce((a, b) => a + b, 0) / span,
         };
       }),
       decisions: this.decisions, guard: this.guard, happenings: this.happenings,
@@ -113,8 +189,9 @@ class LogView {
   }
 }
 
-async function framesOfLog(header, lines) { // the length is not known beforehand: frames grow coarser as the log goes on
-  const view = new LogView(header);
+async function framesOfLog(header, lines, again) { // the length is not known beforehand: frames grow coarser as the log goes on
+  const models = header.setting.models?.length ? header.setting.models : await numberedModels(again());
+  const view = new LogView(header, models);
   let frames = [], period = 0.01, next = period;
   for await (const line of lines) {
     const entry = JSON.parse(line);

@@ -1,7 +1,6 @@
 "use strict";
 // Small helpers: create elements and write figures.
 
-const WIDTHS = ["0.25", "0.5", "0.75", "1"];
 const $ = (id) => document.getElementById(id);
 
 function make(tag, attributes = {}, ...children) {
@@ -31,12 +30,16 @@ const joules = (value) => (value >= 1 ? `${value.toFixed(2)} J` : `${(1000 * val
 const perSecond = (value) => `${value < 10 ? value.toFixed(1) : count(value)} /s`;
 const bytes = (value) => (value < 1e9 ? `${(value / 1e6).toFixed(0)} MB` : `${(value / 1e9).toFixed(2)} GB`);
 
-function bar(element, shares, kind) { // a bar of stacked shares
+function bar(element, shares, colours) { // a bar of stacked shares
   while (element.children.length < shares.length) element.append(make("i"));
   shares.forEach((share, n) => {
-    element.children[n].className = kind === "load" ? "load" : `${kind}${n}`;
+    element.children[n].style.background = colours[n];
     element.children[n].style.width = `${Math.min(100, 100 * share)}%`;
   });
 }
 
-const swatch = (kind, n, name) => make("span", {}, make("i", { class: `${kind}${n}` }), name);
+function swatch(colour, name) {
+  const mark = make("i");
+  mark.style.background = colour;
+  return make("span", {}, mark, name);
+}

@@ -1,1 +1,1 @@
-"""The nouns of training clusters."""
+"""The nouns of training clusters: job, topology, placement, tier, fabric. Pure."""

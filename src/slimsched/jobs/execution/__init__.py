@@ -1,1 +1,1 @@
-"""Who carries a job scheduler's commands out."""
+"""Who carries out a job scheduler's commands: the simulator, or Slurm."""

@@ -1,1 +1,1 @@
-"""Training-job decisions: delay timers, auto-tuner, preemption, placement, orderings. Pure."""
+"""The decision: which job runs where, who waits, who is stopped. Pure."""

@@ -1,1 +1,1 @@
-"""What happened to jobs: folds over the log."""
+"""What happened to jobs, in numbers: figures are folds over the log."""

@@ -1,6 +1,6 @@
 """What a job scheduler achieved, in one row: a fold over its log."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -57,20 +57,8 @@ def summarize(
     wait_s = np.array([history.wait_s for history in done])
     first_s = min(history.submitted_s for history in done)
     makespan_s = max(history.finished_s or 0.0 for history in done) - first_s
-    busy, comm = [0.0] * len(Tier), [0.0] * len(Tier)
-    compute = ideal_comm = ideal = 0.0
-    for history in done:
-        job = history.job
-        share = sensitivity.model(job).compute_s / sensitivity.ideal_iteration_s(job)
-        compute += job.gpus * job.service_s * share
-        ideal += job.gpus * job.service_s
-        ideal_comm += job.gpus * job.service_s * (1.0 - share)
-        for run in history.runs:
-            tier = topology.tier(run.placement)
-            held_s = run.end_s - run.start_s
-            busy[tier] += job.gpus * held_s
-            checkpoint_s = restore_s * run.resumed + save_s * run.interrupted
-            comm[tier] += job.gpus * max(0.0, held_s - checkpoint_s - run.served_s * share)
+    work = _Work(done, sensitivity, save_s=save_s, restore_s=restore_s)
+    busy, comm, compute, ideal = work.busy, work.comm, work.compute, work.ideal
     longest_s = max(history.job.service_s for history in done)
     last_s = max(history.submitted_s + history.job.service_s for history in done) - first_s
     capacity = topology.gpus * makespan_s if makespan_s > 0 else 1.0
@@ -86,7 +74,7 @@ def summarize(
         preemptions=sum(history.preemptions for history in done),
         utilization=sum(busy) / capacity,
         events_per_wall_s=events / wall_s if wall_s > 0 else 0.0,
-        excess_comm=(sum(comm) - ideal_comm) / compute if compute else 0.0,
+        excess_comm=(sum(comm) - work.ideal_comm) / compute if compute else 0.0,
         goodput=ideal / capacity,
         makespan_bound_s=max(ideal / topology.gpus, longest_s, last_s),
         work_bound_s=ideal / topology.gpus,
@@ -95,3 +83,25 @@ def summarize(
         jobs=len(done),
         events=events,
     )
+
+
+class _Work:
+    """GPU-seconds of finished jobs: held and communicated by tier, computed, and the ideal of each."""
+
+    def __init__(
+        self, done: Sequence[JobHistory], sensitivity: Sensitivity, *, save_s: float, restore_s: float
+    ) -> None:
+        self.busy, self.comm = [0.0] * len(Tier), [0.0] * len(Tier)
+        self.compute = self.ideal = self.ideal_comm = 0.0
+        for history in done:
+            job = history.job
+            share = sensitivity.model(job).compute_s / sensitivity.ideal_iteration_s(job)
+            self.compute += job.gpus * job.service_s * share
+            self.ideal += job.gpus * job.service_s
+            self.ideal_comm += job.gpus * job.service_s * (1.0 - share)
+            for run in history.runs:
+                tier = sensitivity.topology.tier(run.placement)
+                held_s = run.end_s - run.start_s
+                self.busy[tier] += job.gpus * held_s
+                checkpoint_s = restore_s * run.resumed + save_s * run.interrupted
+                self.comm[tier] += job.gpus * max(0.0, held_s - checkpoint_s - run.served_s * share)

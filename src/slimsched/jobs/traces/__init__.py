@@ -1,1 +1,1 @@
-"""Where jobs come from."""
+"""Where jobs and clusters come from: traces, a generator, profiles of training models."""

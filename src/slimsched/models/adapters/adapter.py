@@ -1,4 +1,4 @@
-"""What all adapters share: functions of single tensors become segments, and one place for the options."""
+"""The base of all adapters: turns functions of tensors into segments, and keeps `prepare` and `finish`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from slimsched.models.model_error import ModelError
 from slimsched.models.spec import ModelSpec
 
 Function = Callable[..., Any]
-"""A user's function or module: takes the tensors one by one, gives a tensor or several."""
+"""A user's function or module; it takes tensors as arguments and returns one tensor or several."""
 
 
 class Adapter(ElasticModel):
@@ -33,7 +33,7 @@ class Adapter(ElasticModel):
 
 
 def as_segment(function: Function) -> Segment:
-    """Make a segment of a module or function, whether it gives one tensor or several."""
+    """Turn a module or function that returns one tensor or several into a segment."""
 
     def run(tensors: Tensors) -> Tensors:
         given = function(*tensors)
@@ -45,6 +45,6 @@ def as_segment(function: Function) -> Segment:
 
 
 def require(fits: bool, what: str, remedy: str) -> None:
-    """Refuse a description that an adapter cannot serve."""
+    """Raise ModelError if a description does not fit an adapter."""
     if not fits:
         raise ModelError(what, remedy=remedy)

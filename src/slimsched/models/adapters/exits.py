@@ -48,7 +48,7 @@ class Exits(Adapter):
         self.bodies, self.heads = nn.ModuleList(bodies), nn.ModuleList(heads)
 
     def segment(self, index: int, choice: str, previous: str | None) -> Segment:
-        """Run a body and, at an exit, the head behind it."""
+        """Run a body and, at an exit, its head."""
         body, head = self.bodies[index], self.heads[index]
         goes_on = choice == self.spec.segments[index][-1] and index < len(self.bodies) - 1
         return as_segment(body if goes_on else lambda *tensors: head(body(*tensors)))
@@ -66,5 +66,5 @@ class Exits(Adapter):
 
 
 def exit_plans(segments: int) -> tuple[Path, ...]:
-    """List the plans that leave at each exit in turn, the first exit first."""
+    """List one plan per exit, the first exit first."""
     return tuple((1,) * index + (0,) for index in range(segments))

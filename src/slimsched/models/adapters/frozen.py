@@ -1,8 +1,8 @@
-"""Frozen copies of a module: they share every tensor, and nothing else.
+"""Frozen copies of a module, which share its tensors and nothing else.
 
 Elastic networks usually keep the width in use as an attribute of their layers. A server runs several widths
-at once, so each width gets a copy of the module tree of its own. Parameters and buffers are the same tensors
-in all copies: a copy costs a few kilobytes, and loaded weights are there once.
+at once, so each width gets its own copy of the module tree. All copies use the same parameters and buffers,
+so a copy costs a few kilobytes, and weights are in memory once.
 """
 
 from copy import deepcopy
@@ -19,5 +19,5 @@ def frozen_copy(module: M) -> M:
     for part in module.modules():
         for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False), *vars(part).values()):
             if isinstance(tensor, Tensor):
-                shared[id(tensor)] = tensor  # deepcopy takes what it finds here instead of copying it
+                shared[id(tensor)] = tensor  # deepcopy reuses these instead of copying them
     return deepcopy(module, shared)

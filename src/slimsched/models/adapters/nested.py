@@ -3,8 +3,8 @@
     Nested(spec, net, cut=[["embed", "block0"], ["block1", "head"]], hidden=[("fc1", "fc2")])
 
 At choice "0.5" every pair of linear layers named in `hidden` uses half its inner size, and every
-nn.MultiheadAttention half its heads. What blocks hand over keeps its size, so all plans fit together.
-This is how MatFormer, HAT and Gemma 3n nest their sizes. Slices are views: they take no memory.
+nn.MultiheadAttention half its heads. The outputs of blocks keep their size, so all plans fit together.
+MatFormer, HAT and Gemma 3n nest their sizes this way. Slices are views: they take no memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ class Nested(Switched):
     """Slices feed-forward pairs and heads by the choice, a share such as "0.5".
 
     `hidden` names pairs of linear layers (first, second) that are attributes of one block; `shares` gives the
-    share of each choice where names are no numbers; `heads=False` leaves attention as it is.
+    share of each choice if names are not numbers; `heads=False` leaves attention as it is.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Nested(Switched):
         super().__init__(spec, module, cut=cut, set_width=self._narrow, prepare=prepare, finish=finish)
 
     def _narrow(self, module: nn.Module, choice: str) -> None:
-        """Replace layers of a frozen copy by slices of themselves."""
+        """Replace layers of a frozen copy with slices of themselves."""
         share = self._share(choice)
         for block in list(module.modules()):
             for first, second in self._hidden:

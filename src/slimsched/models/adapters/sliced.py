@@ -1,6 +1,6 @@
 """Narrower layers made of views: the leading outputs, inputs or heads of a wider layer's weights.
 
-A view takes no memory of its own. Slices are made when a segment is loaded, after weights are in place.
+Views take no extra memory. Slices are made when a segment is loaded, after the weights are in place.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ def sliced_linear(linear: nn.Linear, *, out: int | None = None, into: int | None
 
 
 class SlicedAttention(nn.Module):
-    """The leading heads of an nn.MultiheadAttention; takes and gives what that does, batch first.
+    """The leading heads of an nn.MultiheadAttention; same inputs and outputs, batch first.
 
     Head h uses rows [h·d, (h+1)·d) of the query, key and value weights and the same columns of the output.
     """
@@ -64,10 +64,10 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 def _view(tensor: Tensor) -> nn.Parameter:
-    """A parameter on the same memory."""
+    """Make a parameter that uses the same memory."""
     return nn.Parameter(tensor.detach(), requires_grad=False)
 
 
 def leading(count: int, share: float) -> int:
-    """How many of `count` heads or channels a share keeps: at least one."""
+    """Return how many of `count` heads or channels a share keeps; at least one."""
     return max(1, round(count * share))

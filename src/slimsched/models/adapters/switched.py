@@ -3,8 +3,8 @@
     net.apply(lambda layer: setattr(layer, "width_mult", 0.5))     # how such networks are used elsewhere
     Switched(spec, net)                                            # the same network, served
 
-This is how US-Nets, slimmable and once-for-all networks work. Each choice gets a frozen copy of its own,
-so that two widths can run at once.
+US-Nets, slimmable and once-for-all networks work this way. Each choice gets its own frozen copy, so that two
+widths can run at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ Cut = Sequence[Part] | Function
 
 
 class Switched(Adapter):
-    """A module that is set to a width, and cut into the segments of the spec.
+    """A module that can be set to a width, cut into the segments of the spec.
 
     `cut` has one entry per segment; without it the whole module is the only segment. `set_width` sets a copy
     to a choice; without it, `attribute` of every submodule becomes the choice as a number.

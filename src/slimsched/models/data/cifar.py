@@ -29,7 +29,7 @@ _SUB_FOLDERS = ("", "cifar100", "cifar-100-binary", "cifar-100")
 
 
 def find(folder: Path) -> Path | None:
-    """The folder at or just below this one that holds CIFAR-100, if any does; unpacked ones first."""
+    """Return the folder, this one or a sub-folder, that holds CIFAR-100; unpacked data comes first."""
     for pattern in ("test.bin", ARCHIVE, "test-*.xz"):
         for name in _SUB_FOLDERS:
             if any((folder / name).glob(pattern)):
@@ -38,7 +38,7 @@ def find(folder: Path) -> Path | None:
 
 
 def read(folder: Path, split: str, *, workers: int = 0) -> ImageSet:
-    """The official 'train' or 'test' images in file order, hash checked."""
+    """Read the official 'train' or 'test' images in file order and check their hash."""
     inner = find(folder)
     if inner is None:
         pickled = any((folder / name / "meta").is_file() for name in _SUB_FOLDERS)
@@ -59,12 +59,12 @@ def read(folder: Path, split: str, *, workers: int = 0) -> ImageSet:
 
 
 def read_part(path: Path) -> ImageSet:
-    """The images of a single packed part, such as the sample of 1,000 test images."""
+    """Read the images of a single packed part, such as the sample of 1,000 test images."""
     return _image_set(_unpack(path), class_names(path.parent))
 
 
 def unpack_archive(archive: Path) -> Path:
-    """Lay the released archive's images out beside it, so that reading them needs no unpacking again."""
+    """Unpack the released archive into a folder beside it, so that later reads are fast."""
     folder = archive.parent / "cifar-100-binary"
     folder.mkdir(exist_ok=True)
     for name in ("train.bin", "test.bin", "fine_label_names.txt"):
@@ -73,7 +73,7 @@ def unpack_archive(archive: Path) -> Path:
 
 
 def class_names(folder: Path) -> tuple[str, ...]:
-    """The hundred fine class names, from the file beside the images or inside the archive."""
+    """Read the hundred fine class names, from the file beside the images or from the archive."""
     path = folder / "fine_label_names.txt"
     if path.is_file():
         names = tuple(path.read_text().split())
@@ -115,7 +115,7 @@ def _packed_bytes(folder: Path, split: str, workers: int) -> bytes:
 
 
 def _unpack(path: Path) -> NDArray[np.uint8]:
-    """The official records (n, 3074) of one packed part."""
+    """Decode one packed part into official records (n, 3074)."""
     try:
         raw = np.frombuffer(lzma.decompress(path.read_bytes()), np.uint8)
     except (lzma.LZMAError, OSError) as error:
@@ -144,7 +144,7 @@ def _decode(coded: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _predict(plane: NDArray[np.int16], y: int, x: int) -> NDArray[np.int16]:
-    """The median of left, upper and left + upper - corner; at the border what there is."""
+    """Return the median of left, upper and left + upper - corner; at the border, the one neighbour."""
     if y == 0 or x == 0:
         return plane[y, x - 1] if x else plane[y - 1, x] if y else np.zeros_like(plane[0, 0])
     left, upper, corner = plane[y, x - 1], plane[y - 1, x], plane[y - 1, x - 1]

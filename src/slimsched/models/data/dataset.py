@@ -1,4 +1,4 @@
-"""Which data a folder holds: CIFAR-100, or a user's own class folders."""
+"""Opens a data folder: CIFAR-100, or a user's own class folders."""
 
 from pathlib import Path
 
@@ -8,14 +8,14 @@ from slimsched.models.data.image_set import ImageSet
 
 
 def has_test_images(folder: Path) -> bool:
-    """Whether the data brings test images of its own: CIFAR-100 does, class folders in `test/` do."""
+    """Whether the data has separate test images, as CIFAR-100 and class folders in `test/` do."""
     return cifar.find(folder) is not None or (folder / "test").is_dir()
 
 
 def open_images(
     folder: Path, split: str, *, side: int = 32, classes: tuple[str, ...] | None = None, workers: int = 0
 ) -> ImageSet:
-    """The 'train' or 'test' images of a folder; class folders may lie in a sub-folder of that name."""
+    """Read a folder's 'train' or 'test' images; class folders may be in a sub-folder of that name."""
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}; name the data with --data or SLIM_DATA")
     if cifar.find(folder) is not None:

@@ -1,4 +1,4 @@
-"""Fetching a file over HTTP: resumable, hash checked, put in place only when whole."""
+"""Downloads over HTTP: they resume, check the hash, and put the file in place only when it is complete."""
 
 import hashlib
 import urllib.error
@@ -19,7 +19,7 @@ def download(
     md5: str,
     advance: Callable[[int, int | None], None] = lambda done_bytes, total_bytes: None,
 ) -> Path:
-    """Fetch `url` to `path`, going on where an earlier try stopped; `advance` hears bytes done and in all."""
+    """Download `url` to `path`, or resume an earlier try; call `advance` with bytes done and total."""
     if path.is_file() and _md5(path) == md5:
         return path
     partial = path.with_name(f"{path.name}.partial")

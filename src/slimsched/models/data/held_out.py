@@ -1,7 +1,7 @@
-"""Pictures kept out of training, so that a score says how the network does on pictures it has not seen.
+"""Pictures kept out of training, so that scores come from pictures the network has not seen.
 
-The names of the held-out pictures are written into the run's folder. Whoever scores the model later reads
-them there, so that adding pictures to the data never mixes up what was trained on and what was not.
+The run's folder keeps the names of the held-out pictures. Later scoring reads them there, so adding pictures
+to the data never mixes up training pictures and held-out ones.
 """
 
 from pathlib import Path
@@ -17,14 +17,14 @@ DEFAULT_SHARE = 0.2
 
 
 def held_out_amount(asked: float | None, data: Path) -> float:
-    """What a run holds out: as asked, else a fifth where the data has no test images of its own."""
+    """Return how much to hold out: `asked`, else a fifth if the data has no test images."""
     if asked is not None:
         return asked
     return 0.0 if has_test_images(data) else DEFAULT_SHARE
 
 
 def hold_out(images: ImageSet, amount: float, *, seed: int, run: Path) -> tuple[ImageSet, ImageSet]:
-    """Split into pictures to train on and pictures to score; a list the run already has is kept to."""
+    """Split into pictures to train on and pictures to score; reuse the run's list if it has one."""
     names = read_names(run)
     if names and images.names:
         return _without(images, names), only(images, names)
@@ -36,13 +36,13 @@ def hold_out(images: ImageSet, amount: float, *, seed: int, run: Path) -> tuple[
 
 
 def read_names(run: Path) -> frozenset[str]:
-    """Names of the pictures that a run held out; none where it wrote no list."""
+    """Read the names of the pictures that a run held out; empty if it wrote no list."""
     path = run / NAME
     return frozenset(path.read_text().splitlines()) if path.is_file() else frozenset()
 
 
 def only(images: ImageSet, names: frozenset[str]) -> ImageSet:
-    """The pictures with these names."""
+    """Select the pictures with these names."""
     index = [position for position, name in enumerate(images.names) if name in names]
     if not index:
         raise DataError(

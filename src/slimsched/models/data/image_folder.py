@@ -1,4 +1,4 @@
-"""A user's own images: one sub-folder a class, any size; each is scaled and cut to a square."""
+"""A user's own images: one sub-folder per class, any size; each image is cut to a square and scaled."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +14,14 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", 
 
 
 def read(folder: Path, *, side: int, classes: tuple[str, ...] | None = None) -> ImageSet:
-    """Every image below the class folders; class order is alphabetic unless given."""
-    found = tuple(sorted(path.name for path in folder.iterdir() if path.is_dir())) if folder.is_dir() else ()
-    if not found:
+    """Read every image below the class folders; classes are in alphabetical order unless given."""
+    folders = (
+        tuple(sorted(path.name for path in folder.iterdir() if path.is_dir())) if folder.is_dir() else ()
+    )
+    if not folders:
         raise DataError(f"no class folders in {folder}; expected {folder}/CLASS/IMAGE.png")
-    names = classes or found
-    if unknown := set(found) - set(names):
+    names = classes or folders
+    if unknown := set(folders) - set(names):
         raise DataError(
             f"{folder} has class '{min(unknown)}', which the network was not trained on; "
             f"it knows {len(names)} classes: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
@@ -37,7 +39,7 @@ def read(folder: Path, *, side: int, classes: tuple[str, ...] | None = None) -> 
 
 
 def load_square(path: Path, side: int) -> NDArray[np.uint8]:
-    """One image as (3, side, side): the shorter side scaled to `side`, the middle cut out."""
+    """Read one image and return its middle square, scaled to (3, side, side)."""
     try:
         with Image.open(path) as image:
             return square(image, side)
@@ -46,7 +48,7 @@ def load_square(path: Path, side: int) -> NDArray[np.uint8]:
 
 
 def square(image: Image.Image, side: int) -> NDArray[np.uint8]:
-    """The middle square of an image, scaled to (3, side, side)."""
+    """Return the middle square of an image, scaled to (3, side, side)."""
     rgb = image.convert("RGB")
     edge = min(rgb.size)
     left, top = (rgb.width - edge) // 2, (rgb.height - edge) // 2

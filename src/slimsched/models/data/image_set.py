@@ -17,7 +17,7 @@ class Colours(Struct, frozen=True, kw_only=True):
 class ImageSet(Struct, frozen=True, kw_only=True):
     """Images (N, 3, side, side) and one label each, an index into the class names.
 
-    `names` holds one name per image (its path below the class folders), or nothing where images have none.
+    `names` holds one name per image (its path below the class folders), or is empty if images have no names.
     """
 
     images: NDArray[np.uint8]
@@ -48,7 +48,7 @@ class ImageSet(Struct, frozen=True, kw_only=True):
         return int(self.images.shape[2])
 
     def colours(self) -> Colours:
-        """Mean and deviation of each colour over the whole set."""
+        """Compute mean and deviation of each colour over the whole set."""
         mean, std = [], []
         for channel in range(3):
             counts = (
@@ -60,17 +60,17 @@ class ImageSet(Struct, frozen=True, kw_only=True):
         return Colours(mean=(mean[0], mean[1], mean[2]), std=(std[0], std[1], std[2]))
 
     def select(self, index: NDArray[np.int64]) -> "ImageSet":
-        """The images at these positions."""
+        """Return the images at these positions."""
         names = tuple(self.names[position] for position in index) if self.names else ()
         return ImageSet(
             images=self.images[index], labels=self.labels[index], classes=self.classes, names=names
         )
 
     def split(self, held_out: float, *, seed: int) -> tuple["ImageSet", "ImageSet"]:
-        """A random part to train on and another to score, with the same share of every class.
+        """Split at random into images to train on and images to score, the same share of every class.
 
         `held_out` below 1 is a share of the images, otherwise a number of images. A class with two images
-        or more has at least one in each part.
+        or more gets at least one in each part.
         """
         share = held_out if held_out < 1 else held_out / len(self)
         if not 0 < share < 1:

@@ -16,7 +16,7 @@ FLOATS = {"FP16": "float16", "FP32": "float32", "FP64": "float64"}
 
 
 class Inputs(Struct, frozen=True, kw_only=True):
-    """One array per input of the spec, and one label per example where there are labels."""
+    """One array per input of the spec, and one label per example if there are labels."""
 
     arrays: tuple[NDArray[Any], ...]
     labels: NDArray[np.int64] | None = None
@@ -26,7 +26,7 @@ class Inputs(Struct, frozen=True, kw_only=True):
 
 
 def read_inputs(path: Path, spec: ModelSpec, *, labelled: bool) -> Inputs:
-    """Read what a path holds and check it against the spec."""
+    """Read an .npz file or a folder of images and check it against the spec."""
     if path.is_dir():
         return _read_folder(path, spec, labelled=labelled)
     if path.suffix == ".npz":
@@ -35,7 +35,7 @@ def read_inputs(path: Path, spec: ModelSpec, *, labelled: bool) -> Inputs:
 
 
 def numpy_type(tensor: TensorSpec) -> np.dtype[Any]:
-    """The numpy type of a tensor's elements."""
+    """Return the NumPy type of a tensor's elements."""
     return np.dtype(FLOATS.get(tensor.datatype, tensor.datatype.lower()))
 
 

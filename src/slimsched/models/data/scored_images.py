@@ -1,4 +1,4 @@
-"""Which images a score is measured on, and the words that say so."""
+"""The images that a score is measured on, with a description of them."""
 
 from pathlib import Path
 
@@ -17,17 +17,17 @@ class ScoredImages(Struct, frozen=True, kw_only=True):
 
     @property
     def description(self) -> str:
-        """Such as '60 held-out pictures'."""
+        """Return a text such as '60 held-out pictures'."""
         return f"{len(self.images)} {self.kind}"
 
 
 def scored_images(
     data: Path, *, side: int, classes: tuple[str, ...], run: Path | None, everything: bool = False
 ) -> ScoredImages:
-    """The images to score a model on.
+    """Choose the images to score a model on.
 
-    These are the data's own test images where there are any, else the pictures that the model's run held
-    out, else all of them: then they may be the ones that it was trained on, and the description says so.
+    These are the data's test images if it has any, else the pictures that the model's run held out, else all
+    images. In the last case the model may have been trained on them, and the description says so.
     """
     own_test = has_test_images(data)
     images = open_images(data, "test" if own_test else "train", side=side, classes=classes)

@@ -1,1 +1,1 @@
-"""A small elastic model of its own, which `slim model new` copies for people to start from."""
+"""A small elastic model that `slim model new` copies as a starting point."""

@@ -1,4 +1,4 @@
-"""Writing the skeleton: copy the template, give the model its folder's name, save first weights."""
+"""Writes the skeleton: copies the template, names the model after its folder, saves initial weights."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ WEIGHTS = "weights.safetensors"
 
 
 def write_skeleton(folder: Path) -> list[Path]:
-    """Write a model that works as it is; refuse a folder that holds anything."""
+    """Write a working model into a new or empty folder; return the paths of its files."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"{folder} is there already and not empty; name a new folder")
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,1 +1,1 @@
-"""The networks: sliceable layers, SlimResNet, training, evaluation."""
+"""SlimResNet: sliceable layers, the network, its instances and its shipped weights."""

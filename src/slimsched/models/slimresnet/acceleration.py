@@ -1,4 +1,4 @@
-"""Which tensors the fused kernels can take: those on a CUDA device, where Triton is installed."""
+"""Chooses between fused kernels and plain PyTorch: fused kernels need CUDA and Triton."""
 
 from functools import cache
 from types import ModuleType
@@ -16,5 +16,5 @@ def _fused_module() -> ModuleType | None:
 
 
 def fused_kernels(tensor: Tensor) -> ModuleType | None:
-    """The module of fused kernels if it serves this tensor's device, else None (plain PyTorch then)."""
+    """Return the module of fused kernels if it supports this tensor's device; None means plain PyTorch."""
     return _fused_module() if tensor.is_cuda else None

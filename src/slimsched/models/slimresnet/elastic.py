@@ -1,4 +1,4 @@
-"""A trained SlimResNet as an ElasticModel: folded segments, packed for the CPU, that share what they can."""
+"""A trained SlimResNet as an ElasticModel, with folded segments that share weights where possible."""
 
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -16,14 +16,14 @@ from slimsched.models.slimresnet.spec import NAME, slimresnet_figures, slimresne
 from slimsched.models.slimresnet.weights import TrainedModel, load
 
 STEM_CHANNELS = 8
-"""Tensor cores want input channels in eights: on CUDA devices the colours are padded with zeros."""
+"""Tensor cores need a multiple of eight input channels, so CUDA images get extra channels of zeros."""
 
 
 class SlimResNetModel(ElasticModel):
     """Folds a segment's weights once per width.
 
-    `precision` is that of activations and convolutions: bfloat16 on a GPU and on CPUs that multiply it in
-    hardware, unless given. Move `net` to its device before asking for segments.
+    `precision` applies to activations and convolutions. The default is bfloat16 on GPUs and on CPUs that
+    multiply it in hardware, else float32. Move `net` to its device before asking for segments.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class SlimResNetModel(ElasticModel):
         self._wanted = precision
         self.precision = precision or cpu_precision()
         self._device = torch.device("cpu")
-        self._scale, self._shift = _scale_and_shift(card.colours)
+        self._scale, self._shift = scale_and_shift(card.colours)
         self._folded: WeakValueDictionary[tuple[int, float, str], SegmentInstance] = WeakValueDictionary()
 
     def place(self, device: torch.device) -> None:
@@ -45,7 +45,7 @@ class SlimResNetModel(ElasticModel):
         self._scale, self._shift = self._scale.to(device), self._shift.to(device)
 
     def segment(self, index: int, choice: str, previous: str | None) -> Segment:
-        """Fold one segment at one width for what the width before hands over."""
+        """Fold one segment at one width, for input of the previous segment's width."""
         return FoldedSegment(self._fold(index, float(choice), None if previous is None else float(previous)))
 
     def prepare(self, raw: Tensors) -> Tensors:
@@ -57,18 +57,18 @@ class SlimResNetModel(ElasticModel):
         return (normal.to(self.precision).contiguous(memory_format=torch.channels_last),)
 
     def finish(self, last: Tensors) -> Tensors:
-        """Logits in single precision."""
+        """Convert the logits to single precision."""
         return (last[0].float(),)
 
     def whole(self, plan: tuple[str, ...]) -> Segment | None:
-        """Return the network as it is trained; None in half precision, where sums differ."""
+        """Return the network as it was trained; None in half precision, where rounding differs."""
         if self.precision != torch.float32:
             return None
         widths = tuple(float(name) for name in plan)
         return lambda images: (self.net(images[0], widths),)
 
     def figures(self) -> ModelFigures:
-        """Compute them by formula: packed convolutions are not counted in a dry run."""
+        """Compute the figures by formula, because a dry run does not count packed convolutions."""
         return slimresnet_figures(self.shape)
 
     def _fold(self, index: int, width: float, previous: float | None) -> SegmentInstance:
@@ -81,7 +81,7 @@ class SlimResNetModel(ElasticModel):
         return ready
 
     def _moved(self, one: SegmentInstance) -> SegmentInstance:
-        """Convolutions in this model's precision, channels_last; norms and classifier in single precision."""
+        """Move to the device: convolutions in this model's precision, norms and classifier in float32."""
         for layer in one.modules():
             if isinstance(layer, FoldedConv):
                 weight = layer.weight
@@ -106,7 +106,7 @@ class SlimResNetModel(ElasticModel):
 
 
 class FoldedSegment:
-    """A folded segment that takes and gives tuples of tensors."""
+    """A folded segment that takes and returns tuples of tensors."""
 
     def __init__(self, instance: SegmentInstance) -> None:
         self.instance = instance
@@ -136,6 +136,7 @@ def _share(one: SegmentInstance, first: SegmentInstance) -> None:
         one.layers = first.layers
 
 
-def _scale_and_shift(colours: Colours) -> tuple[Tensor, Tensor]:
+def scale_and_shift(colours: Colours) -> tuple[Tensor, Tensor]:
+    """Return the scale and shift that normalize raw bytes: x · scale + shift."""
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (colours.mean, colours.std))
     return 1.0 / (255.0 * std), -mean / std

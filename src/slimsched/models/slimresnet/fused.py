@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """Triton kernels for CUDA: group norm with its residual sum and ReLU, and weight standardization.
 
-PyTorch's group norm leaves the channels_last layout and needs several kernels for norm, sum and ReLU; these
-read each tensor once. One program holds all pixels of one image for a block of whole channel groups:
+PyTorch's group norm gives up the channels_last layout and needs several kernels for norm, sum and ReLU. These
+kernels read each tensor once. One program holds all pixels of one image for a block of whole channel groups:
 32 channels of 32 x 32 pixels are 32,768 numbers, which fit into the registers of 8 warps.
 """
 
@@ -60,7 +60,7 @@ def _norm_backward(
     GROUP: tl.constexpr, BLOCK_HW: tl.constexpr, BLOCK_C: tl.constexpr,
     RESIDUAL: tl.constexpr, RELU: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of `_norm_forward`; those of gamma and beta as one partial sum an image."""
+    """Gradients of `_norm_forward`; gamma and beta get one partial sum per image."""
     n = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     pixel = tl.arange(0, BLOCK_HW)
@@ -122,7 +122,7 @@ def _pool_forward(x_ptr, y_ptr, C, OUT_W, TOTAL, BLOCK: tl.constexpr):
 
 @triton.jit
 def _pool_backward(dy_ptr, dx_ptr, C, OUT_W, TOTAL, BLOCK: tl.constexpr):
-    """A quarter of each gradient to each of its four pixels."""
+    """Give a quarter of each gradient to each of its four pixels."""
     o = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = o < TOTAL
     c, pixel = o % C, o // C
@@ -154,7 +154,7 @@ def _standardize_backward(
     w_ptr, gain_ptr, g_ptr, dw_ptr, dgain_ptr, OUT, IN, IN_MAX, K, eps,
     BLOCK_K: tl.constexpr, BLOCK_I: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of one output channel, zero where the slice did not reach.
+    """Gradient of one output channel; zero outside the slice.
 
     z = c / sqrt(sum c^2 + eps), c = w - mean;  dw = r (dz - mean(dz) - z sum(dz z)),  dgain = sum(g z).
     """
@@ -182,8 +182,8 @@ def fits(x: torch.Tensor, group: int) -> bool:
 def _tile(channels: int, pixels: int, *, large: int, per_thread: int) -> dict[str, int]:
     """Block sizes: the largest power of two that divides the channels and keeps the tile small.
 
-    Measured on an H200 at 512 images: large images want a large tile and much work a thread (`large` numbers,
-    `per_thread` each); small ones want 8,192 numbers in 8 warps.
+    Measured on an H200 with 512 images: large images run fastest with a large tile and much work per thread
+    (`large` numbers, `per_thread` each), small images with 8,192 numbers in 8 warps.
     """
     block_hw = triton.next_power_of_2(pixels)
     elements, per_thread = (large, per_thread) if block_hw == LARGE_IMAGE_PIXELS else (8192, 32)
@@ -235,7 +235,7 @@ class FusedNorm(Function):
 
 
 class FusedPool(Function):
-    """Mean of 2 x 2 pixels in channels_last, which PyTorch's own kernel is slow at going back through."""
+    """Mean of 2 x 2 pixels in channels_last. PyTorch's own backward pass is slow for this layout."""
 
     @staticmethod
     def forward(ctx, x):
@@ -260,7 +260,7 @@ class FusedPool(Function):
 
 
 class FusedStandardize(Function):
-    """The standardized slice of a channels_last weight, in the precision asked for."""
+    """The standardized slice of a channels_last weight, in the given precision."""
 
     @staticmethod
     def forward(ctx, weight, gain, out_channels, in_channels, eps, dtype):

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""A Triton kernel that turns raw images into what the stem takes, in one pass."""
+"""A Triton kernel that turns raw images into the stem's input in one pass."""
 
 import triton
 import triton.language as tl
@@ -12,7 +12,7 @@ def _normalize(
     raw_ptr, out_ptr, scale_ptr, shift_ptr, PIXELS, TOTAL,
     COLOURS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """uint8 (N, COLOURS, PIXELS) -> (N, PIXELS, CHANNELS), channels after the colours zero."""
+    """uint8 (N, COLOURS, PIXELS) -> (N, PIXELS, CHANNELS), with zeros in the channels after the colours."""
     o = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     c, pixel = o % CHANNELS, o // CHANNELS
     coloured = (o < TOTAL) & (c < COLOURS)

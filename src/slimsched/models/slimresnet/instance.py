@@ -1,6 +1,6 @@
 """A segment loaded at one width: plain convolution weights, standardized and sliced once.
 
-This is what an executor runs. It depends on nothing that changes, so several slots may share one.
+Executors run these. An instance never changes after loading, so several slots can share one.
 """
 
 import torch
@@ -9,14 +9,13 @@ from torch.nn import functional as F  # noqa: N812
 
 from slimsched.kernel.errors import WidthError
 from slimsched.models.slimresnet.layers import GROUP_CHANNELS, SlimConv2d, SlimGroupNorm, SlimLinear
-from slimsched.models.slimresnet.normalization import group_norm
-from slimsched.models.slimresnet.pooling import halve
+from slimsched.models.slimresnet.operations import group_norm, halve
 from slimsched.models.slimresnet.resnet import SlimBlock, SlimResNet, SlimSegment, check_input
 from slimsched.models.width import SEGMENTS, WIDTHS, check_width
 
 
 class FoldedConv(nn.Module):
-    """A convolution with the plain weight of a slice, and the norm that follows it."""
+    """A convolution with the plain weight of one slice, followed by its group norm."""
 
     weight: Tensor
     affine: Tensor
@@ -54,7 +53,7 @@ class FoldedBlock(nn.Module):
 
 
 class FoldedClassifier(nn.Module):
-    """Average over the pixels, then the classifier's leading inputs."""
+    """Averages over the pixels, then applies the classifier's leading inputs."""
 
     weight: Tensor
     bias: Tensor
@@ -71,7 +70,7 @@ class FoldedClassifier(nn.Module):
 
 
 class SegmentInstance(nn.Module):
-    """One segment at one width, taking what the previous segment gave at its width."""
+    """One segment at one width, for the output of the previous segment at width `previous`."""
 
     def __init__(self, segment: SlimSegment, *, width: float, previous: float | None) -> None:
         super().__init__()
@@ -106,7 +105,7 @@ class SegmentInstance(nn.Module):
 
     @property
     def weight_bytes(self) -> int:
-        """Memory that this instance's own weights take."""
+        """Bytes of memory that this instance's weights take."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.buffers())
 
 

@@ -1,7 +1,7 @@
 """Sliceable layers: weights are stored once at full width, and each call uses the leading channels it needs.
 
-The input's own channel count says how much of the input side is used; the caller says how much of the output
-side. None of them holds state about the width in use.
+The input's channel count decides how many input channels a layer uses; the caller names the number of output
+channels. No layer remembers the width it last ran at.
 """
 
 import math
@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from slimsched.models.slimresnet.normalization import group_norm
-from slimsched.models.slimresnet.standardization import standardize
+from slimsched.models.slimresnet.operations import group_norm, standardize
 
 GROUP_CHANNELS = 8
 
 
 class SlimConv2d(nn.Module):
-    """A convolution without bias, weight-standardized with one learnt gain an output channel."""
+    """A convolution without bias, weight-standardized with one learned gain per output channel."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, *, stride: int = 1) -> None:
         super().__init__()
@@ -34,7 +33,7 @@ class SlimConv2d(nn.Module):
         return F.conv2d(x, weight, stride=self.stride, padding=self.padding)
 
     def sliced(self, out_channels: int, in_channels: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The plain convolution weight that this slice amounts to."""
+        """Return the plain convolution weight of this slice."""
         return standardize(
             self.weight, self.gain, out_channels=out_channels, in_channels=in_channels, dtype=dtype
         )
@@ -49,7 +48,7 @@ class SlimLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_features))
 
     def forward(self, x: Tensor, out_features: int | None = None) -> Tensor:
-        """(..., c) -> (..., out_features); all outputs when not told."""
+        """(..., c) -> (..., out_features); all outputs by default."""
         weight = self.weight[:out_features, : x.shape[-1]].to(x.dtype)
         return F.linear(x, weight, self.bias[:out_features].to(x.dtype))
 
@@ -57,7 +56,7 @@ class SlimLinear(nn.Module):
 class SlimGroupNorm(nn.Module):
     """Group norm over groups of 8 channels; each width has its own gamma and beta.
 
-    Groups of fixed size make a channel's statistics independent of how many other channels run.
+    Because groups have a fixed size, a channel's statistics do not depend on how many other channels run.
     """
 
     def __init__(self, channels: int, *, widths: int, gamma: float = 1.0) -> None:
@@ -69,5 +68,5 @@ class SlimGroupNorm(nn.Module):
     def forward(
         self, x: Tensor, width_index: int, *, residual: Tensor | None = None, relu: bool = False
     ) -> Tensor:
-        """(N, c, H, W) -> (N, c, H, W), the residual added and ReLU taken when asked for."""
+        """(N, c, H, W) -> (N, c, H, W), with optional residual sum and ReLU."""
         return group_norm(x, self.affine, row=width_index, group=GROUP_CHANNELS, residual=residual, relu=relu)

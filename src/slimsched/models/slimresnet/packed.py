@@ -1,8 +1,8 @@
-"""Folded segments as a CPU runs them fastest: bfloat16 where it has the instructions, weights packed once.
+"""The fastest form of folded segments on a CPU: weights packed once, bfloat16 where the CPU supports it.
 
-A plain convolution reorders its weights into the layout of oneDNN at every call; for small batches that
-takes as long as the arithmetic. Packed weights are in that layout from the start. (These are the operators
-that `torch.compile` itself emits for frozen convolutions; where they are missing the plain ones run.)
+A plain convolution reorders its weights into oneDNN's layout on every call. For small batches that takes as
+long as the arithmetic. Packed weights have that layout from the start. The operators used here are the ones
+that `torch.compile` emits for frozen convolutions. Where they are missing, plain convolutions run.
 """
 
 import torch
@@ -11,12 +11,12 @@ from torch.nn import functional as F  # noqa: N812
 
 from slimsched.models.slimresnet.instance import FoldedConv, SegmentInstance
 from slimsched.models.slimresnet.layers import GROUP_CHANNELS
-from slimsched.models.slimresnet.normalization import EPS
+from slimsched.models.slimresnet.operations import EPS
 
 HINT_IMAGES = 8
-"""The layout is chosen for this many images: other batches can use it, while another side of image cannot."""
+"""oneDNN picks the layout for this batch size. Other batch sizes can use it; other image sizes cannot."""
 FAST_PIXELS = 1024
-"""Below this many pixels torch's group norm is several times slower in bfloat16 than in single precision."""
+"""Below this many pixels, torch's group norm is several times slower in bfloat16 than in float32."""
 
 
 def cpu_precision() -> torch.dtype:
@@ -62,7 +62,7 @@ class PackedConv(nn.Module):
 
 
 def pack(segment: SegmentInstance, dtype: torch.dtype) -> SegmentInstance:
-    """Change a folded segment, in place, into its fastest form on this CPU."""
+    """Change a folded segment in place into its fastest form on this CPU, and return it."""
     if not (_has_onednn() and hasattr(torch._C._nn, "mkldnn_reorder_conv2d_weight")):
         return segment.to(dtype)
     side = segment.shape.side(segment.segment)

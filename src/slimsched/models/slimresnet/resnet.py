@@ -1,4 +1,4 @@
-"""SlimResNet: four segments, each able to run at any of the four widths, whatever the others run at.
+"""SlimResNet: four segments, each of which can run at any of four widths, independently of the others.
 
 images -> [stem, blocks] -> [blocks /2] -> [blocks /2] -> [blocks /2, pool, classifier] -> logits
 """
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from slimsched.kernel.errors import DataError
 from slimsched.models.network import SlimNetwork
 from slimsched.models.slimresnet.layers import GROUP_CHANNELS, SlimConv2d, SlimGroupNorm, SlimLinear
-from slimsched.models.slimresnet.pooling import halve
+from slimsched.models.slimresnet.operations import halve
 from slimsched.models.slimresnet.shape import SLIM_RESNET, NetworkShape
 from slimsched.models.width import SEGMENTS, WIDTHS, check_width
 
@@ -74,7 +74,7 @@ class SlimSegment(nn.Module):
 
 
 class SlimResNet(SlimNetwork):
-    """The whole network; `net(x, widths)` runs any width tuple, `net.segment(i)(x, width)` a part of it."""
+    """The whole network; `net(x, widths)` runs any width tuple, `net.segment(i)(x, width)` one segment."""
 
     shape: NetworkShape
 
@@ -89,20 +89,20 @@ class SlimResNet(SlimNetwork):
         self.segments = nn.ModuleList(SlimSegment(shape, index) for index in range(SEGMENTS))
 
     def segment(self, index: int) -> SlimSegment:
-        """The segment that takes (x, width)."""
+        """Return one segment, which takes (x, width)."""
         segment = self.segments[index]
         assert isinstance(segment, SlimSegment)
         return segment
 
     def instance(self, segment: int, *, width: float, previous: float | None = None) -> "SegmentInstance":
-        """One segment at one width, folded; it takes what the segment before gives at `previous`."""
+        """Fold one segment at one width, for input from the segment before at width `previous`."""
         from slimsched.models.slimresnet.instance import fold
 
         return fold(self, segment, width=width, previous=previous)
 
 
 def check_input(shape: NetworkShape, segment: int, x: Tensor) -> None:
-    """Refuse what this segment cannot take, and say what it can."""
+    """Raise DataError if this segment cannot take a tensor of this shape."""
     channels = [3] if segment == 0 else [int(shape.channels[segment - 1] * width) for width in WIDTHS]
     side = shape.image_size if segment == 0 else shape.side(segment - 1)
     if x.dim() != 4 or x.shape[1] not in channels or x.shape[2:] != (side, side):

@@ -1,4 +1,4 @@
-"""The shape of a slimmable residual network: what each segment costs, weighs and passes on."""
+"""The shape of a slimmable residual network: cost, weights and output size of each segment."""
 
 from msgspec import Struct
 
@@ -6,7 +6,7 @@ from slimsched.models.width import SEGMENTS
 
 
 class NetworkShape(Struct, frozen=True, kw_only=True):
-    """A residual network of four segments; `channels` are those of each segment at width 1.0.
+    """A residual network of four segments; `channels` lists each segment's channels at width 1.0.
 
     Segment 0 holds the stem, segment 3 the classifier. Each segment after the first halves the image.
     """
@@ -17,11 +17,11 @@ class NetworkShape(Struct, frozen=True, kw_only=True):
     classes: int = 100
 
     def channels_at(self, segment: int, width: float | None) -> int:
-        """Channels a segment gives out at a width; segment -1 is the image."""
+        """Output channels of a segment at a width; segment -1 is the image."""
         return 3 if segment < 0 or width is None else int(self.channels[segment] * width)
 
     def side(self, segment: int) -> int:
-        """Height and width in pixels of what a segment gives out."""
+        """Height and width of a segment's output in pixels."""
         return self.image_size >> segment if segment > 0 else self.image_size
 
     def macs(self, segment: int, previous: float | None, width: float) -> int:
@@ -41,7 +41,7 @@ class NetworkShape(Struct, frozen=True, kw_only=True):
         return sum(self.macs(s, p, w) for s, (p, w) in enumerate(zip(before, widths, strict=True)))
 
     def parameters(self, segment: int, width: float) -> int:
-        """Weights of a segment at a width, its input as wide as can be."""
+        """Weights of a segment at a width, with its input at full width."""
         out = self.channels_at(segment, width)
         inner = 9 * out * out
         if segment == 0:
@@ -51,7 +51,7 @@ class NetworkShape(Struct, frozen=True, kw_only=True):
         return total + (out * self.classes if segment == SEGMENTS - 1 else 0)
 
     def output_elements(self, segment: int, width: float) -> int:
-        """Numbers one image's activation holds after a segment (logits after the last)."""
+        """Numbers per image in a segment's output (logits after the last segment)."""
         if segment == SEGMENTS - 1:
             return self.classes
         return self.channels_at(segment, width) * self.side(segment) ** 2

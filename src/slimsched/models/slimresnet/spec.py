@@ -3,42 +3,37 @@
 from functools import cache
 
 from slimsched.models.figures import ModelFigures, StepFigures
+from slimsched.models.image_spec import image_model_spec
 from slimsched.models.plan_tree import PlanTree
 from slimsched.models.slimresnet.shape import NetworkShape
-from slimsched.models.spec import ModelSpec, Path, TensorSpec, every_plan
-from slimsched.models.width import SEGMENTS, WIDTHS
+from slimsched.models.spec import ModelSpec, Path
+from slimsched.models.width import WIDTHS
 
 NAME = "slimresnet"
-CHOICES = tuple(str(width) for width in WIDTHS)
 
 
 @cache
 def slimresnet_spec(shape: NetworkShape, name: str = NAME, labels: tuple[str, ...] = ()) -> ModelSpec:
     """Describe a SlimResNet of this shape."""
-    image = TensorSpec(name="images", datatype="UINT8", shape=(3, shape.image_size, shape.image_size))
-    segments = (CHOICES,) * SEGMENTS
-    return ModelSpec(
-        name=name,
-        inputs=(image,),
-        outputs=(TensorSpec(name="logits", datatype="FP32", shape=(shape.classes,)),),
-        segments=segments,
-        plans=every_plan(segments),
-        follows_previous=True,
-        nested=True,
+    return image_model_spec(
+        name,
+        image_size=shape.image_size,
+        classes=shape.classes,
         labels=labels,
+        follows_previous=True,
         description="a slimmable residual network",
     )
 
 
 @cache
 def plan_tree(shape: NetworkShape) -> PlanTree:
-    """The tree of all 256 plans."""
+    """Return the tree of all 256 plans."""
     return PlanTree(slimresnet_spec(shape).plans)
 
 
 @cache
 def slimresnet_figures(shape: NetworkShape) -> ModelFigures:
-    """Compute what each step costs and hands on."""
+    """Compute the cost and output size of each step."""
     spec = slimresnet_spec(shape)
 
     def width(choice: int) -> float | None:
@@ -59,10 +54,10 @@ def slimresnet_figures(shape: NetworkShape) -> ModelFigures:
 
 
 def widths_of(path: Path) -> tuple[float, ...]:
-    """The widths that a path stands for."""
+    """Convert a path to widths."""
     return tuple(WIDTHS[choice] for choice in path)
 
 
 def path_of(widths: tuple[float, ...]) -> Path:
-    """The path that these widths make."""
+    """Convert widths to a path."""
     return tuple(WIDTHS.index(width) for width in widths)

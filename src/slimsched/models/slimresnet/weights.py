@@ -1,4 +1,4 @@
-"""Trained models on disk: NAME.safetensors (half precision) beside NAME.json, which says what they are.
+"""Trained models on disk: NAME.safetensors (half precision) beside NAME.json, which describes the model.
 
 Loading checks the file's hash, every tensor's shape and the class count before anything runs.
 """
@@ -37,12 +37,12 @@ def save(folder: Path, name: str, net: SlimResNet, card: ModelCard) -> ModelCard
 
 
 def card_path(path: Path) -> Path:
-    """The card of a training folder, or the one beside a weights file."""
+    """Return the path of the card in a training folder or beside a weights file."""
     return path / f"{TRAINED}.json" if path.is_dir() else path.with_suffix(".json")
 
 
 def load(path: Path | None = None) -> TrainedModel:
-    """The model of a training folder (or of its .json); the shipped one when no path is given."""
+    """Load the model of a training folder or of its .json; without a path, the shipped model."""
     if path is None:
         path = shipped.folder() / f"{shipped.NAME}.json"
     card = read_card(card_path(path))

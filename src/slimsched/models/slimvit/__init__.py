@@ -1,1 +1,1 @@
-"""A slimmable vision transformer with a convolutional tokenizer."""
+"""SlimViT: a slimmable vision transformer with a convolutional tokenizer."""

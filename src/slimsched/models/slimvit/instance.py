@@ -1,6 +1,6 @@
 """A segment of SlimViT loaded at one width: its weights sliced, scaled and standardized once.
 
-It depends on nothing that changes, so several callers may share one.
+An instance never changes after loading, so several callers can share one.
 """
 
 from typing import TYPE_CHECKING
@@ -108,5 +108,5 @@ class VitInstance(nn.Module):
 
     @property
     def weight_bytes(self) -> int:
-        """Memory that this instance's own weights take."""
+        """Bytes of memory that this instance's weights take."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.buffers())

@@ -1,8 +1,7 @@
 """Sliceable parts of a transformer: weights are stored once, and each call uses the leading heads and units.
 
-The length of a token never changes, so layer norms see the same features at every width and need no
-statistics of their own. Only the scale of what a branch adds to the tokens is kept by width: it is multiplied
-into the small output matrix, not into the tokens.
+Tokens have the same length at every width, so all widths share their layer norms. Each width has its own
+scale for what a branch adds to the tokens. It is part of the small output matrix and costs nothing per token.
 """
 
 from functools import cache
@@ -16,7 +15,7 @@ from slimsched.models.width import WIDTHS
 
 
 class BlockFunction(Protocol):
-    """What computes a block from tokens and plain weights."""
+    """A function that computes a block from tokens and plain weights."""
 
     def __call__(
         self, x: Tensor, attention: tuple[Tensor, ...], feed_forward: tuple[Tensor, ...], heads: int
@@ -39,7 +38,7 @@ class SlimAttention(nn.Module):
         nn.init.trunc_normal_(self.out_weight, std=0.02)
 
     def sliced(self, width: float, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Plain weights of this slice: norm, joint projection to queries, keys and values, output."""
+        """Return the plain weights of this slice: norm, projection to queries, keys and values, output."""
         inner = int(self.heads * width) * self.head_dim
         scale = self.scale[WIDTHS.index(width)]
         return (
@@ -68,7 +67,7 @@ class SlimFeedForward(nn.Module):
         nn.init.trunc_normal_(self.out_weight, std=0.02)
 
     def sliced(self, width: float, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Plain weights of this slice: norm, first layer, second layer."""
+        """Return the plain weights of this slice: norm, first layer, second layer."""
         hidden = int(self.hidden * width)
         scale = self.scale[WIDTHS.index(width)]
         return (
@@ -115,6 +114,6 @@ def run_block(
 
 @cache
 def compiled_block() -> BlockFunction:
-    """`run_block` compiled once for each number of heads; all blocks of a network share it."""
+    """Return `run_block` compiled once per number of heads; all blocks of a network share it."""
     compiled: BlockFunction = torch.compile(run_block, dynamic=False)
     return compiled

@@ -1,4 +1,4 @@
-"""The shape of a slimmable vision transformer: what each segment costs, weighs and passes on."""
+"""The shape of a slimmable vision transformer: cost, weights and output size of each segment."""
 
 from msgspec import Struct
 
@@ -9,8 +9,8 @@ class VitShape(Struct, frozen=True, kw_only=True):
     """Convolutions that cut an image into tokens, then transformer blocks, a quarter of them per segment.
 
     A segment's width sets how many attention heads and feed-forward units its blocks use, and in segment 0
-    how many channels the convolutions use. `dim`, the length of a token, is the same at every width, so what
-    a segment hands over does not depend on its width.
+    how many channels the convolutions use. `dim`, the length of a token, is the same at every width, so a
+    segment's output does not depend on its width.
 
         image (3, S, S) -> stem[0] channels (S, S) -> stem[1] channels (S/2, S/2) -> tokens (T, dim)
 
@@ -49,7 +49,7 @@ class VitShape(Struct, frozen=True, kw_only=True):
         return int(self.stem[0] * width), int(self.stem[1] * width)
 
     def macs(self, segment: int, previous: float | None, width: float) -> int:
-        """Multiply-accumulates of one image through one segment; the width before does not matter."""
+        """Multiply-accumulates of one image through one segment; the previous width does not matter."""
         inner = self.heads_at(width) * self.head_dim
         linear = self.tokens * self.dim * (4 * inner + 2 * self.hidden_at(width))
         attention = 2 * self.tokens**2 * inner
@@ -75,7 +75,7 @@ class VitShape(Struct, frozen=True, kw_only=True):
         return total + (self.dim * (self.classes + 1) if segment == SEGMENTS - 1 else 0)
 
     def output_elements(self, segment: int, width: float) -> int:
-        """Numbers one image's activation holds after a segment (logits after the last)."""
+        """Numbers per image in a segment's output (logits after the last segment)."""
         return self.classes if segment == SEGMENTS - 1 else self.tokens * self.dim
 
     @property

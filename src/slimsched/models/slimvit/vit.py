@@ -1,4 +1,4 @@
-"""SlimViT: convolutions make tokens, eight transformer blocks mix them, four segments choose their widths.
+"""SlimViT: convolutions make tokens, then transformer blocks in four segments, each at a width of its own.
 
 images -> [tokenizer, blocks] -> [blocks] -> [blocks] -> [blocks, pool, classifier] -> logits
 """
@@ -42,7 +42,7 @@ class SlimTokenizer(nn.Module):
 
 
 class SlimPool(nn.Module):
-    """Sequence pooling: each token states its weight, the weighted mean of the tokens is classified."""
+    """Sequence pooling: a layer gives each token a weight, and the weighted mean is classified."""
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__()
@@ -97,13 +97,13 @@ class SlimVit(SlimNetwork):
         self.segments = nn.ModuleList(VitSegment(shape, index) for index in range(SEGMENTS))
 
     def segment(self, index: int) -> VitSegment:
-        """The segment that takes (x, width)."""
+        """Return one segment, which takes (x, width)."""
         segment = self.segments[index]
         assert isinstance(segment, VitSegment)
         return segment
 
     def instance(self, segment: int, *, width: float, previous: float | None = None) -> VitInstance:
-        """One segment at one width; the width of the segment before does not matter."""
+        """Fold one segment at one width; the previous width does not matter."""
         return VitInstance(self.segment(segment), width)
 
     def use_compiled_blocks(self, on: bool = True) -> None:
@@ -113,7 +113,7 @@ class SlimVit(SlimNetwork):
 
 
 def check_shape(shape: VitShape) -> None:
-    """Refuse a shape that does not divide into the four widths."""
+    """Raise DataError for a shape that does not divide into the four widths."""
     widths = len(WIDTHS)
     if shape.dim % shape.heads or shape.heads % widths or shape.hidden % widths:
         raise DataError(
@@ -132,7 +132,7 @@ def check_shape(shape: VitShape) -> None:
 
 
 def check_input(shape: VitShape, segment: int, x: Tensor) -> None:
-    """Refuse what this segment cannot take, and say what it can."""
+    """Raise DataError if this segment cannot take a tensor of this shape."""
     side = shape.image_size
     wanted = (3, side, side) if segment == 0 else (shape.tokens, shape.dim)
     if tuple(x.shape[1:]) != wanted:

@@ -1,4 +1,4 @@
-"""Trained SlimViTs on disk: NAME.safetensors (half precision) beside NAME.json, which says what they are."""
+"""Trained SlimViTs on disk: NAME.safetensors (half precision) beside NAME.json, which describes the model."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from slimsched.models.slimvit.vit import SlimVit
 
 
 class VitCard(CardFacts, frozen=True, kw_only=True):
-    """What a SlimViT is, and how it was trained."""
+    """Describes a SlimViT and how it was trained."""
 
     shape: VitShape
 
@@ -32,7 +32,7 @@ def save(folder: Path, name: str, net: SlimVit, card: VitCard) -> VitCard:
 
 
 def load(path: Path) -> TrainedVit:
-    """The model of a training folder (or of its .json)."""
+    """Load the model of a training folder or of its .json."""
     card: VitCard = read_card_of(card_path(path), VitCard)
     net = SlimVit(card.shape)
     read_weights(card_path(path).with_suffix(".safetensors"), net, card.weights_sha256)

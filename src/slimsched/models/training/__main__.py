@@ -1,6 +1,6 @@
-"""Train and evaluate without the command line's own packages: `python -m slimsched.models.training --help`.
+"""Train and evaluate with few dependencies: `python -m slimsched.models.training --help`.
 
-It needs PyTorch, NumPy, msgspec and safetensors only, so it runs on a GPU machine where nothing else is
+This needs only PyTorch, NumPy, msgspec and safetensors, so it runs on a GPU machine with nothing else
 installed. `slim model train` and `slim model evaluate` do the same with progress bars and tables.
 """
 
@@ -30,7 +30,7 @@ SHIPPED = "shipped"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; a mistake in its input gives one line and exit status 2."""
+    """Run one command; invalid input prints one line and returns exit status 2."""
     options = _parser().parse_args(arguments)
     try:
         return train(options) if options.command == "train" else evaluate(options)
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def train(options: argparse.Namespace) -> int:
-    """Train, or go on; stop in time when a limit is given."""
+    """Train, or resume; stop before the time limit if there is one."""
     recipe = override(read_recipe(options.config), options.set)
     device = pick_device(options.device)
     teacher = None
@@ -68,7 +68,7 @@ def train(options: argparse.Namespace) -> int:
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """Score all 256 width tuples, write the bits, and put the accuracies into the model's card."""
+    """Score all 256 width tuples; write the correctness bits and the card with the accuracies."""
     model = load(options.model)
     card = model.card
     scored = scored_images(options.data, side=card.shape.image_size, classes=card.classes, run=options.model)

@@ -1,6 +1,6 @@
 """Augmentation of a whole batch on its device: crop, flip, one random distortion, then CutMix or Mixup.
 
-Every draw comes from the generator given, so the same seed gives the same batch again.
+All random numbers come from the given generator, so the same seed gives the same batch.
 """
 
 import math
@@ -14,7 +14,7 @@ from slimsched.models.data.image_set import Colours
 
 
 class AugmentationRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How strongly a batch is changed; every share is the probability for one image."""
+    """How strongly a batch is changed; each share is a probability per image."""
 
     crop_padding: int = 4
     flip_share: float = 0.5
@@ -51,7 +51,7 @@ def normalize(pixels: Tensor, colours: Colours) -> Tensor:
 
 
 def _crop_and_flip(images: Tensor, recipe: AugmentationRecipe, generator: Generator) -> Tensor:
-    """Shift each image by up to the padding (edges mirrored) and mirror some."""
+    """Shift each image by up to the padding (with mirrored edges), and flip some."""
     n, side, pad = len(images), images.shape[-1], recipe.crop_padding
     device = images.device
     shift = torch.randint(-pad, pad + 1, (2, n, 1), generator=generator, device=device)
@@ -105,7 +105,7 @@ def distort(x: Tensor, *, share: float, generator: Generator) -> Tensor:
 def _mix(
     x: Tensor, targets: Tensor, recipe: AugmentationRecipe, generator: Generator
 ) -> tuple[Tensor, Tensor]:
-    """Replace a box of some images by their neighbour's (CutMix), blend others with it (Mixup)."""
+    """Replace a box of some images with their neighbour's pixels (CutMix); blend others with it (Mixup)."""
     n, side, device = len(x), x.shape[-1], x.device
     kind, kept, cy, cx = torch.rand((4, n), generator=generator, device=device)
     half = (1 - kept).sqrt() * side / 2

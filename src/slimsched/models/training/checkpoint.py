@@ -1,7 +1,7 @@
-"""What a training run needs to go on after an interruption: weights, average, momentum, and where it was.
+"""Checkpoints: all that a training run needs to resume (weights, average, momentum, progress).
 
-Tensors are safetensors, the rest is JSON in the same file's header. The file is replaced whole, so a cut
-while writing leaves the one before.
+A checkpoint is a safetensors file with JSON in its header. It is replaced in one step, so an interrupted
+write leaves the previous checkpoint intact.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ PARTS = ("net", "average", *STATE_NAMES)
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """Epochs done, epochs in all (0: not fixed yet) and seconds spent."""
+    """Epochs done, total epochs (0: not decided yet) and seconds spent."""
 
     recipe: Recipe
     epoch: int = 0
@@ -54,9 +54,9 @@ def save_small(
     average: SlimNetwork,
     optimizer: torch.optim.Optimizer,
 ) -> list[Path]:
-    """Write the same in half precision, one file per part, for places that limit the size of a file.
+    """Write a checkpoint in half precision, one file per part, for places that limit file sizes.
 
-    `load` reads these files where there is no whole checkpoint; parts of the optimizer may be missing.
+    `load` reads these files if there is no full checkpoint; optimizer parts may be missing.
     """
     paths = []
     for part, named in _tensors(net, average, optimizer).items():
@@ -74,14 +74,14 @@ def save_small(
 
 
 def exists(folder: Path) -> bool:
-    """Whether a run left a checkpoint here, whole or in parts."""
+    """Whether this folder holds a checkpoint, full or in parts."""
     return (folder / NAME).exists() or (folder / f"{PARTS[0]}.safetensors").exists()
 
 
 def load(
     folder: Path, recipe: Recipe, net: SlimNetwork, average: SlimNetwork, optimizer: torch.optim.Optimizer
 ) -> Progress:
-    """Put a checkpoint back and say where the run was; the recipe must be the one it began with."""
+    """Restore a checkpoint and return its progress; the recipe must not have changed."""
     paths = [folder / NAME]
     if not paths[0].exists():
         paths = [path for part in PARTS if (path := folder / f"{part}.safetensors").exists()]
@@ -118,7 +118,7 @@ def _read(paths: list[Path], recipe: Recipe) -> tuple[Progress, dict[str, Tensor
 
 
 def _like(parameter: Tensor, state: Tensor) -> Tensor:
-    """The state on the parameter's device and in its memory layout; a step count is a scalar."""
+    """Copy the state to the parameter's device and memory layout; a step count stays a scalar."""
     if state.dim() == 0:
         return state.to(parameter.device)
     return torch.empty_like(parameter).copy_(state)
@@ -127,7 +127,7 @@ def _like(parameter: Tensor, state: Tensor) -> Tensor:
 def _tensors(
     net: SlimNetwork, average: SlimNetwork, optimizer: torch.optim.Optimizer
 ) -> dict[str, dict[str, Tensor]]:
-    """All tensors by part and parameter."""
+    """Return all tensors by part and parameter."""
     parts: dict[str, dict[str, Tensor]] = {
         "net": {name: parameter.detach() for name, parameter in net.named_parameters()},
         "average": {name: parameter.detach() for name, parameter in average.named_parameters()},

@@ -1,6 +1,6 @@
 """The training loop: sandwich steps under a cosine schedule, averaged weights, checkpoints between epochs.
 
-Everything random in an epoch comes from (seed, epoch), so a resumed run does what an uninterrupted one does.
+All random numbers of an epoch come from (seed, epoch), so a resumed run equals an uninterrupted one.
 """
 
 import copy
@@ -28,7 +28,7 @@ from slimsched.models.training.schedule import average_keep, epochs_that_fit, fi
 
 
 class EpochReport(Struct, frozen=True, kw_only=True):
-    """What one epoch came to; accuracies (percent by tuple) only where the run held images out."""
+    """The figures of one epoch; accuracies (percent by tuple) only if the run held images out."""
 
     epoch: int
     epochs: int
@@ -55,10 +55,10 @@ def train(
     limit_s: float | None = None,
     copy_to: Path | None = None,
 ) -> tuple[SlimNetwork, checkpoint.Progress]:
-    """Train (or go on training what `folder` holds); return the averaged network and how far it came.
+    """Train, or resume the run in `folder`; return the averaged network and the progress.
 
     The run stops after epoch `stop_after`, or before an epoch that would end later than `limit_s` seconds
-    from now, and leaves a checkpoint to go on from. A small copy of that checkpoint goes to `copy_to`.
+    from now. It leaves a checkpoint to resume from, and writes a small copy of it to `copy_to`.
     """
     called_s = began_s = time.perf_counter()
     training = recipe.training
@@ -168,7 +168,7 @@ class Trainer:
 
 
 def check_teacher(training: TrainingRecipe, teacher: SlimNetwork | None, classes: int) -> None:
-    """A recipe that learns from a model needs one, for the same classes."""
+    """Raise an error if the recipe's teacher is missing or was trained for a different number of classes."""
     if training.teacher == "model" and teacher is None:
         raise ConfigError('the recipe says teacher = "model", but none was named; name one with --teacher')
     if teacher is not None and teacher.shape.classes != classes:
@@ -176,7 +176,7 @@ def check_teacher(training: TrainingRecipe, teacher: SlimNetwork | None, classes
 
 
 def validate(net: SlimNetwork, held_out: ImageSet, colours: Colours) -> dict[tuple[float, ...], float]:
-    """Accuracy of the paper's eight tuples on images the network was not trained on."""
+    """Measure the accuracy of the paper's eight tuples on images not used for training."""
     tuples = (*UNIFORM, *MIXED)
     correct = Evaluator(net, colours).correct(held_out, tuples, batch=1000)
     return {widths: accuracy_percent(row) for widths, row in zip(tuples, correct, strict=True)}

@@ -7,11 +7,11 @@ from slimsched.models.network import SlimNetwork
 from slimsched.models.training.recipe import TrainingRecipe
 
 STATE_NAMES = ("momentum_buffer", "exp_avg", "exp_avg_sq", "step")
-"""What the optimizers remember of each parameter, by PyTorch's own names."""
+"""The optimizer state of each parameter, by PyTorch's names."""
 
 
 def make_optimizer(net: SlimNetwork, training: TrainingRecipe) -> torch.optim.Optimizer:
-    """Nesterov momentum or AdamW; weights decay, gains, shifts, biases and positions do not."""
+    """Make SGD with Nesterov momentum, or AdamW. Weight decay applies to weights only."""
     named = list(net.named_parameters())
     decayed: list[Tensor] = [parameter for name, parameter in named if decays(name, parameter)]
     others: list[Tensor] = [parameter for name, parameter in named if not decays(name, parameter)]
@@ -29,5 +29,5 @@ def make_optimizer(net: SlimNetwork, training: TrainingRecipe) -> torch.optim.Op
 
 
 def decays(name: str, parameter: Tensor) -> bool:
-    """Whether weight decay applies: to matrices and convolutions, not to norms, gains, scales and biases."""
+    """Whether weight decay applies: yes for matrices and convolutions, no for all other parameters."""
     return name.endswith("weight") and parameter.dim() > 1

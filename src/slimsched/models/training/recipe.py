@@ -1,4 +1,4 @@
-"""How to train: the file that `slim model train --config` reads."""
+"""The training recipe: the file that `slim model train --config` reads."""
 
 import tomllib
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from slimsched.models.training.augmentation import AugmentationRecipe
 
 
 class NetworkRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Channels of the four segments at width 1.0, blocks in each, and the side images are scaled to."""
+    """Channels of the four segments at width 1.0, blocks in each, and the image size in pixels."""
 
     channels: tuple[int, int, int, int] = (64, 128, 256, 512)
     blocks: tuple[int, int, int, int] = (2, 2, 2, 2)
     image_size: int = 32
 
     def shape(self, classes: int) -> NetworkShape:
-        """The network for this many classes."""
+        """Return the shape of the network for this many classes."""
         return NetworkShape(
             channels=self.channels, blocks=self.blocks, image_size=self.image_size, classes=classes
         )
@@ -40,30 +40,30 @@ class VitRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     image_size: int = 32
 
     def shape(self, classes: int) -> VitShape:
-        """The network for this many classes."""
+        """Return the shape of the network for this many classes."""
         return VitShape(**structs.asdict(self), classes=classes)
 
 
 class TrainingRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Schedule, optimizer and distillation.
 
-    When `minutes` is given, the number of epochs is fixed once from the speed of the first ones. `tuples`
-    says whether narrower tuples are trained at all. Targets, with the shares below:
+    With `minutes`, the speed of the first epochs decides how many epochs the run has. `tuples` says whether
+    narrower tuples are trained at all. The training targets are:
 
         widest tuple    (1 - teacher_share) labels + teacher_share teacher
         all others      label_share labels
                         + (1 - label_share) (in_place_share widest tuple + (1 - in_place_share) teacher)
 
-    where the teacher is the run's own weight average or a model named on the command line. Soft targets are
-    taken at `temperature`. Without a teacher model, keep `label_share` high: an untrained widest tuple has
-    nothing to teach, and on small data it holds every other tuple at chance level.
+    The teacher is the run's own weight average or a model named on the command line. Soft targets use
+    `temperature`. Without a teacher model, keep `label_share` high: an untrained widest tuple has nothing to
+    teach, and with little data it keeps every other tuple at chance level.
 
-    `least_steps` adds epochs where the data is too small for `epochs` to give that many steps.
-    `average_share` is the averaging horizon as a share of the run. `tuple_pool` limits how many pairs of
-    random tuples are ever drawn (0: any). `momentum` is also AdamW's first beta, `square_momentum` its
+    `least_steps` adds epochs if `epochs` gives fewer steps than this.
+    `average_share` is the averaging horizon as a share of the run. `tuple_pool` limits the number of
+    different random tuple pairs (0: no limit). `momentum` is also AdamW's first beta, `square_momentum` its
     second. `label_smoothing` spreads that share of each label over all classes. `compile` runs transformer
-    blocks through torch.compile. `held_out` is the share (below 1) or number of images that are scored and
-    not trained on; left out, it is a fifth where the data has no test images of its own.
+    blocks through torch.compile. `held_out` is the share (below 1) or number of images to score on instead
+    of training on them. The default is a fifth if the data has no test images, else none.
     """
 
     epochs: int = 90
@@ -95,9 +95,9 @@ class TrainingRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that decides what a training run does, data and device aside.
+    """All settings of a training run, except data and device.
 
-    The network is a SlimResNet as `network` says or, where the file has a table `vit`, a SlimViT.
+    The network is a SlimViT if the file has a table `vit`, else the SlimResNet in `network`.
     """
 
     network: NetworkRecipe = NetworkRecipe()
@@ -107,7 +107,7 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def image_size(self) -> int:
-        """Side that images are scaled to."""
+        """Height and width that images are scaled to."""
         return (self.vit or self.network).image_size
 
 
@@ -123,7 +123,7 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def override(recipe: Recipe, changes: Sequence[str]) -> Recipe:
-    """Change single keys, each given as TABLE.KEY=VALUE with the value as in TOML."""
+    """Change single keys. Each change is TABLE.KEY=VALUE, with the value written as in TOML."""
     tables: dict[str, dict[str, object]] = msgspec.to_builtins(recipe)
     for change in changes:
         try:
@@ -138,7 +138,7 @@ def override(recipe: Recipe, changes: Sequence[str]) -> Recipe:
 
 
 def check(recipe: Recipe, path: str) -> Recipe:
-    """Refuse values that no run can work with."""
+    """Raise ConfigError for values that no run can work with."""
     training = recipe.training
     for name in ("epochs", "batch", "learning_rate", "temperature", "validate_every", "checkpoint_every"):
         if getattr(training, name) <= 0:

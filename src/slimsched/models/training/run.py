@@ -1,13 +1,15 @@
 """A whole training run: open the images, hold some out, train, score, write the model and its card."""
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from msgspec import Struct
+from numpy.typing import NDArray
 
-from slimsched.models.chance import chance_warning
 from slimsched.models.data.dataset import open_images
 from slimsched.models.data.held_out import held_out_amount, hold_out
 from slimsched.models.data.image_set import ImageSet
@@ -25,9 +27,12 @@ from slimsched.models.training.recipe import Recipe
 from slimsched.models.training.run_log import RunLog
 from slimsched.models.width import format_widths
 
+CHANCE_DEVIATIONS = 3.0
+"""Standard deviations above the expected score that pure guessing is still likely to reach."""
+
 
 class RunResult(Struct, frozen=True, kw_only=True):
-    """What a run came to. `finished` is false where a time limit cut it; `warning` says what is wrong."""
+    """The result of a run. `finished` is false if a time limit stopped it; `warning` names a problem."""
 
     card: Card
     progress: Progress
@@ -50,7 +55,7 @@ def run_training(
 ) -> RunResult:
     """Train on a folder of images, score the result and write model and card to `out`.
 
-    The time limit counts from here, so reading the images is part of it.
+    The time limit includes the time to read the images.
     """
     started_s = time.perf_counter()
     images = open_images(data, "train", side=recipe.image_size, workers=workers)
@@ -101,17 +106,41 @@ def run_training(
 
 
 def make_card(net: SlimNetwork, facts: dict[str, object]) -> Card:
-    """The card of the network's own kind."""
+    """Return the card for this kind of network."""
     if isinstance(net, SlimVit):
         return VitCard(shape=net.shape, **facts)  # type: ignore[arg-type]
     assert isinstance(net, SlimResNet)
     return ModelCard(shape=net.shape, **facts)  # type: ignore[arg-type]
 
 
+def chance_percent(labels: NDArray[np.int64]) -> float:
+    """Return the highest accuracy in percent that guessing the most common class is likely to reach.
+
+    This is p + 3 sqrt(p (1 - p) / n), where p is the share of the most common class among n images.
+    """
+    share = float(np.bincount(labels).max()) / len(labels)
+    return 100 * min(1.0, share + CHANCE_DEVIATIONS * math.sqrt(share * (1 - share) / len(labels)))
+
+
+def chance_warning(percent_by_width: dict[float, float], labels: NDArray[np.int64]) -> str | None:
+    """Return a warning that names the widths at chance level, or None if there are none."""
+    limit = chance_percent(labels)
+    if len(np.unique(labels)) < 2:
+        return None
+    at_chance = [width for width, percent in percent_by_width.items() if percent <= limit]
+    if not at_chance:
+        return None
+    names = ", ".join(f"{width:g} ({percent_by_width[width]:.1f} %)" for width in at_chance)
+    return (
+        f"WARNING: no better than guessing at width {names}: guessing can reach {limit:.1f} % here. "
+        "Do not use this model; train longer (epochs, least_steps), add pictures, or check the labels"
+    )
+
+
 def _scored(
     data: Path, images: ImageSet, held_out: ImageSet | None, side: int, finished: bool
 ) -> ScoredImages | None:
-    """Held-out pictures, else the data's own test images (once the run is over), else the training images."""
+    """Choose held-out pictures, else (once the run is finished) test images, else training images."""
     if held_out is not None:
         return ScoredImages(images=held_out, kind="held-out pictures")
     if not finished:

@@ -1,4 +1,4 @@
-"""What a training run writes down: one JSON line an epoch, and TensorBoard scalars where it is installed."""
+"""The log of a training run: one JSON line per epoch, and TensorBoard scalars if TensorBoard is installed."""
 
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +24,7 @@ class RunLog:
         self._board = SummaryWriter(str(folder))
 
     def write(self, report: EpochReport) -> None:
-        """Take one epoch down."""
+        """Write the figures of one epoch."""
         accuracy = {format_widths(widths): value for widths, value in report.accuracy.items()}
         self._lines.write(msgspec.json.encode(msgspec.to_builtins(report) | {"accuracy": accuracy}) + b"\n")
         self._lines.flush()

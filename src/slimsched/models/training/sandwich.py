@@ -1,13 +1,13 @@
-"""One training step by the sandwich rule: the widest tuple, the narrowest, and random ones between.
+"""One training step by the sandwich rule: the widest tuple, the narrowest, and random tuples in between.
 
-    widest    cross-entropy with the labels and, when asked for, with a teacher's soft outputs
+    widest    cross-entropy with the labels and, if the recipe says so, with a teacher's soft outputs
     others    cross-entropy with the labels, with the widest tuple's soft outputs (in-place distillation) or
-              with a teacher's, in the shares that the recipe states
+              with a teacher's, in the shares that the recipe gives
 
 Soft outputs are softmax(logits / T); their loss is multiplied by T^2.
 
-On CUDA each tuple's forward and backward pass is captured once as a graph and replayed after that: eager
-PyTorch is bound by kernel launches here. The first use of a tuple runs eagerly (it counts) and captures.
+On CUDA, kernel launches limit eager PyTorch. So the first pass of a tuple, forward and backward, runs eagerly
+and is then captured as a graph. Later passes replay the graph.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from slimsched.models.network import SlimNetwork
-from slimsched.models.training.graph_cache import GraphCache
 from slimsched.models.training.recipe import TrainingRecipe
 from slimsched.models.width import SEGMENTS, WIDTH_TUPLES, WIDTHS
 
@@ -29,13 +28,40 @@ NARROWEST: Widths = (WIDTHS[0],) * SEGMENTS
 
 
 def draw_tuples(recipe: TrainingRecipe, rng: np.random.Generator) -> list[Widths]:
-    """Random tuples in mirrored pairs (w and 1.25 - w), so that every step costs about the same."""
+    """Draw random tuples in mirrored pairs (w and 1.25 - w), so that all steps cost about the same."""
     pool = np.random.default_rng(recipe.seed).permutation(len(WIDTH_TUPLES))[: recipe.tuple_pool or None]
     tuples: list[Widths] = []
     while len(tuples) < recipe.random_tuples:
         widths = WIDTH_TUPLES[rng.choice(pool)]
         tuples += [widths, tuple(1.25 - width for width in widths)]
     return tuples[: recipe.random_tuples]
+
+
+class GraphCache:
+    """CUDA graphs by key. All share one memory pool."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: dict[object, torch.cuda.CUDAGraph] = {}
+
+    def run(self, key: object, work: Callable[[], None]) -> None:
+        """Replay the graph of this key; the first time, do the work eagerly and capture it."""
+        graph = self._graphs.get(key)
+        if graph is not None:
+            graph.replay()
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            work()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            work()
+        self._graphs[key] = graph
+
+    def __len__(self) -> int:
+        return len(self._graphs)
 
 
 class Sandwich:
@@ -59,7 +85,7 @@ class Sandwich:
             parameter.grad = torch.zeros_like(parameter)
 
     def __call__(self, images: Tensor, targets: Tensor, tuples: list[Widths]) -> None:
-        """Compute the gradients of one step; `tuples` are the random ones."""
+        """Compute the gradients of one step; `tuples` are the random tuples."""
         self._images.copy_(images)
         smoothing = self.recipe.label_smoothing
         self._targets.copy_(targets * (1 - smoothing) + smoothing / targets.shape[1])
@@ -70,7 +96,7 @@ class Sandwich:
             self._run(widths, partial(self._student_pass, widths))
 
     def take_losses(self) -> tuple[float, float]:
-        """Losses of the widest tuple and of the others, summed since the last call."""
+        """Return the losses of the widest tuple and of the others, summed since the last call."""
         widest, others = self._losses.tolist()
         self._losses.zero_()
         return widest, others

@@ -1,4 +1,4 @@
-"""How learning rate, weight average and the number of epochs follow from the recipe."""
+"""Computes learning rate, weight average and number of epochs from the recipe."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ FIX_EPOCHS_AFTER = 8
 
 
 def learning_rate(training: TrainingRecipe, epoch: float, epochs: int) -> float:
-    """Linear warm-up, then half a cosine down to 0 at the end; flat while the end is not fixed yet."""
+    """Linear warm-up, then half a cosine down to 0; constant while the number of epochs is unknown."""
     if epoch < training.warmup_epochs:
         return training.learning_rate * (epoch + 1e-2) / training.warmup_epochs
     if not epochs:
@@ -20,14 +20,14 @@ def learning_rate(training: TrainingRecipe, epoch: float, epochs: int) -> float:
 
 
 def fixed_epochs(training: TrainingRecipe, steps: int) -> int:
-    """Epochs in all, enough for the least number of steps; 0 where the run is given minutes instead."""
+    """Return the total epochs, enough for `least_steps`; 0 if the recipe gives minutes instead."""
     if training.minutes:
         return 0
     return max(training.epochs, math.ceil(training.least_steps / steps))
 
 
 def average_keep(training: TrainingRecipe, step: int, steps: int) -> float:
-    """Share of the average kept in a step: a horizon of `average_share` of the run, shorter at the start."""
+    """Share of the average that a step keeps; the horizon is `average_share` of the run, at first less."""
     horizon = max(training.average_share * steps, 1.0) if steps else 1e9
     return min(1 - 1 / horizon, (1 + step) / (10 + step))
 
@@ -35,7 +35,7 @@ def average_keep(training: TrainingRecipe, step: int, steps: int) -> float:
 def epochs_that_fit(
     training: TrainingRecipe, epoch: int, elapsed_s: float, epoch_times_s: Sequence[float]
 ) -> int:
-    """Epochs in all that fill the minutes given, from the speed of the last few; 0 while it is too early."""
+    """Return the total epochs that fit into the minutes, by recent speed; 0 while too few were measured."""
     if len(epoch_times_s) < FIX_EPOCHS_AFTER:
         return 0
     epoch_s = sum(epoch_times_s[-MEASURED_EPOCHS:]) / MEASURED_EPOCHS

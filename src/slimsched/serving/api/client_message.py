@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import SlimError
+from slimsched.kernel.errors import ConfigError, SlimError
 from slimsched.models.arrays import NUMPY
 
 Parameters = dict[str, bool | int | float | str]
@@ -50,12 +50,12 @@ def write_request(
     parameters: Mapping[str, bool | int | float | str],
 ) -> tuple[bytes, int]:
     """Return a request body and the length of its JSON; tensors are binary in both directions."""
-    raws = [np.ascontiguousarray(array).tobytes() for array in inputs.values()]
+    raws = [np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes() for array in inputs.values()]
     tensors = [
         {
             "name": name,
             "shape": list(array.shape),
-            "datatype": _NAMES[array.dtype.newbyteorder("<")],
+            "datatype": _datatype(name, array.dtype),
             "parameters": {"binary_data_size": len(raw)},
         }
         for (name, array), raw in zip(inputs.items(), raws, strict=True)
@@ -104,6 +104,14 @@ def classes_of(answer: Answer) -> NDArray[np.int64]:
             classes: NDArray[np.int64] = best.astype(np.int64)
             return classes
     raise AnswerError(f"no output with classes or scores among {', '.join(answer.outputs) or 'none'}")
+
+
+def _datatype(name: str, dtype: np.dtype[Any]) -> str:
+    """Name an element type as the protocol does."""
+    try:
+        return _NAMES[dtype.newbyteorder("<")]
+    except KeyError:
+        raise ConfigError(f"input '{name}' is {dtype}; give one of {', '.join(NUMPY)}") from None
 
 
 def _from_json(one: _Output) -> NDArray[Any] | list[str]:

@@ -125,7 +125,7 @@ class InferenceService:
             )
 
     def _receipt(self, face: ModelFace, answered: Answered) -> dict[str, Parameter]:
-        """Return the receipt: choices and servers per example, separated by semicolons; means for the rest."""
+        """Return the receipt: choices and servers of each example; means for the rest."""
         receipts, examples = answered.receipts, len(answered.outputs[0])
         count = len(receipts)
         each = examples // count  # examples per receipt

@@ -16,7 +16,7 @@ from slimsched.serving.routing.events import RequestsArrived, SegmentFinished
 
 
 class _Open(Struct):
-    """A request under way: its span, the parent context of its segments, and when and why it was last sent."""
+    """A request under way: its span, the context of its segments, and when and why it was last sent."""
 
     span: Any
     context: Any

@@ -1,1 +1,1 @@
-"""The nouns: frozen values with units in their names. Imports nothing of ours."""
+"""The nouns of serving: request, key, block, batch, instance, device, profile, cluster. Pure."""

@@ -9,8 +9,9 @@ from slimsched.serving.domain.key import Key
 class Batch(Struct, frozen=True, kw_only=True):
     """Blocks (or parts of them) that run together on an instance, at the choice of `key`.
 
-    With upward merge a block's own key may ask for a narrower choice than the batch runs at. A batch whose
-    key goes on holds one instance per segment, `instance` and then `also`; its blocks may ask for more.
+    With upward merge, a block may have asked for a narrower choice than the batch runs at. A batch that runs
+    several segments holds one instance per segment: `instance`, then `also`. Its blocks may have asked for
+    more segments.
     """
 
     id: int

@@ -1,4 +1,4 @@
-"""A block: requests the router sends to one server together."""
+"""A block: requests that the router sends to one server together."""
 
 from msgspec import Struct
 
@@ -7,9 +7,9 @@ from slimsched.serving.domain.request import Request
 
 
 class Block(Struct, frozen=True, kw_only=True, array_like=True):
-    """A micro-batch group of one key; a server may split it over batches, the parts keep its id.
+    """A group of requests with one key. A server may split it over batches; the parts keep its id.
 
-    `priority` and `deadline_s` are the most urgent of its requests.
+    `priority` is the highest and `deadline_s` the earliest of its requests.
     """
 
     id: int
@@ -19,16 +19,16 @@ class Block(Struct, frozen=True, kw_only=True, array_like=True):
     priority: int = 0
 
     def split(self, size: int) -> "tuple[Block, Block]":
-        """Cut after `size` requests."""
+        """Split the block after `size` requests."""
         return self._with(self.requests[:size]), self._with(self.requests[size:])
 
     def split_off(self, ids: frozenset[int]) -> "tuple[Block | None, Block | None]":
-        """Split the block into the requests with these ids and the rest; None where there are none."""
+        """Split the block into the requests with these ids and the rest; None for an empty part."""
         if ids.isdisjoint([request.id for request in self.requests]):
             return None, self
-        those = tuple(request for request in self.requests if request.id in ids)
-        others = tuple(request for request in self.requests if request.id not in ids)
-        return self._with(those), self._with(others) if others else None
+        chosen = tuple(request for request in self.requests if request.id in ids)
+        rest = tuple(request for request in self.requests if request.id not in ids)
+        return self._with(chosen), self._with(rest) if rest else None
 
     def _with(self, requests: tuple[Request, ...]) -> "Block":
         return Block(
@@ -41,7 +41,7 @@ class Block(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 def block_of(block_id: int, key: Key, requests: tuple[Request, ...]) -> Block:
-    """Gather requests into a block as urgent as the most urgent of them."""
+    """Make a block that is as urgent as its most urgent requests."""
     if len(requests) == 1:
         deadline_s, priority = requests[0].deadline_s, requests[0].priority
     else:

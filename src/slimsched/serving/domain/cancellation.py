@@ -1,9 +1,9 @@
-"""Requests that nobody waits for any more: the gateway and the servers are told in the same words."""
+"""Cancellation: the event that tells the gateway and the servers that nobody waits for some requests."""
 
 from msgspec import Struct
 
 
 class RequestsCancelled(Struct, frozen=True, kw_only=True, tag=True):
-    """Nobody waits for these requests any more; what has not begun shall not begin."""
+    """Nobody waits for these requests any more; do not begin them."""
 
     requests: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""The cluster as everyone knows it beforehand: servers, their profiles, the links between them, the models."""
+"""The cluster as it is known before a run: servers, profiles, links and models."""
 
 from collections.abc import Collection, Sequence
 
@@ -13,7 +13,7 @@ from slimsched.serving.domain.served_model import ServedModel
 Values = NDArray[np.float64]
 
 GATEWAY = -1
-"""Where a request's input lies before its first segment."""
+"""The gateway's place: it holds a request's input before the first segment."""
 
 
 class Cluster:
@@ -50,17 +50,17 @@ class Cluster:
         self.work_s: dict[Key, Values] = {
             key: np.array([cheapest[id(p)][key] for p in profiles]) for key in keys
         }
-        """Least device time of one example, by key, over the servers."""
+        """Least device time per example: by key, one value per server."""
         self.latency_s: dict[Key, Values] = {
             key: np.array([p.latency_s(key, 1) for p in profiles]) for key in keys
         }
-        """Time of a batch of one on an idle device, by key, over the servers."""
+        """Time of a batch of one on an idle device: by key, one value per server."""
 
     def __len__(self) -> int:
         return len(self.names)
 
     def part(self, pick: slice) -> "Cluster":
-        """The same cluster with some of its servers."""
+        """Return the same cluster with only some of its servers."""
         return Cluster(
             names=self.names[pick],
             profiles=self.profiles[pick],
@@ -100,21 +100,21 @@ class Cluster:
         )
 
     def link_of(self, place: int) -> Link:
-        """The link of a server, or of the gateway, to the network that joins them."""
+        """Return the link that connects a server, or the gateway, to the network."""
         return self.gateway_link if place == GATEWAY else self.links[place]
 
     def input_bytes(self, key: Key, source: int) -> int:
-        """Bytes of one example's input to a key's first segment, as it lies at `source`."""
+        """Return the bytes per example of the input to a key's first segment, as stored at `source`."""
         element_bytes = 1 if source == GATEWAY else self.profiles[source].element_bytes
         return self.models[key.model].input_bytes(key.segment, key.previous, element_bytes)
 
     def plan_s(self, model: ServedModel, plan: tuple[int, ...]) -> Values:
-        """Least device time of one example through a whole plan, over the servers."""
+        """Return the least device time per example of a whole plan, one value per server."""
         total: Values = np.sum([self.work_s[key] for key in model.legs(plan)], axis=0)
         return total
 
     def move_s(self, model: int, segment: int, previous: int, source: int, count: int) -> Values:
-        """Time the inputs of `count` examples take from where they lie to each server, on idle links."""
+        """Return the time to move the inputs of `count` examples to each server, on idle links."""
         known = self._moves.get((model, segment, previous, source))
         if known is None:
             size = self.input_bytes(Key(segment, 0, previous, (), model), source)

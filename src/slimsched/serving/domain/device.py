@@ -1,13 +1,13 @@
-"""A device, as its data sheet and its software stack describe it."""
+"""A device, described by its data sheet and its software."""
 
 from msgspec import Struct
 
 
 class Device(Struct, frozen=True, kw_only=True):
-    """Public figures of a device from which a profile can be modelled when none was measured.
+    """Public figures of a device, from which a profile is modelled when none was measured.
 
-    `efficiency` is the share of the peak that convolutions of this size reach; `launch_s` is what the
-    software spends on each segment besides arithmetic, which concurrent instances can overlap.
+    `efficiency` is the share of the peak that convolutions of this size reach. `launch_s` is the time that
+    the software spends on each segment besides arithmetic; concurrent instances can overlap it.
     """
 
     name: str

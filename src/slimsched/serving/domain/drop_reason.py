@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class DropReason(StrEnum):
-    """The reasons there are; whoever turns a drop into an answer for a client looks at these alone."""
+    """All reasons for which a request is dropped; the reply to a client depends only on these."""
 
     QUEUE_FULL = "queue full"
     DEADLINE_PASSED = "deadline passed"

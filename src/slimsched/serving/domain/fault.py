@@ -6,9 +6,9 @@ from msgspec import Struct
 
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry of a fault timeline; `slowdown` multiplies all latencies, 1 is the profile's own speed.
+    """One entry of a fault timeline; `slowdown` multiplies all latencies, and 1 is the profile's own speed.
 
-    A server that is killed loses what it has; one that leaves takes no more work and finishes what it has.
+    A killed server loses its work. A server that leaves takes no new work and finishes what it has.
     """
 
     server: str

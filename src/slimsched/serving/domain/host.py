@@ -1,4 +1,4 @@
-"""How a live server sits on its machine."""
+"""A host: which part of a machine a live server uses."""
 
 from typing import Literal
 
@@ -8,9 +8,9 @@ from msgspec import Struct
 class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The device a server process uses, and its share of it.
 
-    On a CPU: threads, the cores they are bound to, and a speed below 1 for a server that rests after each
-    batch as a slower one would take. On a GPU: its index, and the share of it that MPS allows.
-    On Ray: what the node must offer, and the labels it must carry.
+    On a CPU: the number of threads, the cores they are bound to, and the speed. Below 1, the server rests
+    after each batch to act like a slower one. On a GPU: its index, and the share of it that MPS allows. On
+    Ray: the resources that the node must offer, and the labels it must have.
     """
 
     kind: Literal["cpu", "cuda"] = "cpu"

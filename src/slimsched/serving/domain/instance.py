@@ -1,4 +1,4 @@
-"""An instance: one segment of a model at one choice, loaded on a device and able to run one batch at a time."""
+"""An instance: one segment at one choice, loaded on a device and able to run one batch at a time."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ from slimsched.kernel.errors import SlimError
 
 
 class InstanceState(StrEnum):
-    """Where an instance is in its life."""
+    """The states of an instance."""
 
     LOADING = "loading"
     FREE = "free"
@@ -24,7 +24,7 @@ TRANSITIONS: dict[tuple[InstanceState, str], InstanceState] = {
     (InstanceState.FREE, "unload"): InstanceState.UNLOADING,
     (InstanceState.UNLOADING, "unloaded"): InstanceState.GONE,
 }
-"""(state, step) → state; a pair that is not here is a mistake of whoever took the step."""
+"""(state, step) → state; a pair that is missing here is a bug in the caller."""
 
 
 class Instance(Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class Instance(Struct, frozen=True, kw_only=True):
 
 
 def next_state(instance: Instance, state: InstanceState, step: str) -> InstanceState:
-    """Follow the table."""
+    """Return the state after a step; an impossible step is an error."""
     try:
         return TRANSITIONS[state, step]
     except KeyError:

@@ -13,9 +13,9 @@ from slimsched.models.spec import ANY, Path, Step
 class Key(Struct, frozen=True, cache_hash=True, order=True, array_like=True):
     """What must agree for requests to run as one batch.
 
-    `previous` is the choice of the segment before; START in the first segment, and ANY throughout a model
-    for which it does not matter. With choices `ahead` a batch goes on through further segments on the same
-    server without asking anybody in between, as far as the server has a free instance for each.
+    `previous` is the choice of the segment before. It is START in the first segment, and ANY in models for
+    which it does not matter. With choices `ahead`, a batch goes on through further segments on the same
+    server without asking the router, as long as the server has a free instance for each.
     """
 
     segment: int
@@ -25,54 +25,54 @@ class Key(Struct, frozen=True, cache_hash=True, order=True, array_like=True):
     model: int = 0
 
     def __str__(self) -> str:
-        came = "" if self.previous < 0 else f" after {self.previous}"
+        after = "" if self.previous < 0 else f" after {self.previous}"
         onward = "".join(f", then {choice}" for choice in self.ahead)
         model = f"model {self.model}, " if self.model else ""
-        return f"{model}segment {self.segment} at choice {self.choice}{came}{onward}"
+        return f"{model}segment {self.segment} at choice {self.choice}{after}{onward}"
 
     @property
     def choices(self) -> Path:
-        """The choice of every segment it runs."""
+        """The choices of all segments that this key runs."""
         return (self.choice, *self.ahead)
 
     @property
     def last_segment(self) -> int:
-        """The last segment it runs."""
+        """The last segment that this key runs."""
         return self.segment + len(self.ahead)
 
     @property
     def step(self) -> Step:
-        """The first step it takes."""
+        """The first step that this key runs."""
         return self.segment, self.choice, self.previous
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """(model, segment, choice): what an instance must be loaded for."""
+        """(model, segment, choice) that an instance must be loaded for."""
         return self.model, self.segment, self.choice
 
     @property
     def legs(self) -> "tuple[Key, ...]":
-        """Its segments one by one, each a key that goes no further."""
+        """One key per segment, without choices ahead."""
         return _legs(self) if self.ahead else (self,)
 
     def at(self, choice: int) -> "Key":
-        """The same key at another choice, going no further."""
+        """Return the same key at another choice, without choices ahead."""
         return key_of(self.model, self.segment, choice, self.previous)
 
 
 MOST_KEYS = 4096
-"""How many keys are remembered instead of made again."""
+"""How many keys are cached."""
 
 
 @lru_cache(MOST_KEYS)
 def key_of(model: int, segment: int, choice: int, previous: int) -> Key:
-    """Make a key of one segment."""
+    """Return the key of one segment."""
     return Key(segment, choice, previous, (), model)
 
 
 @lru_cache(MOST_KEYS)
 def onward(key: Key, ahead: Path) -> Key:
-    """Make the key that begins as this one does and goes on at the choices `ahead`."""
+    """Return this key with the choices `ahead`."""
     return Key(key.segment, key.choice, key.previous, ahead, key.model) if ahead else key
 
 

@@ -1,12 +1,12 @@
-"""A link: how long bytes take from here to there."""
+"""A link: how long it takes to send bytes."""
 
 from msgspec import Struct
 
 
 class Link(Struct, frozen=True, kw_only=True):
-    """What joins a server (or the gateway) to the network: as fast out as in.
+    """Connects a server (or the gateway) to the network, equally fast in both directions.
 
-    Between two places the slower link sets the pace and both latencies count. Transfers queue.
+    Between two places the slower link sets the pace and both latencies add up. Transfers queue.
     """
 
     bandwidth_bytes_per_s: float

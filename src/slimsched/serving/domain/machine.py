@@ -1,4 +1,4 @@
-"""The names of the machines of a cluster, as they stand in its event log."""
+"""The names of a cluster's state machines in its event log."""
 
 GATEWAY_NAME = "gateway"
 AUTOSCALER_NAME = "autoscaler"
@@ -10,5 +10,5 @@ def life_name(server: str, life: int) -> str:
 
 
 def server_of(machine: str) -> str:
-    """Return the server's own name, whichever life it is in."""
+    """Return a server's name without the number of its life."""
     return machine.partition("#")[0]

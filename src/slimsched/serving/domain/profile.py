@@ -14,8 +14,8 @@ class Profile:
     """Latency, active energy and memory of one model on a device.
 
     `latency_s[key][i][j]` is the time of a batch of `batches[j]` examples while `concurrency[i]` batches run
-    on the device at once (itself included); `energy_j[key][j]` is what it draws above idle. Between measured
-    batch sizes latency and energy are interpolated, beyond the last they grow in proportion.
+    on the device at once (including this one). `energy_j[key][j]` is what it draws above idle. Latency and
+    energy are interpolated between measured batch sizes, and grow in proportion beyond the last.
 
     `joined` makes one profile of several models on the same device.
     """
@@ -33,6 +33,7 @@ class Profile:
         load_s: Mapping[Place, float],
         idle_w: float,
         element_bytes: int,
+        energy_source: str = "",
     ) -> None:
         self.name = name
         self.source = source
@@ -44,6 +45,8 @@ class Profile:
         self.load_s = load_s
         self.idle_w = idle_w
         self.element_bytes = element_bytes
+        self.energy_source = energy_source or source.partition(":")[0]
+        """Where the figures of energy come from: latency may be measured while energy is modelled."""
         self._check()
         self._latency: dict[Key, list[list[float]]] = {}  # [batch - 1][concurrency - 1]
         self._energy: dict[Key, list[float]] = {}
@@ -56,11 +59,11 @@ class Profile:
             self._energy[key] = _dense(self.batches, energy_j[key], top)
         self.top_concurrency = max(self.concurrency)
         self.parts: tuple[Profile, ...] = (self,)
-        """The profiles of the single models."""
+        """One profile per model."""
 
     @staticmethod
     def joined(parts: "Sequence[Profile]") -> "Profile":
-        """Several models on one device: everything by key, the device's own figures from the first."""
+        """Join the profiles of several models on one device; the first gives the device's own figures."""
         if len(parts) == 1:
             return parts[0]
         whole = object.__new__(Profile)
@@ -78,7 +81,7 @@ class Profile:
         return next(part for part in self.parts if next(iter(part.latency_table_s)).model == model)
 
     def slowed(self, factor: float) -> "Profile":
-        """The profile of a device that takes `factor` times as long for everything."""
+        """Return the profile of a device that takes `factor` times as long for everything."""
         if len(self.parts) > 1:
             return Profile.joined([part.slowed(factor) for part in self.parts])
         return Profile(
@@ -94,6 +97,7 @@ class Profile:
             load_s={place: seconds * factor for place, seconds in self.load_s.items()},
             idle_w=self.idle_w,
             element_bytes=self.element_bytes,
+            energy_source=self.energy_source,
         )
 
     def latency_s(self, key: Key, batch: int, concurrency: int = 1) -> float:
@@ -116,11 +120,11 @@ class Profile:
         return row[batch - 1] if batch <= len(row) else row[-1] * batch / len(row)
 
     def least_energy_j(self, key: Key, batch_limit: int) -> float:
-        """Least energy that one example costs above idle, over batch sizes."""
+        """Least energy per example above idle, over all batch sizes."""
         return min(row / size for size, row in enumerate(self._energy[key][:batch_limit], start=1))
 
     def work_s(self, key: Key, batch_limit: int) -> float:
-        """Least device time that one example costs: the best throughput over batch size and concurrency."""
+        """Least device time per example: the best throughput over batch size and concurrency."""
         return min(
             latency_s / (size * count)
             for size, row in enumerate(self._latency[key][:batch_limit], start=1)
@@ -128,7 +132,7 @@ class Profile:
         )
 
     def _course_latency(self, key: Key) -> list[list[float]]:
-        """Of a key that goes on through further segments: the sum of its legs, kept for the next time."""
+        """Add up the latencies of all segments of a key with choices ahead, and keep the result."""
         legs = [self._latency[leg] for leg in key.legs]
         rows = [[sum(at) for at in zip(*row, strict=True)] for row in zip(*legs, strict=True)]
         self._latency[key] = rows
@@ -166,7 +170,7 @@ class Profile:
 
 
 def _dense(at: Sequence[int], values: Sequence[float], top: int) -> list[float]:
-    """Linear interpolation at 1, 2, …, top."""
+    """Interpolate linearly at 1, 2, …, top."""
     out = []
     for x in range(1, top + 1):
         i = bisect_left(at, x)

@@ -1,4 +1,4 @@
-"""A profile as it is written down: what one model's steps cost on one device."""
+"""A profile as stored in a file: what one model's steps cost on one device."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -12,7 +12,7 @@ from slimsched.serving.domain.served_model import ServedModel
 
 
 class ProfileRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file form of a Profile, with a description of the device it was measured on.
+    """The file format of a Profile, with a description of the device it was measured on.
 
     `latency_s[k][c][b]`, `energy_j[k][b]`: k counts `steps`, c `concurrency`, b `batches`; `instance_bytes`
     and `load_s` count `places`. `spread` is the relative spread of repeated latencies (90th over 10th
@@ -38,7 +38,7 @@ class ProfileRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     format: Literal["slim-profile-2"] = "slim-profile-2"
 
     def profile(self, model: ServedModel) -> Profile:
-        """The profile that this record describes, for one of a cluster's models."""
+        """Return the profile that this record describes, for one of a cluster's models."""
         self._check(model)
         keys = [model.keys[step] for step in self.steps]
         places = [(model.number, *place) for place in self.places]
@@ -53,6 +53,7 @@ class ProfileRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             load_s=dict(zip(places, self.load_s, strict=True)),
             idle_w=self.idle_w,
             element_bytes=self.element_bytes,
+            energy_source=self.energy_source,
         )
 
     def _check(self, model: ServedModel) -> None:
@@ -92,4 +93,5 @@ def record_of(profile: Profile, model: ServedModel) -> ProfileRecord:
         load_s=[part.load_s[model.number, *place] for place in places],
         idle_w=part.idle_w,
         element_bytes=part.element_bytes,
+        energy_source=part.energy_source,
     )

@@ -8,16 +8,17 @@ from msgspec.structs import replace
 from slimsched.models.spec import Path
 
 NO_PLAN = -1
-"""In place of the number of a plan: the router chooses."""
+"""Used instead of a plan's number: the router chooses."""
 
 NEVER_S = 1e18
-"""A deadline that never comes; finite, so that it survives JSON."""
+"""A deadline that never comes; finite, so that JSON can hold it."""
 
 
 class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """One example and what its sender asks for; `path` holds the choices of the segments it has passed.
+    """One example and what its sender asks for; `path` holds the choices of the segments that have run.
 
-    `example` is its place in a known set, where there is one; `plan` the plan its sender stated, by number.
+    `example` is its index in a known dataset, if any. `plan` is the number of the plan that the sender
+    stated.
     """
 
     id: int
@@ -42,7 +43,7 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
         return bool(self.min_accuracy or self.plan >= 0 or self.max_energy_j)
 
     def after(self, choices: Path) -> "Request":
-        """The same request once its next segments have run at these choices."""
+        """Return the request after its next segments have run at these choices."""
         return Request(  # written out: this runs for every request and segment
             id=self.id,
             arrival_s=self.arrival_s,
@@ -57,12 +58,12 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
         )
 
     def restarted(self) -> "Request":
-        """The same request from its input again, because its activation is lost."""
+        """Return the request as it was at the start, because its activation is lost."""
         return replace(self, path=())
 
 
 def alike(requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:
-    """Group neighbours that arrived together, are due together and took the same path: the first, and how many."""
+    """Group equal neighbours (arrival, deadline, path, model); yield the first of each group and its size."""
     first, count = requests[0], 0
     for request in requests:
         if (

@@ -1,4 +1,4 @@
-"""A modelled profile: what public figures of a device let us expect."""
+"""A profile modelled from public figures of a device, by the roofline model."""
 
 from slimsched.serving.domain.device import Device
 from slimsched.serving.domain.key import Key
@@ -10,10 +10,10 @@ CONCURRENCY = (1, 2, 4, 8)
 
 
 def modelled_profile(device: Device, model: ServedModel) -> Profile:
-    """Launch overhead plus the roofline: t(b, c) = launch + c · b · max(flop / rate, bytes / bandwidth).
+    """Model a profile: t(b, c) = launch + c · b · max(flop / rate, bytes / bandwidth).
 
     Concurrent instances overlap their launches and share the arithmetic. Power rises from idle to peak
-    with the share of time the arithmetic units are busy.
+    with the share of time that the arithmetic units are busy.
     """
     busy_s = {key: _busy_s(device, model, key) for key in model.keys.values()}
     latency_s = {
@@ -49,7 +49,7 @@ def modelled_profile(device: Device, model: ServedModel) -> Profile:
 
 
 def _busy_s(device: Device, model: ServedModel, key: Key) -> float:
-    """Time of one example on the arithmetic units or the memory bus, whichever is longer."""
+    """Return the time per example on the arithmetic units or the memory bus, whichever is longer."""
     step = model.figures.steps[key.step]
     return max(
         2 * step.macs / (device.efficiency * device.peak_flop_per_s),

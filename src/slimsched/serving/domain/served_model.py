@@ -1,4 +1,4 @@
-"""A model as the scheduler sees it: its spec, the tree of its plans, what they are worth and what they move."""
+"""A model as the scheduler sees it: its spec, the tree of its plans, their quality and their figures."""
 
 from slimsched.models.figures import ModelFigures
 from slimsched.models.plan_tree import PlanTree
@@ -8,10 +8,9 @@ from slimsched.serving.domain.key import Key, key_of
 
 
 class ServedModel:
-    """One of the models a cluster serves; `number` is its place in the cluster's list.
+    """One of the models that a cluster serves; `number` is its index in the cluster's list.
 
-    `weight` says how much one point of its accuracy counts beside one of the other models; `folder` is where
-    its files lie.
+    `weight` is how much one point of its accuracy counts relative to other models. `folder` holds its files.
     """
 
     def __init__(
@@ -30,12 +29,12 @@ class ServedModel:
         self.name = spec.name
         self.segments = len(spec.segments)
         self.keys = {step: key_of(number, *step) for step in spec.steps()}
-        """Every key of one segment, by step."""
+        """The key of every step."""
         self.row_keys = [self.key_of_path(path) if path else None for path in self.tree.paths]
-        """The key that each path of the tree ran last."""
+        """The last key of each path of the tree."""
 
     def numbered(self, number: int, *, weight: float | None = None) -> "ServedModel":
-        """The same model at another place in the list, or with another weight."""
+        """Return the same model with another number, and another weight if given."""
         return ServedModel(
             self.spec,
             self.quality,
@@ -46,21 +45,21 @@ class ServedModel:
         )
 
     def with_quality(self, quality: QualityTable) -> "ServedModel":
-        """The same model with other accuracies."""
+        """Return the same model with another quality table."""
         return ServedModel(
             self.spec, quality, self.figures, number=self.number, weight=self.weight, folder=self.folder
         )
 
     def key_of_path(self, path: Path) -> Key:
-        """The key that a path ran last."""
+        """Return the last key of a path."""
         return self.keys[self.spec.step(path)]
 
     def legs(self, plan: Path) -> list[Key]:
-        """The keys of a plan, or of its beginning, in order."""
+        """List the keys of a plan or path, in order."""
         return [self.key_of_path(plan[:length]) for length in range(1, len(plan) + 1)]
 
     def input_bytes(self, segment: int, previous: int, element_bytes: int) -> int:
-        """Bytes of one example's input to a segment: its own tensors, or what the segment before hands on."""
+        """Return the bytes per example of a segment's input: the request's own, or the previous output."""
         if segment == 0:
             return self.spec.row_bytes
         output = self.figures.output
@@ -71,6 +70,6 @@ class ServedModel:
     def key_text(self, key: Key) -> str:
         """Write a key with the names of its choices."""
         names = self.spec.segments
-        came = "" if key.previous < 0 else f" after {names[key.segment - 1][key.previous]}"
+        after = "" if key.previous < 0 else f" after {names[key.segment - 1][key.previous]}"
         onward = "".join(f", then {names[leg.segment][leg.choice]}" for leg in key.legs[1:])
-        return f"segment {key.segment} at {names[key.segment][key.choice]}{came}{onward}"
+        return f"segment {key.segment} at {names[key.segment][key.choice]}{after}{onward}"

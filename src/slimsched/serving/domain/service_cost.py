@@ -1,17 +1,18 @@
-"""What a batch costs in service beyond its profile, which was measured with the device to itself."""
+"""The extra cost of a batch in service, beyond its profile, which was measured on an idle device."""
 
 from msgspec import Struct
 
 PACE_S = 0.1
-"""How long each entry of a pace holds."""
+"""How long each entry of `pace` lasts."""
 
 
 class ServiceCost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A batch in service takes pace × (overhead_s + slowdown × the profile's time).
 
-    The overhead is the server's own work on each batch; the slowdown what it shares its core with and how
-    cold its caches are. A machine has slow spells, longer than a batch, that make tails: `pace` is how much
-    longer than usual batches took, every tenth of a second, over and over. `slim validate` measures all.
+    `overhead_s` is the server's own work per batch. `slowdown` comes from sharing a core and from cold
+    caches. A machine also has slow periods, longer than a batch, that cause latency tails: `pace` is how much
+    longer than usual batches took, one entry per tenth of a second, repeated. `slim validate` measures all
+    three.
     """
 
     slowdown: float = 1.0
@@ -19,7 +20,7 @@ class ServiceCost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     pace: tuple[float, ...] = ()
 
     def latency_s(self, alone_s: float, now_s: float) -> float:
-        """Time of a batch that begins now and would take `alone_s` by its profile."""
+        """Return the time of a batch that begins now and takes `alone_s` by its profile."""
         usual_s = self.overhead_s + self.slowdown * alone_s
         return usual_s * self.pace[int(now_s / PACE_S) % len(self.pace)] if self.pace else usual_s
 

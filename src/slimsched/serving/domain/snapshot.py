@@ -1,4 +1,4 @@
-"""What a server last said of itself."""
+"""A snapshot: what a server last reported about itself."""
 
 from msgspec import Struct
 
@@ -6,8 +6,8 @@ from msgspec import Struct
 class ServerSnapshot(Struct, frozen=True, kw_only=True):
     """One telemetry sample of one server.
 
-    `queued` counts waiting requests by model and segment; `power_source` says where the power figure comes
-    from; `waiting` says, by key, why batches that were tried last could not run.
+    `queued` counts waiting requests by model and segment. `power_source` says where the power figure comes
+    from. `waiting` says, by key, why the batches that were tried last could not run.
     """
 
     taken_s: float

@@ -6,7 +6,7 @@ from slimsched.serving.domain.request import NEVER_S, NO_PLAN
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """The deadline counts from arrival; 0 means no floor and no ceiling, NO_PLAN that the router chooses."""
+    """The deadline counts from arrival; 0 means no floor or ceiling, NO_PLAN lets the router choose."""
 
     deadline_s: float = NEVER_S
     priority: int = 0

@@ -1,1 +1,1 @@
-"""Who carries commands out: the simulated cluster now, real servers later."""
+"""Who carries out commands: the simulated cluster, live servers, servers on Ray."""

@@ -1,4 +1,4 @@
-"""Fresh machines for the replay of a serving run, made by the names they have in its log."""
+"""Replay of a serving run: makes fresh state machines by their names in the log."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ from slimsched.serving.scheduling.greedy import GreedyScheduler
 
 
 def machines_of(header: Header, make: RouterMaker = make_router) -> Callable[[str], Replayable]:
-    """Return a function that makes any machine of the logged run by its name."""
+    """Return a function that makes any state machine of the logged run by its name."""
     setting = read_setting(header)
     return machines_for(setting.build(), setting.router, setting.seed, first_id=setting.first_id, make=make)
 
@@ -26,9 +26,9 @@ def machines_of(header: Header, make: RouterMaker = make_router) -> Callable[[st
 def machines_for(
     scenario: Scenario, router: str, seed: int, *, first_id: int = 0, make: RouterMaker = make_router
 ) -> Callable[[str], Replayable]:
-    """Return a function that makes any machine of such a run by its name.
+    """Return a function that makes any state machine of a run by its name.
 
-    'server-0#2' is the second life of server-0: a scheduler that knows nothing of the first.
+    'server-0#2' is the second life of server-0: a scheduler that knows nothing about the first.
     """
     cluster, catalogue = scenario.cluster, Catalogue(scenario, router, seed, make=make)
 

@@ -1,4 +1,4 @@
-"""The setting of a serving run: what its log's header holds, enough to make the run's machines again."""
+"""The setting of a serving run: stored in its log's header, and enough to make its state machines again."""
 
 from pathlib import Path
 from typing import Any
@@ -9,16 +9,17 @@ from msgspec import Struct
 from slimsched import __version__
 from slimsched.kernel.errors import DataError
 from slimsched.kernel.log import Header
+from slimsched.serving.domain.model_outline import ModelOutline
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import CONFIGS, build_scenario
 
 
 class RunSetting(Struct, frozen=True, kw_only=True):
-    """A scenario file as it was read, the router and the seed.
+    """The scenario file as it was read, the router and the seed.
 
-    `beside` is the folder where the scenario's own devices and profiles lie; empty for a shipped scenario.
-    With `for_clients` the run kept the promises to clients (`Scenario.for_clients`). `first_id` is where the
-    gateway began to number its blocks.
+    `beside` is the folder with the scenario's own devices and profiles; empty for a shipped scenario.
+    `for_clients` says whether the run used `Scenario.for_clients`. `first_id` is where the gateway began to
+    number its blocks. `models` names the choices, so that the log can be read without the models.
     """
 
     scenario: dict[str, Any]
@@ -27,6 +28,7 @@ class RunSetting(Struct, frozen=True, kw_only=True):
     beside: str = ""
     for_clients: bool = False
     first_id: int = 0
+    models: tuple[ModelOutline, ...] = ()
 
     def header(self) -> Header:
         """Return the header of a log of this run."""

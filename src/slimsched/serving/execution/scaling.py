@@ -1,4 +1,4 @@
-"""The autoscaler at work: it is told the load now and then, servers are started and leave as it asks."""
+"""Scaling: tells the autoscaler the load at regular times, and starts and stops servers as it asks."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -8,7 +8,7 @@ from slimsched.serving.domain.machine import AUTOSCALER_NAME
 from slimsched.serving.routing.autoscaler import AutoscaleOptions, Autoscaler, Load, LoadReported
 
 LOOK_S = 0.25
-"""Time between two looks at the load, as the roster on Ray takes it."""
+"""Time between two looks at the load; the roster on Ray uses the same time."""
 
 
 class Fleet(Protocol):
@@ -19,16 +19,16 @@ class Fleet(Protocol):
         ...
 
     def start_server(self, server: int) -> bool:
-        """Begin to start a server; False while its last life has not ended."""
+        """Begin to start a server; return False while its last life has not ended."""
         ...
 
     def drain_server(self, server: int) -> None:
-        """Let a server finish what it has, and go."""
+        """Let a server finish its work, then stop it."""
         ...
 
 
 class Scaling:
-    """Feeds the autoscaler the load, and takes the steps it asks for; a driver says when to look."""
+    """Tells the autoscaler the load and carries out its steps; a driver calls `look`."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Scaling:
         self._wanted = set(range(options.min))
 
     def look(self, now_s: float) -> None:
-        """Tell the autoscaler the load, let observers see what it decided, then carry that out."""
+        """Tell the autoscaler the load, show observers what it decided, then carry that out."""
         up = sum(self._fleet.is_up(server) for server in self._wanted)
         event = LoadReported(load=self._load(), wanted=len(self._wanted), up=up)
         steps = self._autoscaler.handle(event, now_s=now_s)
@@ -52,7 +52,7 @@ class Scaling:
             self._scale(step.servers)
 
     def _scale(self, servers: int) -> None:
-        """Start the first servers that do not run, or let the last ones that do leave."""
+        """Start the first servers that do not run, or drain the last ones that do."""
         for server in range(self._options.max):
             if len(self._wanted) >= servers:
                 break

@@ -17,7 +17,7 @@ from slimsched.serving.workload.load import Load
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
-    """Everything a run needs but the router and the seed."""
+    """Everything a run needs, except the router and the seed."""
 
     name: str
     description: str
@@ -27,14 +27,14 @@ class Scenario(Struct, frozen=True, kw_only=True):
     telemetry: TelemetryOptions
     load: Load
     shares: tuple[float, ...] = ()
-    """The models' shares of the requests; empty: equal ones."""
+    """The models' shares of the requests; empty: equal shares."""
     faults: tuple[Fault, ...] = ()
     goal: Goal | None = None
-    """What routers that follow a goal aim for; None: as much accuracy as the load allows."""
+    """The goal for routers that follow one; None: as much accuracy as the load allows."""
     autoscale: AutoscaleOptions | None = None
     """Limits on how many servers run, simulated or live; None: all of them, always."""
     hosts: tuple[Host | None, ...] = ()
-    """How each server sits on its machine when it runs live; None where it can only be simulated."""
+    """The host of each server when it runs live; None if it can only be simulated."""
     costs: tuple[ServiceCost, ...] = ()
     """What each server's batches cost in service beyond its profile; empty: nothing."""
     devices: tuple[tuple[str, float], ...] = ()
@@ -42,7 +42,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     beside: str = ""
     """The folder of the scenario file."""
     neighbours_slowdown: tuple[float, ...] = ()
-    """How much longer batches take while 1, 2, … other servers of the same GPU are busy; empty: no longer."""
+    """How much longer batches take while 1, 2, … other servers on the same GPU are busy; empty: no longer."""
 
     def with_load(
         self,
@@ -53,7 +53,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
         warmup_s: float | None = None,
         deadline_s: float | None = None,
     ) -> "Scenario":
-        """The same cluster under another load; what is not given stays."""
+        """Return the scenario with another load; what is not given stays the same."""
         load = replace(
             self.load,
             arrivals=self.load.arrivals if arrivals is None else arrivals,
@@ -67,14 +67,14 @@ class Scenario(Struct, frozen=True, kw_only=True):
         return replace(self, load=load)
 
     def for_clients(self) -> "Scenario":
-        """The same with what clients are promised: late work given up early, priorities in every queue."""
+        """Return the scenario with what clients are promised: early drops of late work, and priorities."""
         schedulers = tuple(
             replace(one, order="deadline", early_drop=True, priorities=True) for one in self.schedulers
         )
         return replace(self, schedulers=schedulers, gateway=replace(self.gateway, early_drop=True))
 
     def with_faults(self, faults: tuple[Fault, ...]) -> "Scenario":
-        """The same with more faults on its timeline."""
+        """Return the scenario with more faults on its timeline."""
         for fault in faults:
             if fault.server not in self.cluster.names:
                 known = ", ".join(self.cluster.names[:8])

@@ -1,4 +1,4 @@
-"""Reads scenarios, devices and accuracy tables; every mistake names file, section, key and remedy."""
+"""Reads scenarios, devices and accuracy tables; every error names the file, section, key and remedy."""
 
 import tomllib
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ T = TypeVar("T")
 _PACKAGE = Path(slimsched.__file__).parent
 _PACKAGED = _PACKAGE / "configs"
 CONFIGS = _PACKAGED if _PACKAGED.is_dir() else _PACKAGE.parents[1] / "configs"
-"""Shipped configurations: inside the installed package, or beside src/ in a checkout."""
+"""The shipped configurations: inside the installed package, or beside src/ in a checkout."""
 
 
 class _Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,19 +81,19 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def load_scenario(name_or_path: str, *, accuracy: str | None = None) -> Scenario:
-    """Read a shipped scenario by name, or any by path."""
+    """Read a shipped scenario by name, or any scenario by path."""
     raw, path = read_scenario(name_or_path)
     return build_scenario(raw, path.name, path.parent, accuracy=accuracy)
 
 
 def read_scenario(name_or_path: str) -> tuple[dict[str, Any], Path]:
-    """A scenario file as it stands, and where it was found."""
+    """Return the contents of a scenario file, and its path."""
     path = _find(name_or_path)
     return _toml(path), path
 
 
 def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: str | None = None) -> Scenario:
-    """Check a scenario file section by section and assemble what it describes."""
+    """Check a scenario file section by section and build the scenario."""
     file = _section(raw, _File, name, "")
     options = _section(file.scheduler, SchedulerOptions, name, "scheduler")
     link = _section(file.link, Link, name, "link")
@@ -158,15 +158,15 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
 
 
 def device_profile(name: str, models: Sequence[ServedModel], beside: Path) -> Profile:
-    """One profile of all models on a device."""
+    """Return one profile of all models on a device."""
     return Profile.joined([load_profile(name, model, beside) for model in models])
 
 
 def load_profile(name: str, model: ServedModel, beside: Path) -> Profile:
-    """A model's profile on a device, by name or path.
+    """Return a model's profile on a device, by name or path.
 
-    It is measured (.json, in the model's folder or beside the scenario), or modelled from the data sheet of
-    the device in a .toml.
+    The profile is measured (a .json file in the model's folder or beside the scenario), or modelled from the
+    device's data sheet (a .toml file).
     """
     folders = [
         *([Path(model.folder) / "profiles"] if model.folder else []),
@@ -200,14 +200,14 @@ def load_profile(name: str, model: ServedModel, beside: Path) -> Profile:
     if others:
         raise DataError(
             f"device '{name}' has a profile of model '{others[0]}', but none of model '{model.name}'; "
-            f"measure it with: slim profile --model {model.folder or model.name} --name {name}"
+            f"measure it with: slim model profile {model.folder or model.name} --name {name}"
         )
     known = sorted(path.stem for path in (CONFIGS / "profiles").glob("*.json"))
     raise UnknownNameError("device", name, [*known, *_names(CONFIGS / "devices")])
 
 
 def read_profile(path: Path) -> ProfileRecord:
-    """A profile file, as `slim profile` writes it."""
+    """Read a profile file that `slim profile` wrote."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=ProfileRecord)
     except (OSError, msgspec.DecodeError) as error:
@@ -215,7 +215,7 @@ def read_profile(path: Path) -> ProfileRecord:
 
 
 def with_accuracy(model: ServedModel, name: str) -> ServedModel:
-    """Give a model another quality table: 'measured' is its own, other names are under configs/accuracy."""
+    """Return a model with another quality table: 'measured' is its own, others are in configs/accuracy."""
     if name == "measured":
         return model
     path = CONFIGS / "accuracy" / f"{name}.toml"
@@ -229,7 +229,7 @@ def with_accuracy(model: ServedModel, name: str) -> ServedModel:
 def _models(
     file: _File, name: str, beside: Path, accuracy: str
 ) -> tuple[list[ServedModel], tuple[float, ...]]:
-    """The models of a scenario, numbered in order, and their shares of the requests."""
+    """Return the models of a scenario, numbered in order, and their shares of the requests."""
     entries = [_section(raw, _Model, name, "model") for raw in file.model] or [_Model(source=SLIMRESNET)]
     if any(not (entry.share > 0 and entry.weight > 0) for entry in entries):
         raise ConfigError(f"{name} [model]: share and weight must be above 0")
@@ -269,7 +269,7 @@ def _find(name_or_path: str) -> Path:
 
 
 def scenario_names() -> list[str]:
-    """The scenarios shipped under configs/."""
+    """List the scenarios shipped in configs/."""
     return [n for n in _names(CONFIGS) if "server" in _toml(CONFIGS / f"{n}.toml")]
 
 
@@ -285,7 +285,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def _section(raw: dict[str, Any], kind: type[T], file: str, section: str) -> T:
-    """Convert one section, checking its keys against the fields of the value it becomes."""
+    """Convert one section to a struct, after checking its keys against the struct's fields."""
     where = f"{file} [{section}]" if section else file
     fields = {field.name: field for field in msgspec.structs.fields(kind)}  # type: ignore[arg-type]
     for key in raw:

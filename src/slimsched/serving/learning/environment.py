@@ -67,7 +67,7 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
         return self._state(), {"action_mask": self.action_mask()}
 
     def step(self, action: NDArray[np.int64]) -> tuple[State, float, bool, bool, dict[str, Any]]:
-        """Send the head where the action says; a server that is down or a choice that is not there is replaced."""
+        """Send the head where the action says; replace a server that is down or a choice that is missing."""
         assert self._rollout is not None, "call reset() first"
         assert self._seen is not None, "the episode is over: call reset()"
         server = int(action[0])
@@ -85,7 +85,7 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
         return self._state(), float(reward), False, over, {"action_mask": self.action_mask()}
 
     def action_mask(self) -> NDArray[np.int8]:
-        """Return 1 for every valid action: servers, then choices, then groups (the order of MultiDiscrete)."""
+        """Return 1 for every valid action: servers, choices, groups (the order of MultiDiscrete)."""
         alive = np.ones(len(self._scenario.cluster)) if self._seen is None else self._seen.alive
         choices = np.isin(np.arange(self._choices), self._known_choices())
         return np.concatenate([alive, choices, np.ones(len(self._groups))]).astype(np.int8)

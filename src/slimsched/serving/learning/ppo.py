@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from slimsched.kernel.ppo import Losses, UpdateOptions, advantages, descend, losses
+from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.learning.rollout import Outcome, RewardWeights, Rollout
 from slimsched.serving.routing.routers.ppo import Decision, PpoRouter, most_choices
@@ -212,6 +213,10 @@ class PpoTrainer:
         self.update_number = update
         self._states, self._scale = statistics
         self._seed += update
+
+    def router(self, cluster: Cluster, rng: Random) -> PpoRouter:
+        """Make a router with the weights of this moment, for `simulate` and `compare`."""
+        return PpoRouter(cluster, rng, self.weights(), self.options.epsilon_min)
 
     def weights(self) -> dict[str, Values]:
         """Return the weights that a PpoRouter needs."""

@@ -100,7 +100,7 @@ class OutcomeRecorder:
 
 
 def prior(model: ServedModel, requests: Sequence[Request], choice: int) -> float:
-    """Return p_acc: the accuracy expected of the choices so far; after the last segment, the correct share."""
+    """Return p_acc: the accuracy expected after these choices; of a complete plan, the correct share."""
     quality, first = model.quality, (*requests[0].path, choice)
     if not model.tree.is_plan(first):
         return quality.expected(first)

@@ -1,1 +1,1 @@
-"""The global decision: which server, which width, how many together. Pure."""
+"""The global decision: which server, which choice, how many requests together. Pure."""

@@ -1,7 +1,8 @@
-"""How many servers shall run: a state machine fed with the load, within limits the operator sets.
+"""The autoscaler: a state machine that reads the load and decides how many servers run.
 
-More when the backlog of a server, or a goal that is missed, has lasted; fewer when the rest could carry the
-load at ease for long enough. One step at a time, and none while the last one is still being made.
+It adds a server when the backlog per server has been too long for a while, or a goal has been missed for a
+while. It removes one when the others could have carried the load easily for long enough. It takes one step at
+a time, waits until that step is complete, and stays within the operator's limits.
 """
 
 from collections.abc import Sequence
@@ -14,25 +15,25 @@ from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.guard import GuardedRouter
 
 EASE = 0.6
-"""Utilization the remaining servers may reach when one leaves."""
+"""Highest utilization that the remaining servers may reach when one leaves."""
 
 MISSED_SHARE = 0.01
-"""How far below its floor the mean accuracy counts as missed, as a share of it; p99 likewise times ten."""
+"""Mean accuracy counts as missed when it is this share below its floor, p99 when ten times this above."""
 
 
 class AutoscaleOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits and patience; `max` 0 means every server of the scenario."""
+    """Limits and waiting times; `max` 0 means every server of the scenario."""
 
     min: int = 1
     max: int = 0
-    up_backlog_s: float = 0.25  # of one server, in device time, beyond which another is started
-    up_after_s: float = 1.0  # how long that, or a missed goal, must last
-    down_idle_s: float = 30.0  # how long the others could have carried the load before one leaves
-    cooldown_s: float = 5.0  # between two steps
-    start_s: float = 2.0  # how long a simulated server takes to start before it loads anything
+    up_backlog_s: float = 0.25  # start another server when the backlog per server is longer, in device time
+    up_after_s: float = 1.0  # how long that backlog, or a missed goal, must last
+    down_idle_s: float = 30.0  # how long the others must have been able to carry the load before one leaves
+    cooldown_s: float = 5.0  # least time between two steps
+    start_s: float = 2.0  # time a simulated server takes to start, before it loads anything
 
     def limited_to(self, servers: int) -> "AutoscaleOptions":
-        """The same for a scenario with so many servers."""
+        """Check the limits for a scenario with `servers` servers and fill in `max`."""
         most = self.max or servers
         if not 1 <= self.min <= most <= servers:
             raise ConfigError(
@@ -45,15 +46,15 @@ class AutoscaleOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Load(Struct, frozen=True, kw_only=True):
-    """What one gateway, or all together, have to carry."""
+    """The load on one gateway, or on all gateways together."""
 
-    backlog_s: float = 0.0  # device time of what is sent or waits
+    backlog_s: float = 0.0  # device time of all requests that are sent or wait
     utilization: float = 0.0  # mean over the servers that are up
-    missed: str = ""  # the goal that is not met, in words
+    missed: str = ""  # the goal that is missed, in words
 
 
 class LoadReported(Struct, frozen=True, kw_only=True, tag=True):
-    """Event: the load now, with `wanted` servers asked for and `up` of them serving."""
+    """Event: the current load; `wanted` servers were asked for and `up` of them serve."""
 
     load: Load
     wanted: int
@@ -68,7 +69,7 @@ class Scale(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Autoscaler:
-    """Remembers since when it has been crowded or idle; answers with the step to take, if any."""
+    """Remembers how long the cluster has been crowded or idle, and decides the next step."""
 
     def __init__(self, options: AutoscaleOptions) -> None:
         self.options = options
@@ -82,7 +83,7 @@ class Autoscaler:
         return [] if step is None else [step]
 
     def decide(self, load: Load, *, wanted: int, up: int, now_s: float) -> Scale | None:
-        """The next step, with `wanted` servers asked for and `up` of them serving."""
+        """Return the next step, if any; `wanted` servers were asked for and `up` of them serve."""
         options = self.options
         why = self._crowded(load, up)
         self._crowded_s = _since(self._crowded_s, bool(why), now_s)
@@ -117,7 +118,7 @@ class Autoscaler:
 
 
 def load_of(gateway: Gateway) -> Load:
-    """What a gateway has to carry now."""
+    """Return the current load of a gateway."""
     seen = gateway.seen
     sent, sent_s = float(seen.outstanding.sum()), float(seen.backlog_s.sum())
     waiting_s = seen.fifo * (sent_s / sent if sent else 0.0)
@@ -130,7 +131,7 @@ def load_of(gateway: Gateway) -> Load:
 
 
 def together(loads: Sequence[Load]) -> Load:
-    """The load of several gateways on the same servers; each hears the same telemetry."""
+    """Add up the loads of several gateways that share their servers and hear the same telemetry."""
     return Load(
         backlog_s=sum(load.backlog_s for load in loads),
         utilization=max((load.utilization for load in loads), default=0.0),
@@ -139,7 +140,7 @@ def together(loads: Sequence[Load]) -> Load:
 
 
 def _missed(gateway: Gateway) -> str:
-    """The goal a goal router does not meet at the moment, in words."""
+    """Describe the goal that the gateway's router misses now; empty if it misses none."""
     router = gateway.router
     if not isinstance(router, GuardedRouter) or not gateway.in_system:
         return ""
@@ -153,9 +154,9 @@ def _missed(gateway: Gateway) -> str:
     return ""
 
 
-def _since(began_s: float | None, is_so: bool, now_s: float) -> float | None:
-    """When a condition began to hold; None while it does not."""
-    return (now_s if began_s is None else began_s) if is_so else None
+def _since(began_s: float | None, holds: bool, now_s: float) -> float | None:
+    """Return when a condition began to hold, or None while it does not hold."""
+    return (now_s if began_s is None else began_s) if holds else None
 
 
 def _lasted(since_s: float | None, time_s: float, now_s: float) -> bool:

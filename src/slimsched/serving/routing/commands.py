@@ -1,4 +1,4 @@
-"""What the gateway wants done."""
+"""The commands that the gateway gives."""
 
 from msgspec import Struct
 
@@ -18,13 +18,13 @@ class SendBlock(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True, tag=True):
-    """These requests are done; the widths they ran at are in them."""
+    """Answer these requests; each holds the choices it ran at."""
 
     requests: tuple[Request, ...]
 
 
 class Drop(Struct, frozen=True, kw_only=True, tag=True):
-    """Give requests up and say why."""
+    """Give up these requests, for this reason."""
 
     requests: tuple[Request, ...]
     reason: DropReason
@@ -32,14 +32,14 @@ class Drop(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class RecallRequests(Struct, frozen=True, kw_only=True, tag=True):
-    """Nobody waits for these requests, which are at a server: what has not begun there shall not begin."""
+    """Tell a server not to begin these requests: nobody waits for them any more."""
 
     server: int
     requests: tuple[int, ...]
 
 
 class Forget(Struct, frozen=True, kw_only=True, tag=True):
-    """A server holds activations of these requests that nobody will ask for: it shall free them."""
+    """Tell a server to free the activations of these requests: nobody will ask for them."""
 
     server: int
     requests: tuple[int, ...]

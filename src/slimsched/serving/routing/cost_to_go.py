@@ -1,13 +1,13 @@
-"""The value of going on: what the beginning of a plan is still worth when device time has a price.
+"""The cost to go: what a partly run plan is still worth when device time has a price.
 
-For a price π of device time, a price ε of the objective, and a kind of device d
+For a price π of device time, a price ε of the objective, and a kind of device d:
 
     J_d(plan) = accuracy(plan)
     J_d(path) = max_c  J_d(path, c) − π · work_d(path, c) − ε · objective_d(path, c)
 
-Work is in units of a whole widest plan on that device, so that prices mean the same on fast and slow devices;
-so is the objective (energy or time), in units of the cluster's mean. With π at the multiplier of the fluid
-programme, following J is optimal in the fluid sense. `rest` is the work that following J will take.
+The unit of work is one widest plan on that device, so a price means the same on fast and slow devices. The
+unit of the objective (energy or time) is the cluster's mean for one widest plan. If π is the multiplier of
+the fluid programme, following J is optimal in the fluid sense. `rest` is the work left when following J.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ from slimsched.serving.domain.served_model import ServedModel
 
 Values = NDArray[np.float64]
 OUT_OF_REACH = -1e3
-"""Added to the value of a plan below the floor: it is only taken when nothing else is left."""
+"""Added to the value of a plan below the accuracy floor: it is only taken when nothing else is left."""
 
 
 class CostToGo:
-    """J and rest for every path of one model, made when first asked for, by prices and accuracy floor.
+    """Tables of J and rest for one model, one for each combination of prices and accuracy floor.
 
-    Tables have a row per path, in the order of the model's plan tree.
+    A table has one row per path, in the order of the model's plan tree. It is made when first asked for.
     """
 
     def __init__(
@@ -39,13 +39,15 @@ class CostToGo:
     ) -> None:
         self.tree = model.tree
         self._leaf = model.quality.by_plan
-        self.work = np.array([_by_row(model, one) for one in work])  # (kinds, rows): of the last key
+        self.work = np.array(
+            [_by_row(model, one) for one in work]
+        )  # (kinds, rows): work of the path's last key
         self.objective = np.array([_by_row(model, one) for one in objective])
         self.at = lru_cache(maxsize=512)(self._at)
         self.course = lru_cache(maxsize=4096)(self._course)
 
     def _at(self, price: float, objective_price: float, floor: float) -> tuple[Values, Values]:
-        """J and rest, each (rows, kinds)."""
+        """Return J and rest, each of shape (rows, kinds)."""
         tree, kinds = self.tree, len(self.work)
         value, rest = np.zeros((kinds, len(tree))), np.zeros((kinds, len(tree)))
         value[:, tree.leaves] = self._leaf
@@ -62,7 +64,7 @@ class CostToGo:
         return np.ascontiguousarray(value.T), np.ascontiguousarray(rest.T)
 
     def _course(self, path: Path, kind: int, price: float, objective_price: float, floor: float) -> Path:
-        """The choices that following J gives all segments still to come on a device of this kind."""
+        """Return the choices for all remaining segments when following J on a device of this kind."""
         value, _ = self.at(price, objective_price, floor)
         cost = price * self.work[kind] + objective_price * self.objective[kind]
         tree, row = self.tree, self.tree.row[path]
@@ -72,5 +74,5 @@ class CostToGo:
 
 
 def _by_row(model: ServedModel, cost: Mapping[Key, float]) -> Values:
-    """Cost of the last key of every path."""
+    """Return the cost of the last key of every path."""
     return np.array([0.0 if key is None else cost[key] for key in model.row_keys])

@@ -1,4 +1,4 @@
-"""What a router can expect of a choice: waiting, moving and running, from profiles and its own count."""
+"""Expected times of a choice: waiting, moving and running, from profiles and the gateway's own count."""
 
 from functools import lru_cache
 
@@ -14,7 +14,7 @@ Values = NDArray[np.float64]
 
 
 class Estimate:
-    """Expected times over the servers, all as vectors so that cost barely grows with their number."""
+    """Expected times, as one vector over all servers, so that more servers cost little more."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -26,26 +26,26 @@ class Estimate:
         self._ways = lru_cache(maxsize=None)(self._ways_on)
         empty_s = [self._empty_s(model.number) for model in cluster.active or cluster.models]
         self.empty_s = max(empty_s)
-        """About the latency of a request when nobody else is there; of the slowest model."""
+        """Roughly the latency of a request in an empty cluster, for the slowest model."""
 
     def move_s(self, seen: Observation) -> Values:
-        """Time a block of the head takes to each server; infinite to the dead."""
+        """Time to move a block of the head to each server; infinite for servers that are down."""
         count = min(seen.count, self.group)
         moved_s = self.cluster.move_s(seen.model, seen.segment, seen.previous, seen.source, count)
         return moved_s + seen.penalty_s
 
     def wait_s(self, seen: Observation) -> Values:
-        """Time until a block of the head could start on each server: the move, then the backlog."""
+        """Time until a block of the head could start on each server: the move plus the backlog."""
         return seen.backlog_s + self.move_s(seen)
 
     def widest_s(self, seen: Observation) -> Values:
-        """Time of a full batch of the head's next segment at its widest choice, on each server."""
+        """Time of a full batch of the head's next segment at the widest choice, on each server."""
         return self.run_s(self._ways(seen.model, seen.path)[-1][1])
 
     def fitting_choice(self, seen: Observation, server: int, share: float = 0.5) -> int:
-        """The widest choice with which all remaining segments should end within a share of the slack.
+        """Return the widest choice with which all remaining segments should end within a share of the slack.
 
-        Each remaining segment is expected to wait for one backlog and two messages and to run as a batch.
+        Each remaining segment should wait for one backlog and two messages, then run in a full batch.
         """
         slack_s = share * (seen.deadline_s - seen.now_s)
         rest = self.cluster.models[seen.model].segments - seen.segment
@@ -57,7 +57,7 @@ class Estimate:
         return ways[0][0]
 
     def _ways_on(self, model: int, path: Path) -> list[tuple[int, Key, Path]]:
-        """For each choice after a path: the choice, its key, and a plan that stays as wide from there."""
+        """List, for each choice after a path: the choice, its key, and a plan that stays at that width."""
         served = self.cluster.models[model]
         tree, row = served.tree, served.tree.row[path]
         ways = []
@@ -72,13 +72,13 @@ class Estimate:
         return np.array([p.latency_s(key, self.group) for p in self.cluster.profiles])
 
     def _rest_s(self, model: int, plan: Path, done: int) -> Values:
-        """Time of full batches of what a plan has after its first `done` segments, on each server."""
+        """Time of full batches of a plan's segments after the first `done`, on each server."""
         keys = self.cluster.models[model].legs(plan)[done:]
         total: Values = np.sum([self.run_s(key) for key in keys], axis=0)
         return total
 
     def _empty_s(self, model: int) -> float:
-        """Hops and runs of a middling plan on a middling server."""
+        """Time of the hops and runs of a medium plan on a medium server."""
         middle = self.cluster.models[model].tree.middle
         hops_s = 2 * len(middle) * self.hop_s
         return float(np.median(hops_s) + np.median(self._rest_s(model, middle, 0)))

@@ -1,4 +1,4 @@
-"""What the gateway is told."""
+"""The events that the gateway is told."""
 
 from msgspec import Struct
 
@@ -20,11 +20,11 @@ class RequestsArrived(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
-    """A server has run a segment of these blocks (or parts of them) at a choice, and further ones at `ahead`.
+    """A server has run one segment of these blocks at `choice`, and further segments at `ahead`.
 
-    The blocks ran as one batch of `size` examples, which took `busy_s` on the device and drew `energy_j` above
-    idle. `queue_s` is how long each block waited at the server before it ran. `legs_s` is how long each of
-    several segments ran, where that was measured.
+    The blocks (or parts of them) ran as one batch of `size` examples. It ended at `finished_s`, took `busy_s`
+    on the device and drew `energy_j` above idle. `queue_s` is how long each block waited at the server.
+    `legs_s` is how long each segment ran, where that was measured.
     """
 
     server: int
@@ -32,6 +32,7 @@ class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
     blocks: tuple[Block, ...]
     ahead: tuple[int, ...] = ()
     size: int = 0
+    finished_s: float = 0.0
     busy_s: float = 0.0
     energy_j: float = 0.0
     queue_s: tuple[float, ...] = ()
@@ -39,18 +40,18 @@ class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
 
     @property
     def examples(self) -> int:
-        """Examples of these blocks: those of the whole batch, unless another gateway sent some of them."""
+        """Examples in these blocks. The batch may hold more, from another gateway."""
         return sum([len(block.requests) for block in self.blocks])
 
     @property
     def key(self) -> Key:
-        """The key the batch ran at; blocks may have asked for a narrower one, or to go on further."""
+        """The key the batch ran at; its blocks may have asked for a narrower choice or for more segments."""
         asked = self.blocks[0].key
         return onward(asked.at(self.choice), self.ahead)
 
 
 class BlockDropped(Struct, frozen=True, kw_only=True, tag=True):
-    """A server has given a block (or part of it) up."""
+    """A server has given up a block, or part of it."""
 
     server: int
     block: Block
@@ -91,7 +92,7 @@ class ServerUp(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class GoalChanged(Struct, frozen=True, kw_only=True, tag=True):
-    """The operator has stated another goal; requests under way meet it at their next segment."""
+    """The operator has set another goal; requests under way follow it from their next segment on."""
 
     goal: Goal
 

@@ -1,16 +1,19 @@
-"""The central FIFO: requests that wait for a route, in the order they came, grouped by what they need."""
+"""The central FIFO: requests that wait for a route, in order of arrival, grouped by what they need."""
 
 from collections import deque
 from collections.abc import Sequence
 
 from slimsched.serving.domain.request import Request
 
-Place = tuple[int, int, int, int, int]
-"""(segment, previous choice, where the input lies, stated plan, model): one place can form a block."""
+Place = tuple[int, int, int, int, int, int]
+"""(segment, previous choice, where the input lies, stated plan, model, kind of path).
+
+Requests of one place can form a block: whatever choice comes next fits all of their paths.
+"""
 
 
 class _Run:
-    """Requests of one place that came together."""
+    """Requests of one place that arrived together."""
 
     __slots__ = ("place", "requests")
 
@@ -20,7 +23,7 @@ class _Run:
 
 
 class Fifo:
-    """Runs in order of arrival; the head's place is served first, from all its runs."""
+    """Runs in order of arrival. The place of the first run is served first, from all its runs."""
 
     def __init__(self) -> None:
         self._order: deque[_Run] = deque()
@@ -44,7 +47,7 @@ class Fifo:
         self._length += len(requests)
 
     def push_front(self, place: Place, requests: Sequence[Request]) -> None:
-        """Put requests that must be run again before all others."""
+        """Put requests that must run again in front of all others."""
         run = _Run(place, requests)
         self._order.appendleft(run)
         self._by_place.setdefault(place, deque()).appendleft(run)
@@ -52,7 +55,7 @@ class Fifo:
         self._length += len(requests)
 
     def head(self) -> tuple[Place, Request, int] | None:
-        """The place served next, its first request, and how many of that place wait."""
+        """Return the place served next, its first request, and how many requests of that place wait."""
         while self._order and not self._order[0].requests:
             self._order.popleft()
         if not self._order:
@@ -77,7 +80,7 @@ class Fifo:
         return tuple(taken)
 
     def take_from(self, source: int) -> list[Request]:
-        """Take every request whose input lies at this server."""
+        """Take out every request whose input lies at this server."""
         lost: list[Request] = []
         for place in [place for place in self._by_place if place[2] == source]:
             lost.extend(self.take(place, self._counts[place]))

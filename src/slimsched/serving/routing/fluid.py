@@ -1,14 +1,14 @@
 """The fluid optimum: the best accuracy a cluster can give at a load, as a linear programme.
 
-Variables are the rates z[m, p] at which plans p of models m are served and y[k, d] at which key k runs on
-devices of kind d. Devices never work more than all the time, every segment of every request runs somewhere,
-and batches are as efficient as the profile allows. Waiting, links and whole numbers are left out, so no
-router that decides without looking at the examples can do better: an upper bound.
+z[m, p] is the rate at which plan p of model m is served; y[k, d] is the rate at which key k runs on devices
+of kind d. A device works at most all the time, every segment of every request runs somewhere, and batches are
+as efficient as the profile allows. The programme ignores waiting, links and whole numbers. So it is an upper
+bound: no router that decides without looking at the examples can do better.
 
     max Σ_mp v[m] acc[m, p] z[m, p]   subject to   Σ_p z[m, p] ≤ λ[m],   Σ_d y[k, d] = Σ_{p uses k} z[m, p],
                                       Σ_k work[k, d] y[k, d] ≤ n_d,   Σ_{k,d} energy[k, d] y[k, d] ≤ P
 
-v[m] is the weight the operator gives model m.
+v[m] is the weight of model m, set by the operator.
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ Values = NDArray[np.float64]
 
 
 class FluidOptimum(Struct, frozen=True, kw_only=True):
-    """Requests that cannot be served count as wrong.
+    """The solution of the programme. Requests that cannot be served count as wrong.
 
-    `accuracy` is the mean over all requests, weighted where models have weights; `accuracies` that of each
-    model; `rates_per_s` are z by model and plan.
+    `accuracy` is the mean over all requests, weighted where models have weights. `accuracies` holds the mean
+    of each model. `rates_per_s` holds z by model and plan.
     """
 
     rate_per_s: float
@@ -96,7 +96,7 @@ def fluid_optimum(
         served_share=float(solved.x[:plans].sum()),
         power_w=float(drawn_w @ solved.x),
         accuracies=tuple(
-            float(model.quality.by_plan @ rates) / share if share > 0.0 else 0.0
+            float(model.quality.by_plan @ rates) / float(share) if share > 0.0 else 0.0
             for model, rates, share in zip(models, z, given, strict=True)
         ),
         rates_per_s=tuple(rates * rate_per_s for rates in z),
@@ -104,18 +104,18 @@ def fluid_optimum(
 
 
 def capacity_per_s(cluster: Cluster, plan: Path, model: int = 0) -> float:
-    """Most requests per second the whole cluster can serve by one plan, in the fluid sense."""
+    """Return how many requests per second the whole cluster can serve by one plan, in the fluid sense."""
     return float((1.0 / cluster.plan_s(cluster.models[model], plan)).sum())
 
 
 def _parts(models: Sequence[ServedModel]) -> list[slice]:
-    """Where each model's plans stand among the columns."""
+    """Return the columns of each model's plans."""
     ends = np.cumsum([len(model.tree.plans) for model in models])
     return [slice(end - len(model.tree.plans), end) for model, end in zip(models, ends, strict=True)]
 
 
 def _uses(models: Sequence[ServedModel], keys: list[Key]) -> Values:
-    """1 where a key (row) is run by a plan (column)."""
+    """Return a matrix with 1 where a plan (column) runs a key (row)."""
     row = {key: number for number, key in enumerate(keys)}
     plans = [(model, plan) for model in models for plan in model.tree.plans]
     uses = np.zeros((len(keys), len(plans)))

@@ -1,16 +1,15 @@
-"""The gateway: holds the central FIFO, asks the router, knows what is out and brings back what is lost.
+"""The gateway: holds the central FIFO, asks the router, tracks blocks at servers and restarts lost requests.
 
-At each scheduling step the router is asked for the head of the queue until the queue is empty or it says
-wait. A segment that comes back goes to the end of the queue as a request for its next segment. When a
-server dies, everything it held begins again from its input; what a dead server still sends is recognised
-as stale because its blocks are no longer out.
+At each scheduling step the gateway asks the router about the head of the queue, until the queue is empty or
+the router says wait. When a segment has run, its request goes to the end of the queue for the next segment.
+When a server dies, every request it held begins again from its input. Late messages from a dead server are
+ignored, because the gateway no longer tracks their blocks.
 """
 
 from collections.abc import Sequence
 from math import exp
 from typing import Literal, assert_never
 
-import numpy as np
 from msgspec import Struct
 
 from slimsched.kernel.errors import SlimError
@@ -44,31 +43,31 @@ from slimsched.serving.routing.router import AnswerListener, GoalFollower, Route
 from slimsched.serving.routing.terms import choice_within_terms
 
 PLAIN = frozenset([(0, NO_PLAN, 0)])
-"""The kinds of requests (priority, stated plan, model) while nobody has asked for anything special."""
+"""The only kind of request (priority, stated plan, model) until a sender asks for something special."""
 RETRY_S = 0.001
-"""When a router that is asked at each event said wait, it is asked again after this time at the latest."""
+"""A router that is asked at each event, and said wait, is asked again after this time at the latest."""
 
 
 class GatewayOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How often the router is asked, and what is turned away."""
+    """How often the router is asked, and which requests are turned away."""
 
     step_s: float = 0.002  # time between scheduling steps; 0: at each event
-    plan: Literal["segment", "network"] = "segment"  # network: routers that can plan all segments at once
+    plan: Literal["segment", "network"] = "segment"  # network: routers that can, plan all segments at once
     queue_limit: int = 0  # requests in the system beyond which new ones are turned away; 0: no limit
     early_drop: bool = False  # give up requests whose deadline has passed
 
 
 class _Sent(Struct):
-    """A block that is out."""
+    """A block that was sent to a server and has not come back."""
 
     server: int
     requests: tuple[Request, ...]
-    work_s: float  # of one request
+    work_s: float  # per request
     source: int  # where its inputs came from
 
 
 class Gateway:
-    """The global decision maker as a pure state machine around a router."""
+    """A pure state machine around a router: events go in, commands come out."""
 
     def __init__(
         self,
@@ -87,11 +86,11 @@ class Gateway:
         self._use(router)
         self.seen = Observation(len(cluster), len(cluster.models))
         self.seen.plans = options.plan == "network"
-        self._lanes: dict[int, Fifo] = {}  # by priority, highest first
+        self._queues: dict[int, Fifo] = {}  # by priority, highest first
         self._sent: dict[int, _Sent] = {}
-        self._next_block = first_block  # apart from those of other gateways on the same servers
+        self._next_block = first_block  # gateways that share servers start at different numbers
         self._in_system = 0
-        self._cancelled: set[int] = set()  # dropped when next seen
+        self._cancelled: set[int] = set()  # to be dropped when the gateway next sees them
         self._has_terms = False  # whether any request so far had terms of its own
         self._has_kinds = False  # whether any had terms, a priority or another model than the first
         self._wake_s: float | None = None
@@ -134,9 +133,9 @@ class Gateway:
                     commands += self._step(now_s)
             case _:
                 assert_never(event)
-        if self._lanes and self.options.step_s <= 0.0:
+        if self._queues and self.options.step_s <= 0.0:
             commands += self._step(now_s)
-        if self._lanes and self._wake_s is None:
+        if self._queues and self._wake_s is None:
             self._wake_s = now_s + (self.options.step_s or RETRY_S)
             commands.append(WakeAt(at_s=self._wake_s))
         return commands
@@ -148,47 +147,51 @@ class Gateway:
 
     @property
     def in_system(self) -> int:
-        """Requests taken in and neither answered nor dropped."""
+        """Number of requests taken in and neither answered nor dropped."""
         return self._in_system
 
     def holds_for(self, server: int) -> bool:
-        """Whether a server has work of this gateway, or activations that are still needed."""
+        """Whether a server has work for this gateway, or activations that are still needed."""
         if any(server in (sent.server, sent.source) for sent in self._sent.values()):
             return True
-        return any(fifo.waits_for(server) for fifo in self._lanes.values())
+        return any(fifo.waits_for(server) for fifo in self._queues.values())
 
     def _change_models(self, change: ModelsChanged) -> None:
         """Serve other models from now on, with a fresh router; what is under way goes on as it was."""
         if self._growth is None:
             raise SlimError("this gateway cannot change its models: nobody has told it where they come from")
         self.cluster = self._growth.change(self.cluster, change)
-        more = len(self.cluster.models) - len(self.seen.model_rates_per_s)
-        self.seen.model_rates_per_s = np.append(self.seen.model_rates_per_s, np.zeros(more))
+        self.seen.know_models(len(self.cluster.models))
         self._use(self._growth.router(self.cluster, self.goal))
 
     def _use(self, router: Router) -> None:
-        """Ask this router from now on."""
+        """Use this router from now on."""
         self.router = router
         self._listener = router if isinstance(router, AnswerListener) else None
 
     def _step(self, now_s: float) -> list[Command]:
-        """One scheduling step: route the head until nothing waits or the router says wait."""
+        """Take one scheduling step: route the head until nothing waits or the router says wait."""
         commands: list[Command] = []
         seen, early_drop = self.seen, self.options.early_drop
         seen.now_s = now_s
         self._fade_rates(now_s)
-        while self._lanes and seen.alive_ids:
-            lane = self._lanes[max(self._lanes)] if len(self._lanes) > 1 else next(iter(self._lanes.values()))
-            head = lane.head()
+        while self._queues and seen.alive_ids:
+            queue = (
+                self._queues[max(self._queues)]
+                if len(self._queues) > 1
+                else next(iter(self._queues.values()))
+            )
+            head = queue.head()
             if head is None:
-                self._lanes = {level: fifo for level, fifo in self._lanes.items() if len(fifo)}
+                self._queues = {level: fifo for level, fifo in self._queues.items() if len(fifo)}
                 continue
             place, first, count = head
             if early_drop and first.deadline_s <= now_s:
-                commands += self._drop(lane.take(place, 1), DropReason.DEADLINE_PASSED, holder=place[2])
+                commands += self._drop(queue.take(place, 1), DropReason.DEADLINE_PASSED, holder=place[2])
                 continue
-            seen.segment, seen.previous, seen.source, seen.plan, seen.model = place
+            seen.segment, seen.previous, seen.source, seen.plan, seen.model, _ = place
             seen.count, seen.path = count, first.path
+            seen.choices = self.cluster.models[place[4]].tree.after[first.path]
             seen.arrival_s, seen.deadline_s, seen.min_accuracy = (
                 first.arrival_s,
                 first.deadline_s,
@@ -197,7 +200,7 @@ class Gateway:
             route = self.router.route(seen)
             if route is None:
                 break
-            requests = lane.take(place, max(1, route.group))
+            requests = queue.take(place, max(1, route.group))
             if self._cancelled:
                 requests = self._sift(requests, commands, place[2])
             if requests:
@@ -205,8 +208,8 @@ class Gateway:
         return commands
 
     def _key(self, route: Route, place: Place, requests: tuple[Request, ...]) -> Key:
-        """The key a route asks for, after checking the route and minding the requests' own terms."""
-        segment, previous, _, plan, number = place
+        """Return the key that a route asks for; check the route and respect the requests' own terms."""
+        segment, previous, _, plan, number, _ = place
         model = self.cluster.models[number]
         choice, ahead = route.choice, route.ahead
         if plan >= 0:
@@ -225,7 +228,7 @@ class Gateway:
     def _sift(
         self, requests: tuple[Request, ...], commands: list[Command], holder: int
     ) -> tuple[Request, ...]:
-        """Drop those that nobody waits for any more; return the others."""
+        """Drop cancelled requests; return the others."""
         gone = tuple(request for request in requests if request.id in self._cancelled)
         if not gone:
             return requests
@@ -233,7 +236,7 @@ class Gateway:
         return tuple(request for request in requests if request not in gone)
 
     def _send(self, route: Route, key: Key, requests: tuple[Request, ...], source: int) -> SendBlock:
-        """Note what goes out and where."""
+        """Make a block and note what goes to which server."""
         self._next_block += 1
         server, count = route.server, len(requests)
         work_s = sum([float(self.cluster.work_s[leg][server]) for leg in key.legs])
@@ -246,7 +249,7 @@ class Gateway:
         return SendBlock(server=server, block=block, source=source, reason=route.reason)
 
     def _admit(self, requests: tuple[Request, ...], now_s: float) -> list[Command]:
-        """Take requests in, as many as there is room for."""
+        """Take in as many requests as there is room for; drop the others."""
         seen, limit = self.seen, self.options.queue_limit
         self._fade_rates(now_s)
         seen.arrival_rate_per_s += len(requests)
@@ -266,28 +269,29 @@ class Gateway:
         return [Drop(requests=refused, reason=DropReason.QUEUE_FULL)] if refused else []
 
     def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
-        """Queue requests on the same path whose inputs lie at `source`, each priority in its own queue."""
+        """Queue requests on paths of one kind whose inputs lie at `source`, by priority."""
         kinds = {(r.priority, r.plan, r.model) for r in requests} if self._has_kinds else PLAIN
         for kind in kinds if requests else ():
             priority, plan, model = kind
-            lane = self._lanes.get(priority)
-            if lane is None:
-                lane = self._lanes[priority] = Fifo()
+            queue = self._queues.get(priority)
+            if queue is None:
+                queue = self._queues[priority] = Fifo()
             members = (
                 requests
                 if len(kinds) == 1
                 else [r for r in requests if (r.priority, r.plan, r.model) == kind]
             )
-            path = members[0].path
-            place = (len(path), self.cluster.models[model].spec.previous(path), source, plan, model)
+            path, served = members[0].path, self.cluster.models[model]
+            previous = served.spec.previous(path)
+            place = (len(path), previous, source, plan, model, served.tree.kind[path])
             if first:
-                lane.push_front(place, members)
+                queue.push_front(place, members)
             else:
-                lane.push(place, members)
+                queue.push(place, members)
         self.seen.fifo += len(requests)
 
     def _advance(self, server: int, choices: Path, blocks: tuple[Block, ...], now_s: float) -> list[Command]:
-        """Move requests on past the segments that have run, or answer them after the last."""
+        """Move requests on to their next segment, or answer them after the last."""
         commands: list[Command] = []
         for block in blocks:
             back = self._bring_back(block)
@@ -309,14 +313,14 @@ class Gateway:
         return commands
 
     def _fade_rates(self, now_s: float) -> None:
-        """Let arrivals of the past count less: rates are means over about a second."""
+        """Let past arrivals count less: rates are means over about a second."""
         kept = exp(-(now_s - self._rate_s))
         self.seen.arrival_rate_per_s *= kept
         self.seen.model_rates_per_s *= kept
         self._rate_s = now_s
 
     def _bring_back(self, block: Block) -> tuple[Request, ...]:
-        """Requests of a block that is out, which now is back; none if it is stale."""
+        """Note that a block has come back and return its requests; none if the block is stale."""
         sent = self._sent.get(block.id)
         if sent is None:
             return ()
@@ -332,7 +336,7 @@ class Gateway:
         return block.requests
 
     def _recall(self, numbers: frozenset[int]) -> list[Command]:
-        """Ask servers to leave out what they have of these requests."""
+        """Ask servers to skip these requests if they have not begun them."""
         return [
             RecallRequests(server=sent.server, requests=there)
             for sent in self._sent.values()
@@ -342,14 +346,14 @@ class Gateway:
     def _drop(
         self, requests: tuple[Request, ...], reason: DropReason, detail: str = "", holder: int = GATEWAY
     ) -> list[Command]:
-        """Give requests up; the server that holds their activations, if any, may free them."""
+        """Give up requests; the server that holds their activations, if any, may free them."""
         self._in_system -= len(requests)
         if self._cancelled:
             self._cancelled.difference_update([request.id for request in requests])
         return [Drop(requests=requests, reason=reason, detail=detail), *_forget(holder, requests)]
 
     def _begin_again(self, block: Block) -> list[Command]:
-        """A block's inputs are missing: free what is left of them and start from the images."""
+        """Restart the requests of a block whose inputs are missing, and free what is left of the inputs."""
         sent = self._sent.get(block.id)
         if sent is None:
             return []
@@ -358,16 +362,16 @@ class Gateway:
         return _forget(sent.source, back)
 
     def _rescue(self, server: int) -> list[Command]:
-        """Begin again, from the image, everything a dead server held."""
+        """Restart every request that a dead server held, from its original input."""
         seen = self.seen
         seen.set_alive(server, False)
         commands: list[Command] = []
-        lost = [request for fifo in self._lanes.values() for request in fifo.take_from(server)]
+        lost = [request for fifo in self._queues.values() for request in fifo.take_from(server)]
         seen.fifo -= len(lost)
         for block_id in [block_id for block_id, sent in self._sent.items() if sent.server == server]:
             sent = self._sent.pop(block_id)
             lost.extend(sent.requests)
-            if sent.source != server:  # it may not have fetched them yet
+            if sent.source != server:  # the dead server may not have fetched them yet
                 commands += _forget(sent.source, sent.requests)
         seen.outstanding[server] = seen.backlog_s[server] = 0.0
         seen.utilization[server] = seen.queued[server] = seen.power_w[server] = 0.0
@@ -375,11 +379,11 @@ class Gateway:
         return commands
 
     def _restart(self, requests: Sequence[Request]) -> None:
-        """Queue requests again from their image, before all others."""
+        """Queue requests again from their original input, in front of all others."""
         self._wait([request.restarted() for request in requests], GATEWAY, first=True)
 
     def _note(self, event: TelemetryReceived) -> None:
-        """Take a snapshot over into the observation."""
+        """Copy a snapshot into the observation."""
         seen, server, snapshot = self.seen, event.server, event.snapshot
         seen.utilization[server] = snapshot.utilization
         seen.power_w[server] = snapshot.power_w

@@ -1,8 +1,8 @@
 """A goal: limits that a user states, and the one figure to improve within them.
 
 People write a goal as clauses in any order, separated by commas: "accuracy>=75, p99<=60ms, min energy". The
-command line, scenario files, `PUT /v2/goal` and the dashboard all take this text. `parse_goal` reads it once;
-from there on the `Goal` itself is passed around.
+command line, scenario files, `PUT /v2/goal` and the dashboard all take this text. `parse_goal` turns it into
+a `Goal`.
 """
 
 import re
@@ -24,9 +24,9 @@ _OBJECTIVE = re.compile(r"(?P<way>min|max)(?:imi[sz]e)?\s+(?P<objective>energy|l
 
 
 class Goal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A floor for mean accuracy, a limit on the 99th percentile of latency, and what to optimise within both.
+    """A floor for mean accuracy, a limit on p99 latency, and the figure to optimise within both.
 
-    Zero means no limit. A request can ask for more: its own `min_accuracy` rules out width tuples.
+    Zero means no limit. A request can ask for more: its own `min_accuracy` rules out plans below it.
     `by_model` holds the goals of single models, by name; they replace this goal for these models.
     """
 

@@ -1,7 +1,7 @@
-"""What a router can tell of its own success while it routes: mean accuracy and the tail of latency.
+"""The goal meter: a router's own estimate of its mean accuracy and p99 latency while it routes.
 
-At the last segment the whole width tuple is known and so is the age of the request; what is still to come is
-taken to be as much longer as the time between the last two routings was.
+When a request is routed to its last segment, its whole plan and its age are known. The last segment is
+expected to take as long as the time between the last two routings.
 """
 
 from math import exp, log
@@ -12,7 +12,7 @@ WINDOW_S = 2.0
 """Time over which means are taken; older figures fade."""
 
 TAIL_WINDOW_S = 1.0
-"""The tail is that of this window and of the one before: what is over must not be remembered for long."""
+"""The p99 covers this window and the one before, so that old latencies are soon forgotten."""
 
 LEAST_S, STEP = 1e-3, 0.02
 AGES_S = LEAST_S * np.exp(STEP * np.arange(600))
@@ -20,7 +20,7 @@ AGES_S = LEAST_S * np.exp(STEP * np.arange(600))
 
 
 class GoalMeter:
-    """Fading means and a histogram of ages of what was sent into the last two segments."""
+    """Fading means, and a histogram of ages, of the requests sent into the last two segments."""
 
     def __init__(self) -> None:
         self._accuracy = 0.0
@@ -31,7 +31,7 @@ class GoalMeter:
 
     @property
     def accuracy(self) -> float | None:
-        """Mean accuracy to be expected of what was sent into its last segment."""
+        """Expected mean accuracy of the requests sent into their last segment."""
         return self._accuracy / self._weight[1] if self._weight[1] else None
 
     @property
@@ -45,7 +45,7 @@ class GoalMeter:
         return float(AGES_S[min(place, len(AGES_S) - 1)]) * max(1.0, 2.0 - before / last)
 
     def note(self, age_s: float, count: int, accuracy: float, *, last: bool) -> None:
-        """Note a block that goes out to the last segment or to the one before; accuracy counts for the last."""
+        """Note a block sent to one of the last two segments; accuracy only counts for the last."""
         which = int(last)
         self._weight[which] += count
         self._age_s[which] += count * age_s

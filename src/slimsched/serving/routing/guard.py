@@ -1,7 +1,8 @@
-"""The guard around a learned router: it may be watched only, and it loses the floor when things go wrong.
+"""The guard around the goal router: it uses a fallback router when something goes wrong.
 
-Three reasons lead to the fallback: an input outside the range it was trained in, an answer that is no route,
-and queues that grow without bound while the router could still narrow. Each decision says who took it.
+The fallback decides in three cases: an input is outside the range of training, the goal router's answer is
+not a possible route, or queues keep growing although it could still choose narrower. In shadow mode the
+fallback always decides and the goal router is only compared with it. Each route says who decided and why.
 """
 
 from collections import Counter
@@ -14,24 +15,24 @@ from slimsched.serving.routing.router import Route, Router
 from slimsched.serving.routing.routers.goal import GoalRouter
 
 CHECK_S = 0.25
-"""Time between looks at the queues."""
+"""Time between two checks of the queues."""
 
 RUNAWAY_S = 0.5
-"""Mean backlog above which growth counts as running away."""
+"""Mean backlog per server above which growth counts as running away."""
 
 RUNAWAY_LOOKS = 8
-"""After this many looks in a row with growing queues the fallback takes over until they are short again."""
+"""After this many checks in a row with growing queues the fallback decides until they are short again."""
 
 SERVERS_TRAINED = (1, 4096)
 
 
 class GuardedRouter:
-    """Asks the goal router, answers with it or with the fallback, and counts which.
+    """Asks the goal router, returns its route or the fallback's, and counts which.
 
-    `counts` are whole numbers of decisions since the start: "learned" (goal's answer was taken); "out of
-    range", "no such route", "queues grow" (the fallback's was, and why); in shadow mode, where the fallback
-    always decides, "shadow: same" and "shadow: other" (goal would have chosen the same, or another). A reason
-    that never occurred has no entry.
+    `counts` holds the number of decisions since the start, by reason. "learned": the goal router's route was
+    taken. "out of range", "no such route", "queues grow": the fallback's route was taken, for this reason.
+    "shadow: same" and "shadow: other": in shadow mode, whether the goal router would have chosen the same
+    server and choice. A reason that never occurred has no entry.
     """
 
     def __init__(self, router: GoalRouter, fallback: Router, *, shadow: bool = False) -> None:
@@ -45,7 +46,7 @@ class GuardedRouter:
         self._running_away = False
 
     def route(self, seen: Observation) -> Route | None:
-        """The learned route if all is well."""
+        """Return the goal router's route if all is well, else the fallback's."""
         if seen.now_s - self._looked_s >= CHECK_S:
             self._look(seen)
         why = self._out_of_range(seen)
@@ -64,15 +65,15 @@ class GuardedRouter:
         return answer and Route(answer.server, answer.choice, answer.group, f"guard: {why}")
 
     def with_goal(self, goal: Goal) -> "GuardedRouter":
-        """The same, gains and fallback too, with another goal."""
+        """Return the same guard with another goal; gains and fallback stay."""
         return GuardedRouter(self.router.with_goal(goal), self.fallback, shadow=self.shadow)
 
     def answered(self, requests: Sequence[Request], now_s: float) -> None:
-        """Let the goal router know."""
+        """Pass answers on to the goal router."""
         self.router.answered(requests, now_s)
 
     def _watch(self, route: Route | None, seen: Observation) -> Route | None:
-        """Shadow mode: the fallback decides, the learned router's answer is only compared."""
+        """Decide by the fallback, and compare the goal router's route with it (shadow mode)."""
         answer = self.fallback.route(seen)
         same = route is not None and answer is not None and route.server == answer.server
         same = same and route is not None and answer is not None and route.choice == answer.choice
@@ -83,7 +84,7 @@ class GuardedRouter:
         return Route(answer.server, answer.choice, answer.group, reason)
 
     def _look(self, seen: Observation) -> None:
-        """Do queues grow although they are long and the router could still narrow?"""
+        """Check whether long queues keep growing although the router could still choose narrower."""
         alive = len(seen.alive_ids) or 1
         backlog_s = float(seen.backlog_s.sum()) / alive
         grew = backlog_s > max(RUNAWAY_S, self._backlog_s) and not self.router.pricing.saturated
@@ -95,7 +96,7 @@ class GuardedRouter:
         self._looked_s, self._backlog_s = seen.now_s, backlog_s
 
     def _out_of_range(self, seen: Observation) -> str | None:
-        """Inputs no training run can have shown."""
+        """Return "out of range" for inputs that no training run can have shown."""
         total = float(seen.backlog_s.sum()) + seen.arrival_rate_per_s
         finite = 0.0 <= total < 1e12
         return (

@@ -1,4 +1,4 @@
-"""One model's goal while it is being served: how far it is kept, and which prices follow from that."""
+"""The goal of one model while it is served: how well it is met, and which prices follow from that."""
 
 from collections.abc import Sequence
 from math import exp, log
@@ -14,32 +14,36 @@ from slimsched.serving.routing.observation import Observation
 
 OBJECTIVE_PRICES = np.geomspace(1e-4, 4.0, 64)
 TARGET_LEAST_S, TARGET_LIMIT_S = 0.002, 0.1
-"""Least backlog to aim for, and the most that an accuracy floor alone can ask for."""
+"""Least backlog to aim for, and the longest that an accuracy floor alone can lead to."""
 
 CHASE_PER_S = 3.0
-"""Pace at which the objective's price, and the target where there is no limit, follow the accuracy floor."""
+"""How fast the objective's price, and the target if latency has no limit, follow the accuracy floor."""
 
 RISE_PER_S, FALL_PER_S = 0.2, 0.6
-"""Pace at which the target takes up what latency leaves below its limit, and gives back what is above."""
+"""How fast the target rises while latency is below its limit, and falls while it is above."""
 
 AIM = 0.97
-"""Share of the limit that is aimed for."""
+"""Share of the latency limit to aim for."""
 
 START = 0.18
-"""Share of what the limit leaves beside the latency of an empty cluster that the first target takes."""
+"""The first target, as a share of the latency limit minus the latency of an empty cluster."""
 
 FLOOR_SCALE = 0.005
-"""Distance from the accuracy floor at which they move at full pace."""
+"""Distance from the accuracy floor at which prices and target move at full pace."""
 
 BOOST_PER_S, MOST_BOOST, BOOST_STEP = 1.0, 8.0, 2**0.25
 """Pace at which a model below its floor gains worth beside other models, the most it can gain, its steps."""
 
 
-class ModelGoal:
-    """The goal of one model, a meter of how far it is kept, and the prices that chase it.
+SHORT_BOOST = 2.0
+"""Boost from which on a model counts as short of its floor."""
 
-    Beside other models, a model below its accuracy floor gains worth until it is back above: goals that
-    cannot all be kept yield in proportion to the models' weights.
+
+class ModelGoal:
+    """The goal of one model, a meter of how well it is met, and the prices that follow it.
+
+    With several models, a model below its accuracy floor gains worth until it is back above. If not all goals
+    can be met, they give way in proportion to the models' weights.
     """
 
     def __init__(
@@ -64,7 +68,7 @@ class ModelGoal:
         lengths = {len(plan) for plan in model.tree.plans}
         self._segments = model.segments
         self._foretells = lengths == {model.segments} and model.segments > 1
-        """Whether the age at the last two segments tells how long a request will take."""
+        """Whether the age at the last two segments tells the latency of a request."""
         if goal.p99_s:
             self._aim(START * (goal.p99_s - empty_s), goal.p99_s / self._segments)
 
@@ -73,8 +77,13 @@ class ModelGoal:
         """What the model gained because it is below its floor, in steps: each makes tables of its own."""
         return float(BOOST_STEP ** round(log(self._boost, BOOST_STEP)))
 
+    @property
+    def is_short(self) -> bool:
+        """Whether the model has been below its floor for a while: then it may ask for what must be loaded."""
+        return self._boost >= SHORT_BOOST
+
     def note(self, seen: Observation, choice: int, count: int) -> None:
-        """Note a block of the head that goes out at a choice."""
+        """Note that a block of the head is sent at a choice."""
         if not self._foretells or seen.segment < self._segments - 2:
             return
         accuracy = self.model.quality.best_reachable((*seen.path, choice))
@@ -83,7 +92,7 @@ class ModelGoal:
         self.meter.note(age_s, count, accuracy, last=seen.segment == self._segments - 1)
 
     def answered(self, request: Request, count: int, now_s: float, *, planned: bool) -> None:
-        """Note answers where ages on the way do not tell how long requests take."""
+        """Note answers, for models whose ages on the way do not tell the latency."""
         if self._foretells and not planned:
             return
         accuracy, latency_s = self.model.quality.accuracy(request.path), now_s - request.arrival_s
@@ -91,7 +100,7 @@ class ModelGoal:
             self.meter.note(latency_s, count, accuracy, last=last)
 
     def chase(self, passed_s: float) -> None:
-        """Move the backlog target towards the limit on latency, the objective's price towards the floor."""
+        """Move the backlog target towards the latency limit, and the objective's price towards the floor."""
         goal, meter = self.goal, self.meter
         p99_s = meter.p99_s if goal.p99_s else None
         if p99_s is not None:

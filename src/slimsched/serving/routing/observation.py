@@ -1,4 +1,4 @@
-"""Everything a router may know when it decides, besides the static Cluster."""
+"""The observation: everything a router knows when it decides, besides the static Cluster."""
 
 from math import inf
 
@@ -10,10 +10,10 @@ from slimsched.serving.domain.request import NEVER_S, NO_PLAN
 
 
 class Observation:
-    """The head of the queue and the state of the servers, kept up to date in place by the gateway.
+    """The head of the queue and the state of the servers; the gateway updates it in place.
 
-    `outstanding` and `backlog_s` are the gateway's own count of what it sent and has not had back;
-    `utilization`, `power_w` and `queued` are the servers' last telemetry, which may be old.
+    `outstanding` and `backlog_s` count what the gateway sent and has not got back. `utilization`, `power_w`
+    and `queued` are the servers' last telemetry, which may be old.
     """
 
     def __init__(self, servers: int, models: int = 1) -> None:
@@ -24,13 +24,14 @@ class Observation:
         self.previous = START
         self.source = -1  # where their inputs lie; -1: the gateway
         self.count = 0
-        self.path: Path = ()  # the choices of the first of them so far
+        self.path: Path = ()  # the choices that the first of them has run at
+        self.choices: tuple[int, ...] = ()  # the choices that may come next, narrowest first
         self.arrival_s = 0.0
         self.deadline_s = NEVER_S
         self.min_accuracy = 0.0
         self.plan = NO_PLAN  # the plan their senders stated, by number
-        # the whole
-        self.plans = False  # whether all segments still to come shall be planned at once
+        # the whole system
+        self.plans = False  # whether to plan all remaining segments at once
         self.fifo = 0
         self.done = 0
         self.arrival_rate_per_s = 0.0
@@ -38,7 +39,9 @@ class Observation:
         # the servers
         self.alive: NDArray[np.bool_] = np.ones(servers, dtype=bool)
         self.alive_ids: list[int] = list(range(servers))
-        self.penalty_s: NDArray[np.float64] = np.zeros(servers)  # inf for the dead: add it to any cost
+        self.penalty_s: NDArray[np.float64] = np.zeros(
+            servers
+        )  # infinite for servers that are down: add it to any cost
         self.outstanding: NDArray[np.float64] = np.zeros(servers)
         self.backlog_s: NDArray[np.float64] = np.zeros(servers)
         self.queued: NDArray[np.float64] = np.zeros(servers)
@@ -46,6 +49,11 @@ class Observation:
         self.power_w: NDArray[np.float64] = np.zeros(servers)
         self.vram_bytes: NDArray[np.float64] = np.zeros(servers)
         self.telemetry_s: NDArray[np.float64] = np.zeros(servers)
+
+    def know_models(self, count: int) -> None:
+        """Make room for models that were added."""
+        more = count - len(self.model_rates_per_s)
+        self.model_rates_per_s = np.append(self.model_rates_per_s, np.zeros(more))
 
     def set_alive(self, server: int, alive: bool) -> None:
         """Mark a server up or down."""

@@ -1,9 +1,10 @@
-"""Prices of device time: what the fluid programme says for the load at hand, corrected by what queues show.
+"""The price of device time: from the fluid programme for the current load, corrected by the backlog.
 
-The planner's part: at price π a request takes demand(π) networks of device time, the cluster has
-capacity = Σ_i 1 / full_i networks a second, so the price must satisfy  λ · demand(π) = η · capacity.
-Demand is a staircase; between two steps both prices are used in turn, in the share that meets the load.
-The feedback's part: η, the share of the capacity that can be had, falls while the mean backlog is above its
+The plan: the unit of device time is one widest plan. At price π a request takes demand(π) units, and the
+cluster has capacity = Σ_i 1 / full_i units per second, so the price satisfies λ · demand(π) = η · capacity.
+Demand is a staircase. Between two steps both prices are used in turn, in the proportion that meets the load.
+
+The feedback: η is the share of the capacity that is available. It falls while the mean backlog is above its
 target and rises while it is below.
 """
 
@@ -30,7 +31,7 @@ class Pricing:
         by_kind = capacity_by_kind / capacity_by_kind.sum()
         self._demands = np.array(
             [[float(one.at(float(p), 0.0, 0.0)[1][0] @ by_kind) for p in PRICES] for one in costs_to_go]
-        )  # (models, prices): work of one request
+        )  # (models, prices): work per request
         self._demand = self._demands[0]
         self.scale = 1.0
         """What the accuracy of the most worthy model is worth: prices must reach that much further."""
@@ -40,9 +41,9 @@ class Pricing:
         self._turn = 0.0
 
     def mix(self, shares: Values, worths: Values) -> None:
-        """Take the models' shares of the requests into account, and what a point of accuracy is worth to each.
+        """Set the models' shares of the requests, and what a point of accuracy is worth in each.
 
-        A model whose accuracy is worth twice as much takes at a price what another takes at half of it.
+        A model whose accuracy is worth twice as much acts at a price as another does at half that price.
         """
         self.scale = max(1.0, float(worths.max()))
         curves = [
@@ -52,12 +53,12 @@ class Pricing:
         self._demand = shares @ np.array(curves)
 
     def update(self, *, rate_per_s: float, capacity_per_s: float, error: float, passed_s: float) -> None:
-        """Take the load and the backlog's relative error from its target into account."""
+        """Set the prices for the current load; `error` is the backlog's relative distance from its target."""
         binding = self.eta * capacity_per_s < rate_per_s * self._demand[0]
         if error > 0.0 or binding or self.eta < 1.0:
             moved = self.eta * exp(-self._integral_per_s * passed_s * max(-1.0, min(3.0, error)))
             self.eta = max(ETA_RANGE[0], min(ETA_RANGE[1], moved))
-        share = self.eta * capacity_per_s / max(rate_per_s, 1e-9)  # networks a request may take
+        share = self.eta * capacity_per_s / max(rate_per_s, 1e-9)  # device time per request, in widest plans
         at = min(int(np.searchsorted(-self._demand, -share)), len(PRICES) - 1)
         under = max(at - 1, 0)
         gap = self._demand[under] - self._demand[at]
@@ -71,11 +72,11 @@ class Pricing:
 
     @property
     def free(self) -> bool:
-        """Whether backlogs stay below their target at any price: then something else holds back."""
+        """Whether backlogs stay below their target at any price, because something else limits the load."""
         return self.eta >= ETA_RANGE[1]
 
     def next(self) -> float:
-        """The price of the next decision."""
+        """Return the price for the next decision."""
         self._turn += self.low_share
         if self._turn >= 1.0:
             self._turn -= 1.0

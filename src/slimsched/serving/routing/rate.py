@@ -1,27 +1,27 @@
-"""The arrival rate right now: the gateway's mean over a second, followed more closely where many come."""
+"""The current arrival rate: a mean over one second, or over less when many requests arrive."""
 
 from math import exp
 
 ARRIVALS = 1000.0
-"""So many arrivals give a rate to a few percent: the time they take is how far to look back."""
+"""This many arrivals give the rate to within a few percent. The rate looks back over the time they take."""
 
 LEAST_S, MOST_S = 0.1, 1.0
 
 IDLE_S, FRESH_S = 0.2, 0.08
-"""After so long a silence what came before says nothing of what comes now: it begins anew, as if nothing had
-come for a little while."""
+"""After `IDLE_S` without news the old rate says nothing about the new one. Counting starts again, as if
+nothing had arrived for `FRESH_S`."""
 
 
 class Rate:
-    """A fading mean over the time of a thousand arrivals, at least 0.1 s and at most 1 s."""
+    """A fading mean over the time that a thousand arrivals take, at least 0.1 s and at most 1 s."""
 
     def __init__(self) -> None:
-        self._mean_per_s = 0.0  # as the gateway has it: what came, fading over a second
+        self._mean_per_s = 0.0  # the gateway's own: arrivals, fading over one second
         self._came = 0.0
-        self._lasted_s = 0.0  # the same two, fading over the time looked back
+        self._lasted_s = 0.0  # arrivals and time passed, fading over the time looked back
 
     def after(self, mean_per_s: float, passed_s: float) -> float:
-        """Take in the gateway's mean after some time has passed; return the rate."""
+        """Update with the gateway's mean after `passed_s`; return the rate."""
         came = max(0.0, mean_per_s - self._mean_per_s * exp(-passed_s))
         self._mean_per_s = mean_per_s
         if passed_s > IDLE_S:

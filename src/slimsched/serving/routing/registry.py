@@ -1,4 +1,4 @@
-"""The table of all routers. A new one is one file and one line here; your own needs neither.
+"""The table of all routers. A new built-in router needs a class and a line here; your own needs neither.
 
 A router is named by a spec, and every command takes the same specs:
 
@@ -32,22 +32,20 @@ from slimsched.serving.routing.guard import GuardedRouter
 from slimsched.serving.routing.router import Router
 from slimsched.serving.routing.routers.drift_plus_penalty import DriftPlusPenaltyRouter
 from slimsched.serving.routing.routers.goal import GoalParameters, GoalRouter
-from slimsched.serving.routing.routers.jsq import JsqRouter
 from slimsched.serving.routing.routers.lp import LpRouter
-from slimsched.serving.routing.routers.power_of_two import PowerOfTwoRouter
 from slimsched.serving.routing.routers.ppo import PpoRouter
 from slimsched.serving.routing.routers.random import RandomRouter
 from slimsched.serving.routing.routers.round_robin import RoundRobinRouter
 from slimsched.serving.routing.routers.sed import SedRouter
 from slimsched.serving.routing.routers.sharded import ShardedRouter
+from slimsched.serving.routing.routers.shortest_queue import JsqRouter, PowerOfTwoRouter, SpeedJsqRouter
 from slimsched.serving.routing.routers.slackfit import SlackFitRouter
-from slimsched.serving.routing.routers.speed_jsq import SpeedJsqRouter
 
 RouterMaker = Callable[[str, Cluster, int, Goal | None], Router]
 """Makes a router from its spec, the cluster, a seed, and the goal for routers that follow one."""
 
 SERVING = "goal:in_time=0.7"
-"""What serves best where requests come with deadlines: as much accuracy as can be had in time."""
+"""The best router for requests with deadlines: as much accuracy as fits in the time."""
 
 FALLBACK_V = 0.5
 """The guard falls back to drift-plus-penalty with this V: it held the most load in docs/results.md."""
@@ -83,7 +81,7 @@ def make_goal(
 
 
 def _with_fields(maker: Callable[..., Any], kind: type[msgspec.Struct]) -> inspect.Signature:
-    """The signature of a function whose `**options` are the fields of a struct."""
+    """Return a function's signature with the fields of a struct in place of its `**options`."""
     signature = inspect.signature(maker)
     named = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
     fields = [
@@ -108,7 +106,7 @@ def make_sharded(
 ) -> ShardedRouter:
     """Make shards of `size` servers, each with a router of its own."""
     if size < 1:
-        raise ConfigError(f"router 'sharded': size is {size}; give 1 server per shard or more")
+        raise ConfigError(f"size is {size}; give 1 server per shard or more")
     return ShardedRouter(cluster, rng, lambda part: make_router(router, part, seed, goal), size=size)
 
 
@@ -138,7 +136,7 @@ _TABLE: PluginTable[Router] = PluginTable(
 
 
 def router_names() -> tuple[str, ...]:
-    """List the routers of the table, then those of installed packages."""
+    """List the built-in routers, then the routers of installed packages."""
     return _TABLE.names()
 
 
@@ -153,6 +151,21 @@ def make_router(spec: str, cluster: Cluster, seed: int, goal: Goal | None = None
     if not callable(getattr(router, "route", None)):
         raise ConfigError(f"'{bare}' is not a router: give it a method route(observation) -> Route | None")
     return router
+
+
+def maker_of(router: str | Callable[..., Router]) -> tuple[str, RouterMaker]:
+    """Return the name and the maker of a router, given a spec, a class or a function."""
+    if isinstance(router, str):
+        return router, make_router
+    name = getattr(router, "__name__", "router")
+    own: PluginTable[Router] = PluginTable(
+        kind="router", group="", builtin={name: router}, context=("cluster", "rng", "seed", "goal")
+    )
+
+    def make(spec: str, cluster: Cluster, seed: int, goal: Goal | None = None) -> Router:
+        return own.make(name, cluster=cluster, rng=Random(seed), seed=seed, goal=goal)
+
+    return name, make
 
 
 def follows_goal(spec: str) -> bool:
@@ -171,13 +184,13 @@ def split_goal(spec: str) -> tuple[str, Goal | None]:
 
 
 def split_specs(text: str) -> list[str]:
-    """Split a list of routers at its commas; those inside brackets belong to a goal."""
+    """Split a list of routers at its commas; commas inside brackets belong to a goal."""
     specs = re.split(r",(?![^\[\]]*\])", text)
     return [spec.strip() for spec in specs if spec.strip()]
 
 
 def trained_parameters(file: str) -> GoalParameters:
-    """Read what `slim router train goal` left in a file."""
+    """Read the parameters that `slim router train goal` wrote to a file."""
     try:
         return msgspec.convert(read_story(file)["parameters"], GoalParameters)
     except (DataError, KeyError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The seam between the gateway and whoever decides where, how wide and how grouped."""
+"""The interface between the gateway and a router."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -11,7 +11,7 @@ from slimsched.serving.routing.observation import Observation
 
 
 class Route(Struct, frozen=True):
-    """Send up to `group` requests of the head to `server`, to run at `choice` and go on there at `ahead`."""
+    """Send up to `group` requests of the head to `server`; run at `choice`, then go on there at `ahead`."""
 
     server: int
     choice: int
@@ -21,10 +21,10 @@ class Route(Struct, frozen=True):
 
 
 class Router(Protocol):
-    """Classical and learned routers are the same kind of thing.
+    """Decides where requests run, at which choice and in which group.
 
-    A router that also is an `AnswerListener` is told of answers; one that is a `GoalFollower` can be given
-    another goal.
+    A router that is also an `AnswerListener` is told about answers. One that is also a `GoalFollower` can be
+    given another goal.
     """
 
     def route(self, seen: Observation) -> Route | None:
@@ -43,7 +43,7 @@ class AnswerListener(Protocol):
 
 @runtime_checkable
 class GoalFollower(Protocol):
-    """A router that keeps a goal the operator may change."""
+    """A router that follows a goal, which the operator may change."""
 
     def with_goal(self, goal: Goal) -> Router:
         """Return the same router with another goal."""

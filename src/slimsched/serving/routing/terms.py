@@ -1,4 +1,4 @@
-"""What senders ask for limits what a router may choose: accuracy floors, energy ceilings."""
+"""Terms that senders set limit a router's choices: accuracy floors and energy ceilings."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from slimsched.serving.domain.request import Request
 
 
 def choice_within_terms(cluster: Cluster, server: int, choice: int, requests: Sequence[Request]) -> int:
-    """The choice nearest the router's that keeps every request's terms; where they clash, accuracy wins."""
+    """Return the choice nearest the router's that meets every request's terms; accuracy wins a conflict."""
     ceiling = min([_widest_affordable(cluster, server, request) for request in requests])
     floor = max([_narrowest_accurate(cluster, request) for request in requests])
     return max(floor, min(choice, ceiling))
@@ -20,7 +20,7 @@ def _choices(cluster: Cluster, request: Request) -> list[int]:
 
 
 def _narrowest_accurate(cluster: Cluster, request: Request) -> int:
-    """The narrowest choice after which the accuracy asked for can still be reached."""
+    """Return the narrowest choice after which the accuracy asked for can still be reached."""
     reach = cluster.models[request.model].quality.best_reachable
     choices = _choices(cluster, request)
     for choice in choices:
@@ -30,7 +30,7 @@ def _narrowest_accurate(cluster: Cluster, request: Request) -> int:
 
 
 def _widest_affordable(cluster: Cluster, server: int, request: Request) -> int:
-    """The widest choice whose energy, with that before it and the least after it, stays within the limit."""
+    """Return the widest choice within the energy limit, counting the least energy of later segments."""
     choices = _choices(cluster, request)
     if request.max_energy_j <= 0.0:
         return choices[-1]
@@ -43,7 +43,7 @@ def _widest_affordable(cluster: Cluster, server: int, request: Request) -> int:
 
 
 def _least_j(cluster: Cluster, server: int, model: int, path: Path) -> float:
-    """Energy of these choices and the narrowest ones after them, in full batches on one server."""
+    """Return the energy of these choices and the narrowest ones after them, in full batches on one server."""
     profile, size, served = cluster.profiles[server], cluster.batch_limit, cluster.models[model]
     plan = served.tree.complete(path, widest=False)
     return sum(profile.energy_j(key, size) / size for key in served.legs(plan))

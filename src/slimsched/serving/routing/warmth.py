@@ -1,8 +1,9 @@
-"""Which choices a server can run at once: those it was lately asked for, and in nested models narrower ones.
+"""Warmth: which choices a server has loaded, so that it can run them at once.
 
-A choice that no loaded instance fits must be loaded first, and a busy device refuses to load (U_blk): the head
-of its queue, and all behind it, then wait until a sample of the sensors shows it idle. So what is cold is not
-asked for where the device is busy, and the widest choice that is warm is kept so by one request now and then.
+A choice is warm if it was used recently; in nested models every narrower choice is warm too. A cold choice
+must be loaded first, and a busy device refuses to load (U_blk). The head of its queue, and everything behind
+it, would then wait until the device is idle. So a router does not ask a busy server for a cold choice, and it
+keeps the widest warm choice loaded with one request every few seconds.
 """
 
 from math import inf
@@ -14,17 +15,17 @@ from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.observation import Observation
 
 KEPT_S = 4.0
-"""Time for which an instance that was used is taken to stay loaded; servers unload after 5 s."""
+"""How long a used instance is expected to stay loaded; servers unload after 5 s."""
 
 DUE_S = 3.0
-"""A choice that was not used for this time is asked for by a single request."""
+"""After this time without use, a single request asks for the choice again."""
 
 BUSY = 0.9
-"""Utilization from which on loading may be refused."""
+"""At this utilization or above, a server may refuse to load."""
 
 
 class Warmth:
-    """When each choice was last asked for, by model, segment and server; in nested models it, or a wider one."""
+    """Remembers when each choice, or in nested models a wider one, was last asked for on each server."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._nested = [model.spec.nested for model in cluster.models]
@@ -44,18 +45,18 @@ class Warmth:
         return cold.T
 
     def due(self, seen: Observation, server: int) -> int | None:
-        """The widest warm choice, if it is time to ask for it again."""
+        """Return the widest warm choice if it is time to ask for it again."""
         asked_s = self._asked_s[seen.model][seen.segment][server]
         warm = np.flatnonzero(asked_s >= seen.now_s - KEPT_S)
         return int(warm[-1]) if len(warm) and asked_s[warm[-1]] < seen.now_s - DUE_S else None
 
     def ask(self, seen: Observation, server: int, choice: int) -> None:
-        """Note that a block of the head goes out at this choice."""
+        """Note that a block of the head is sent at this choice."""
         narrowest = 0 if self._nested[seen.model] else choice
         self._asked_s[seen.model][seen.segment][server, narrowest : choice + 1] = seen.now_s
 
     def forget(self, servers: NDArray[np.bool_]) -> None:
-        """Note that servers which are down have lost everything."""
+        """Note that these servers are down and have lost everything."""
         for model in self._asked_s:
             for asked_s in model:
                 asked_s[servers] = -inf

@@ -1,9 +1,10 @@
-"""Plans for all segments still to come at once, on one server, where every choice is loaded.
+"""Plans all remaining segments at once, on one server, for clusters where every choice is loaded.
 
-A plan that senders state goes where it is done soonest. Otherwise each server i has the cost to go J_i at
-its own price, the planner's π plus what its queue adds. The head goes where J_i less its own time is best,
-at the choices that J_i gives. Where deadlines set the limit L, queues aim for a third of it, and what they
-add rises from there with the square of the backlog to the dearest price at L.
+A plan that the sender stated goes to the server that finishes it first. Otherwise each server i has the cost
+to go J_i at its own price: the planner's π plus what its queue adds. The head goes to the server with the
+best J_i less the price of the head's own time, at the choices that J_i gives. Where deadlines set a limit L,
+queues aim for a third of L. Above that, what they add grows with the square of the excess, up to the highest
+price at L.
 """
 
 from collections.abc import Sequence
@@ -20,23 +21,23 @@ from slimsched.serving.routing.pricing import PRICES
 from slimsched.serving.routing.router import Route
 
 LEAST_GROUP = 16
-"""Requests of a stated plan go out in equal shares to all servers, but in no smaller groups than this."""
+"""Requests of a stated plan are shared equally between servers, but in no smaller groups than this."""
 
 NO_LIMIT_S = 60.0
-"""A deadline further away than this asks for nothing."""
+"""A deadline further away than this sets no limit."""
 
 LOOSEN_S = 2.0
-"""Time after which a deadline longer than those before it counts; a shorter one counts at once."""
+"""A longer limit takes effect over this time; a shorter one takes effect at once."""
 
 TARGET = 1 / 3
-"""Share of the limit that backlogs aim for."""
+"""The backlog to aim for, as a share of the limit."""
 
 DEAREST = 2.0
-"""Price of a crowded server beyond which nothing narrows any more; more would only make blocks wander."""
+"""Highest price of a crowded server. A higher one narrows nothing and only moves blocks around."""
 
 
 class WholePlan:
-    """Knows how long whole plans take where, and the limit that deadlines set, if they do."""
+    """Chooses a server and a whole plan; `limit_s` is the limit that deadlines set, 0 if none."""
 
     def __init__(
         self, estimate: Estimate, costs_to_go: Sequence[CostToGo], kind_of: NDArray[np.int64], full_s: Values
@@ -47,7 +48,7 @@ class WholePlan:
         self._stated_s = lru_cache(maxsize=None)(self._stated)
 
     def soonest(self, seen: Observation) -> Route:
-        """The server where the head would be done first by the plan its sender stated."""
+        """Return the server that would finish the head's stated plan first."""
         share = max(LEAST_GROUP, -(-seen.count // len(seen.alive_ids)))
         group = min(share, self._estimate.group)
         done_s = self._estimate.wait_s(seen) + group * self._stated_s(seen.model, seen.plan, seen.segment)
@@ -58,7 +59,7 @@ class WholePlan:
     def cheapest(
         self, seen: Observation, price: float, objective_price: float, crowd: Values, own_per_s: float
     ) -> Route:
-        """The server and the choices that cost least, a second of the head's own time costing `own_per_s`."""
+        """Return the cheapest server and choices; a second of the head's own time costs `own_per_s`."""
         cost_to_go = self._costs_to_go[seen.model]
         count, floor = min(seen.count, self._estimate.group), seen.min_accuracy
         row = cost_to_go.tree.row[seen.path]
@@ -82,13 +83,13 @@ class WholePlan:
         return TARGET * self.limit_s
 
     def crowd(self, backlog_s: Values) -> Values:
-        """What queues add to the price under the limit."""
+        """Return what each server's queue adds to the price, given the limit."""
         target_s = TARGET * self.limit_s
         share = np.clip((backlog_s - target_s) / (self.limit_s - target_s), 0.0, 1.0)
         return DEAREST * share * share
 
     def _stated(self, model: int, plan: int, segment: int) -> Values:
-        """Device time of this and all later segments of a plan, by server."""
+        """Return the device time of this and all later segments of a plan, by server."""
         cluster = self._estimate.cluster
         served = cluster.models[model]
         keys = served.legs(served.tree.plans[plan])[segment:]

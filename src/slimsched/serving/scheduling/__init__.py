@@ -1,1 +1,1 @@
-"""The local decision: the greedy machine of Algorithm 1. Pure."""
+"""The local decision: which batch a device runs and what it loads (Algorithm 1). Pure."""

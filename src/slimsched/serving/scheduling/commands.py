@@ -1,4 +1,4 @@
-"""What a local scheduler wants done."""
+"""The commands that a local scheduler gives."""
 
 from msgspec import Struct
 
@@ -10,26 +10,26 @@ from slimsched.serving.domain.instance import Instance
 
 
 class RunBatch(Struct, frozen=True, kw_only=True, tag=True):
-    """Run a batch on its instance; `why` says what closed it."""
+    """Run a batch on its instance; `why` says why it has this size."""
 
     batch: Batch
     why: str
 
 
 class LoadInstance(Struct, frozen=True, kw_only=True, tag=True):
-    """Make an instance ready."""
+    """Load an instance."""
 
     instance: Instance
 
 
 class UnloadInstance(Struct, frozen=True, kw_only=True, tag=True):
-    """Give an instance's memory back."""
+    """Unload an instance and free its memory."""
 
     instance: int
 
 
 class DropBlock(Struct, frozen=True, kw_only=True, tag=True):
-    """Give a block up and say why."""
+    """Give up a block, for this reason."""
 
     block: Block
     reason: DropReason

@@ -1,4 +1,4 @@
-"""What a local scheduler is told."""
+"""The events that a local scheduler is told."""
 
 from msgspec import Struct
 
@@ -18,13 +18,13 @@ class Started(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class BlockArrived(Struct, frozen=True, kw_only=True, tag=True):
-    """The router sent a block, and its input lies on this server now."""
+    """A block and its inputs have arrived at this server."""
 
     block: Block
 
 
 class BatchFinished(Struct, frozen=True, kw_only=True, tag=True):
-    """An instance has run its batch; energy is what the batch drew above idle."""
+    """An instance has run its batch, which drew `energy_j` above idle."""
 
     instance: int
     busy_s: float
@@ -32,19 +32,19 @@ class BatchFinished(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class InstanceLoaded(Struct, frozen=True, kw_only=True, tag=True):
-    """An instance is ready."""
+    """An instance is loaded and ready."""
 
     instance: int
 
 
 class InstanceUnloaded(Struct, frozen=True, kw_only=True, tag=True):
-    """An instance has given its memory back."""
+    """An instance is unloaded and its memory is free."""
 
     instance: int
 
 
 class TelemetrySampled(Struct, frozen=True, kw_only=True, tag=True):
-    """The sensors' latest reading: utilization in [0, 1] over the last period, mean power."""
+    """The latest sensor reading: utilization in [0, 1] and mean power, over the last period."""
 
     utilization: float
     power_w: float

@@ -1,4 +1,4 @@
-"""The instances of one device: which are loaded, free, busy, and what memory they hold."""
+"""The instances of one device: which are loaded, free or busy, and how much memory they use."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from slimsched.serving.domain.served_model import ServedModel
 
 
 class _Slot:
-    """An instance with its state and when it was last used."""
+    """An instance, its state, and when it was last used."""
 
     __slots__ = ("instance", "last_used_s", "state")
 
@@ -19,7 +19,7 @@ class _Slot:
 
 
 class Fleet:
-    """Algorithm 1's list I, with the memory it accounts for."""
+    """The list I of Algorithm 1, and the memory its instances use."""
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
         self._nested: dict[int, bool] = {}
@@ -43,11 +43,11 @@ class Fleet:
         return [(slot.instance, slot.state) for slots in self._by_segment[model] for slot in slots]
 
     def instances(self) -> list[Instance]:
-        """List everything that is loaded, loading or unloading."""
+        """List all instances that are loaded, loading or unloading."""
         return [slot.instance for slot in self._slots.values()]
 
     def add(self, place: tuple[int, int, int], memory_bytes: int, now_s: float) -> Instance:
-        """Begin to load a new instance for (model, segment, choice); its memory counts from now on."""
+        """Add an instance for (model, segment, choice) that starts to load; its memory counts from now on."""
         self._next_id += 1
         model, segment, choice = place
         instance = Instance(
@@ -71,7 +71,7 @@ class Fleet:
         return slot.instance
 
     def free_best_fit(self, key: Key) -> Instance | None:
-        """FINDFREEBESTFIT: the free instance of the segment with the narrowest choice that fits."""
+        """FINDFREEBESTFIT: return the free instance of the segment with the narrowest choice that fits."""
         best: Instance | None = None
         choice, nested = key.choice, self._nested[key.model]
         for slot in self._by_segment[key.model][key.segment]:
@@ -85,7 +85,7 @@ class Fleet:
         return best
 
     def fitting(self, key: Key) -> tuple[int, int]:
-        """How many instances that could run this key are busy, and how many are loading."""
+        """Count the instances that could run this key: how many are busy, and how many are loading."""
         nested = self._nested[key.model]
         states = [
             slot.state
@@ -95,10 +95,10 @@ class Fleet:
         return states.count(InstanceState.BUSY), states.count(InstanceState.LOADING)
 
     def is_unloading(self) -> bool:
-        """Whether memory is on its way back."""
+        """Whether any instance is unloading."""
         return any(slot.state is InstanceState.UNLOADING for slot in self._slots.values())
 
     def idle(self) -> list[tuple[float, Instance]]:
-        """Free instances with the time they were last used, longest idle first."""
+        """List free instances with the time they were last used, longest idle first."""
         slots = [s for s in self._slots.values() if s.state is InstanceState.FREE]
         return sorted(((s.last_used_s, s.instance) for s in slots), key=lambda pair: (pair[0], pair[1].id))

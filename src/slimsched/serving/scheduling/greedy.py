@@ -1,13 +1,13 @@
 """The greedy local scheduler: Algorithm 1 of the paper as a pure state machine.
 
-One event and the time go in, commands come out. The paper's loop becomes: after each event, serve the
-head of the queue as long as an instance can be found (lines 2-10), load an instance where none fits
-(lines 13-20), unload what has been idle for t_idle (lines 21-25). A head that cannot be served goes back
-to the front and, in plain FIFO, holds up everything behind it, as line 9 says.
+One event and the time go in, commands come out. After each event the scheduler does what the paper's loop
+does: serve the head of the queue while a free instance fits (lines 2-10), load an instance where none fits
+(lines 13-20), and unload instances that have been idle for t_idle (lines 21-25). A head that cannot be served
+goes back to the front. In plain FIFO it holds up everything behind it, as line 9 says.
 
-The trigger Q_th and the cap N_new stand in the paper's list of knobs but not in its listing. Here: a key
-that no loaded or loading instance fits gets one instance at once; a key whose instances are all busy gets
-up to N_new more when at least Q_th of its requests wait.
+The paper lists the trigger Q_th and the cap N_new as options, but Algorithm 1 does not use them. Here, a key
+that no loaded or loading instance fits gets one instance at once. A key whose instances are all busy gets up
+to N_new more when at least Q_th of its requests wait.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -40,10 +40,12 @@ from slimsched.serving.scheduling.queue import KeyQueue
 
 Finder = Callable[[ModelEntry], tuple[ServedModel, Profile]]
 """Finds a model that is added while the server runs, and what it costs on this device."""
+STARVED_S = 0.25
+"""How long a busy device may refuse to load the first instance for a key, in deadline order."""
 
 
 class GreedyScheduler:
-    """Batches by key, picks the best-fit free instance, scales up within limits, unloads when idle."""
+    """Batches requests by key, picks the best-fit free instance, loads more if needed, unloads idle ones."""
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class GreedyScheduler:
         self._wake_s: float | None = None
         self._resident: set[int] = set()
         self._limits: dict[Key, int] = {}
+        self._refused_s: dict[Key, float] = {}  # since when a key may not load its first instance
 
     def handle(self, event: Event, *, now_s: float) -> list[Command]:
         """Take one event into account and return what must now be done."""
@@ -103,7 +106,7 @@ class GreedyScheduler:
         return commands
 
     def explain(self) -> dict[Key, str]:
-        """Why did my batch not form? The reason for each key that was tried last and could not run."""
+        """Say, for each key that was tried last and could not run, why it had to wait."""
         return {key: reason.format(*values) for key, (reason, values) in self._waiting.items()}
 
     @property
@@ -112,14 +115,14 @@ class GreedyScheduler:
         return bool(self._running) or len(self.queue) > 0
 
     def queued_by_segment(self) -> tuple[int, ...]:
-        """Requests that wait, by model and segment, one model's segments after the other's."""
+        """Count waiting requests by segment: first all segments of the first model, then of the next."""
         sizes = {number: [0] * model.segments for number, model in self.models.items()}
         for key in self.queue:
             sizes[key.model][key.segment] += self.queue.size(key)
         return tuple(size for model in sizes.values() for size in model)
 
     def _serve(self, now_s: float) -> list[Command]:
-        """Lines 2-10: serve the head; in deadline order a key that must wait does not hold up the others."""
+        """Lines 2-10: serve the head. In deadline order, a key that must wait does not hold up the others."""
         commands: list[Command] = []
         self._waiting.clear()
         held_up: set[Key] = set()
@@ -132,10 +135,18 @@ class GreedyScheduler:
                 commands.append(self._run(key, instance, now_s))
                 continue
             commands += self._scale_up(key, now_s)
-            if self.options.order == "fifo":
+            if self.options.order == "fifo" or self._starves(key, now_s):
                 break
             held_up.add(key)
         return commands
+
+    def _starves(self, key: Key, now_s: float) -> bool:
+        """Whether a key that needs an instance has been refused one for too long because the device is busy.
+
+        Then others wait until the device is idle enough to load it; else a rare key might never run.
+        """
+        since_s = self._refused_s.get(key)
+        return since_s is not None and now_s - since_s >= STARVED_S
 
     def _next_key(self, held_up: set[Key]) -> Key | None:
         if not held_up:
@@ -144,15 +155,20 @@ class GreedyScheduler:
 
     def _run(self, key: Key, instance: Instance, now_s: float) -> RunBatch:
         """Lines 4 and 10: one key, at most B_max requests, on the instance found."""
-        limit = self._limits.get(key) or self._limit(key)
+        asked, limit = key, self._limits.get(key) or self._limit(key)
         blocks = self.queue.pop(key, limit)
         size = sum([len(block.requests) for block in blocks])
         also: list[int] = []
         if key.ahead:
             key, also = self._go_on(key, now_s)
-        elif self.options.merge_upward and size < limit:
+        elif self.options.merge_upward and size < limit and self._is_free(key):
             size += self._merge(key, blocks, limit - size)
-        if not also and self.options.wider_instance == "full" and instance.choice != key.choice:
+        if (
+            not also
+            and self.options.wider_instance == "full"
+            and instance.choice != key.choice
+            and self._is_free(key)
+        ):
             key = key.at(instance.choice)
         self._next_batch += 1
         batch = Batch(
@@ -164,13 +180,18 @@ class GreedyScheduler:
             also=tuple(also),
         )
         self.fleet.step(instance.id, "run", now_s)
+        self._refused_s.pop(asked, None)
         self._running[instance.id] = batch
         return RunBatch(batch=batch, why="full" if size == limit else "all that waited")
 
-    def _limit(self, key: Key) -> int:
-        """B_max, or the largest batch that runs within the time a batch may take, in whole eights.
+    def _is_free(self, key: Key) -> bool:
+        """Whether requests of a key may run at another choice: not where plans leave combinations out."""
+        return self.models[key.model].tree.is_free
 
-        Kernels like these, and calls of several images are cut less often.
+    def _limit(self, key: Key) -> int:
+        """Return B_max, or the largest batch that runs within `batch_limit_s`, rounded to a multiple of 8.
+
+        Kernels run faster on multiples of 8, and calls with several images are split less often.
         """
         limit, longest_s = self.options.batch_limit, self.options.batch_limit_s
         while limit > 1 and 0.0 < longest_s < self.profile.latency_s(key, limit):
@@ -181,7 +202,7 @@ class GreedyScheduler:
         return limit
 
     def _go_on(self, key: Key, now_s: float) -> tuple[Key, list[int]]:
-        """How far a key that goes on can go now: until the first segment without a free instance."""
+        """Return how far a key with choices ahead can go: up to the first segment without a free instance."""
         first, *further = key.legs
         also: list[int] = []
         for leg in further:
@@ -192,7 +213,7 @@ class GreedyScheduler:
         return onward(first, key.ahead[: len(also)]), also
 
     def _merge(self, key: Key, blocks: list[Block], room: int) -> int:
-        """Let narrower requests that otherwise have the same key ride in the room that is left."""
+        """Fill the room that is left with narrower requests whose key is otherwise the same."""
         merged = 0
         for choice in reversed(range(key.choice)):
             narrower = key.at(choice)
@@ -203,7 +224,7 @@ class GreedyScheduler:
         return merged
 
     def _late(self, key: Key, now_s: float) -> list[Command]:
-        """Drop the head block of a key if even a batch of one could not make its deadline."""
+        """Drop the first block of a key if even a batch of one would miss its deadline."""
         block = self.queue.first(key)
         if now_s + self.profile.latency_s(key, 1) <= block.deadline_s:
             return []
@@ -211,7 +232,7 @@ class GreedyScheduler:
         return [DropBlock(block=part, reason=DropReason.DEADLINE_OUT_OF_REACH) for part in late]
 
     def _scale_up(self, key: Key, now_s: float) -> list[Command]:
-        """CANLOAD, lines 13-20, for as many instances as the trigger and the cap allow."""
+        """CANLOAD, lines 13-20: load as many instances as the trigger and the cap allow."""
         busy, loading = self.fleet.fitting(key)
         size, trigger = self.queue.size(key), self.options.scale_trigger
         if loading:
@@ -228,9 +249,12 @@ class GreedyScheduler:
             if not self._fits_vram(key, memory):
                 return commands or self._reclaim(now_s)
             if not self._below_block(key):
+                if not busy:
+                    self._refused_s.setdefault(key, now_s)
                 return commands
             commands.append(LoadInstance(instance=self.fleet.add(key.place, memory, now_s)))
             self._waiting[key] = ("loading an instance for {}", (key,))
+            self._refused_s.pop(key, None)
         return commands
 
     def is_warm(self, model: int) -> bool:
@@ -280,9 +304,9 @@ class GreedyScheduler:
         return commands
 
     def resident_places(self) -> list[tuple[int, int, int]]:
-        """(model, segment, choice) of what stays loaded, in the order of the option's names.
+        """List (model, segment, choice) of all resident instances, in the order of the option's names.
 
-        'widest' is the last choice of each segment, which contains the others; in a model that is not
+        'widest' means the last choice of each segment, which contains the others. In a model that is not
         nested it means every choice.
         """
         return [
@@ -300,7 +324,7 @@ class GreedyScheduler:
         return choices[choice] == name
 
     def _fits_vram(self, key: Key, memory: int) -> bool:
-        """Line 15: VRAM_used + bytes ≤ M_max."""
+        """Line 15: whether VRAM_used + bytes ≤ M_max."""
         used, cap = self.fleet.memory_bytes, self.options.vram_cap_bytes
         if used + memory <= cap:
             return True
@@ -308,7 +332,7 @@ class GreedyScheduler:
         return False
 
     def _below_block(self, key: Key) -> bool:
-        """Lines 17-18: the latest utilization, if any, is below U_blk."""
+        """Lines 17-18: whether the latest utilization, if any, is below U_blk."""
         seen, block = self._utilization, self.options.utilization_block
         if seen is None or seen < block:
             return True
@@ -325,7 +349,7 @@ class GreedyScheduler:
         return [UnloadInstance(instance=instance.id)]
 
     def _unload_idle(self, now_s: float) -> list[Command]:
-        """Lines 21-25, then ask to be woken when the next instance may be due."""
+        """Lines 21-25: unload idle instances, then ask to be woken when the next one may be due."""
         commands: list[Command] = []
         t_idle = self.options.idle_unload_s
         for last_used_s, instance in self._removable():
@@ -340,6 +364,6 @@ class GreedyScheduler:
         return commands
 
     def _removable(self) -> list[tuple[float, Instance]]:
-        """Idle instances that need not stay, longest idle first."""
+        """List idle instances that need not stay loaded, longest idle first."""
         idle = self.fleet.idle()
         return [(at, one) for at, one in idle if one.id not in self._resident] if self._resident else idle

@@ -1,4 +1,4 @@
-"""The queue of a local scheduler: blocks by key, and which key is served next."""
+"""The queue of a local scheduler: holds blocks by key and knows which key is served next."""
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
@@ -10,9 +10,9 @@ Rank = tuple[float, float, int]
 
 
 class KeyQueue:
-    """Blocks of each key in order of rank (priority, deadline, arrival); the least rank is the head.
+    """Orders the blocks of each key by rank (priority, deadline, arrival); the lowest rank is the head.
 
-    Plain FIFO is the case where only arrival counts.
+    In plain FIFO only arrival counts.
     """
 
     def __init__(self, *, by_deadline: bool, by_priority: bool) -> None:
@@ -20,22 +20,22 @@ class KeyQueue:
         self._by_priority = by_priority
         self._heaps: dict[Key, list[tuple[Rank, Block]]] = {}
         self._sizes: dict[Key, int] = {}
-        self._order: list[tuple[Rank, Key]] = []  # heads of keys and what has been served since
+        self._order: list[tuple[Rank, Key]] = []  # ranks of all blocks; may include blocks already served
         self._arrivals = 0
 
     def __len__(self) -> int:
         return sum(self._sizes.values())
 
     def size(self, key: Key) -> int:
-        """Requests of a key that wait."""
+        """Number of waiting requests of a key."""
         return self._sizes.get(key, 0)
 
     def __iter__(self) -> Iterator[Key]:
-        """Keys that have something waiting."""
+        """Iterate over the keys that have waiting requests."""
         return iter(self._heaps)
 
     def push(self, block: Block) -> None:
-        """Add a block behind those of its rank."""
+        """Add a block."""
         self._arrivals += 1
         rank = (
             -float(block.priority) if self._by_priority else 0.0,
@@ -53,7 +53,7 @@ class KeyQueue:
         heappush(self._order, (rank, key))
 
     def head(self) -> Key | None:
-        """The key served next."""
+        """Return the key served next."""
         order, heaps = self._order, self._heaps
         while order:
             rank, key = order[0]
@@ -64,11 +64,11 @@ class KeyQueue:
         return None
 
     def in_order(self) -> list[Key]:
-        """All waiting keys, the most urgent first."""
+        """List all waiting keys, most urgent first."""
         return sorted(self._heaps, key=self._first_rank)
 
     def pop(self, key: Key, limit: int) -> list[Block]:
-        """Take up to `limit` requests of a key, splitting the last block if need be."""
+        """Take up to `limit` requests of a key; split the last block if necessary."""
         taken: list[Block] = []
         heap = self._heaps[key]
         room = limit
@@ -87,7 +87,7 @@ class KeyQueue:
         return taken
 
     def withdraw(self, requests: frozenset[int]) -> list[Block]:
-        """Take these requests out wherever they wait; the blocks, or parts of them, that they were in."""
+        """Remove these requests from the queue; return the removed blocks or parts of blocks."""
         gone: list[Block] = []
         for key, heap in list(self._heaps.items()):
             left: list[tuple[Rank, Block]] = []
@@ -103,7 +103,7 @@ class KeyQueue:
         return gone
 
     def first(self, key: Key) -> Block:
-        """The block at the head of a key, left where it is."""
+        """Return the first block of a key without removing it."""
         return self._heaps[key][0][1]
 
     def _shrink(self, key: Key, count: int) -> None:

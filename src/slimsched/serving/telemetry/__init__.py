@@ -1,1 +1,1 @@
-"""What happened, in numbers: the event log and meters as folds over it."""
+"""What happened, in numbers: figures are folds over the event log."""

@@ -1,4 +1,4 @@
-"""Curves of the fluid bound: over arrival rates, solved once and read off ever after; and over energy."""
+"""Curves of the fluid bound: over arrival rates, solved once and then interpolated, and over energy."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ BUDGETS = 16
 
 
 class BoundCurve:
-    """Correct answers per second are concave in the rate, so straight lines between points lie just below."""
+    """Correct answers per second by arrival rate. The curve is concave, so interpolation is just below it."""
 
     def __init__(self, cluster: Cluster, shares: Sequence[float] = ()) -> None:
         most = max(capacity_per_s(cluster, model.spec.narrowest, model.number) for model in cluster.models)
@@ -27,7 +27,7 @@ class BoundCurve:
         )
 
     def accuracy(self, rate_per_s: float) -> float:
-        """The best accuracy any router could give; requests that cannot be served count as wrong."""
+        """Return the best accuracy any router could reach; requests that cannot be served count as wrong."""
         if rate_per_s <= self._rate_per_s[0]:
             return float(self._correct_per_s[0] / self._rate_per_s[0])
         return float(np.interp(rate_per_s, self._rate_per_s, self._correct_per_s)) / rate_per_s
@@ -36,7 +36,7 @@ class BoundCurve:
 def energy_bound(
     cluster: Cluster, rate_per_s: float, shares: Sequence[float] = ()
 ) -> dict[str, NDArray[np.float64]]:
-    """The best accuracy for an energy above idle, both over arrived requests, as arrays for a run folder."""
+    """Return the best accuracy by energy above idle, both per arrived request, as arrays for a run folder."""
     free = fluid_optimum(cluster, rate_per_s, shares=shares or None)
     budgets_w = np.linspace(0.0, free.power_w, BUDGETS)
     best = [

@@ -1,13 +1,13 @@
-"""A frame: all a dashboard shows of one moment, as one small JSON object."""
+"""A frame: everything a dashboard shows at one moment, as one small JSON object."""
 
 from msgspec import Struct
 
 
 class ServerFrame(Struct, frozen=True, kw_only=True):
-    """One server: what the gateway has out there by stage, and what the server last said of itself.
+    """One server: how many of the gateway's requests it has by stage, and its own last report.
 
-    `choices` are shares of the examples it ran lately at each choice, in the order of the frame's `names`. A
-    server that is down has nothing to say: its own figures are 0.
+    `choices` are the shares of recent examples that ran at each choice, in the order of the frame's `names`.
+    While a server is down its own figures are 0.
     """
 
     name: str
@@ -23,7 +23,7 @@ class ServerFrame(Struct, frozen=True, kw_only=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """A route the router chose and why."""
+    """A route that the router chose, and why."""
 
     at_s: float
     server: str
@@ -34,19 +34,21 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 class Happening(Struct, frozen=True, kw_only=True):
-    """Something worth telling people: a server went or came back."""
+    """Something worth showing, such as a server that went down or came back."""
 
     at_s: float
     text: str
 
 
 class Frame(Struct, frozen=True, kw_only=True):
-    """Totals since the start, figures over the last seconds, servers, and the last decisions.
+    """Totals since the start, figures over the last seconds, the servers, and the last decisions.
 
-    A stage is one segment of one model (`stages` are their labels); `names` are those of all choices, narrow
-    to wide. `waiting` are requests in the central queue by the stage that comes next, `finished_per_s`
-    examples that passed each stage, `mix` the shares of choices in each stage. `guard` counts the blocks that a learned
-    router's guard decided about, by its reason. A figure is None while there is nothing to compute it from.
+    A stage is one segment of one model. `stages` holds the labels of all stages, `stage_models` the number of
+    each stage's model, and `stage_choices` its choices as indices into `names`. `names` holds the names of
+    all choices, narrow to wide. `waiting` counts the requests in the central queue by their next stage.
+    `finished_per_s` is how many examples per second passed each stage, and `mix` holds the shares of choices
+    in each stage. `guard` counts the blocks that the guard of the goal router decided about, by reason. A
+    figure is None while there is nothing to compute it from.
     """
 
     at_s: float
@@ -68,6 +70,8 @@ class Frame(Struct, frozen=True, kw_only=True):
     energy_source: str
     models: tuple[str, ...]
     stages: tuple[str, ...]
+    stage_models: tuple[int, ...]
+    stage_choices: tuple[tuple[int, ...], ...]
     names: tuple[str, ...]
     choices: tuple[float, ...]
     mix: tuple[tuple[float, ...], ...]

@@ -1,4 +1,4 @@
-"""The live view: a fold over the event log that can be looked at at any moment."""
+"""The live view: follows the event log and can give a frame at any moment."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -8,6 +8,7 @@ from msgspec import Struct
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
 from slimsched.serving.domain.machine import AUTOSCALER_NAME, GATEWAY_NAME
 from slimsched.serving.domain.model_change import ModelsChanged
+from slimsched.serving.domain.model_outline import outlines
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.routing.autoscaler import Scale
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock
@@ -27,7 +28,7 @@ from slimsched.serving.telemetry.whereabouts import Whereabouts
 DECISIONS = 8
 HAPPENINGS = 6
 SNAPSHOTS = 10
-"""Utilization and power are means over a server's last samples: about a second."""
+"""Utilization and power are means over this many of a server's last samples, about one second."""
 
 GUARDED = ("guard: ", "shadow: ")
 """How the reasons of `routing/guard.py` begin."""
@@ -37,7 +38,7 @@ Bound = Callable[[float], float]
 
 
 class LiveView:
-    """Takes entries in; `frame` says how things stand."""
+    """Follows the entries of the log; `frame` returns the current state."""
 
     def __init__(
         self, cluster: Cluster, router: str, *, bound: Bound | None = None, window_s: float = 10.0
@@ -46,9 +47,9 @@ class LiveView:
         self.bound = bound
         self.current: Callable[[], Cluster] | None = None
         """Gives the cluster as it is, where its models may change."""
-        self.energy_source = "; ".join(sorted({p.source.partition(":")[0] for p in cluster.profiles}))
+        self.energy_source = "; ".join(sorted({profile.energy_source for profile in cluster.profiles}))
         """Where figures of power come from: the profiles, unless someone knows better."""
-        self._models, self._stages = cluster.models, Stages(cluster.models)
+        self._models, self._stages = cluster.models, Stages(outlines(cluster.models))
         self._recent = Recent(cluster.models, self._stages, window_s, len(cluster))
         self._whereabouts = Whereabouts(len(cluster), self._stages)
         self._up = [True] * len(cluster)
@@ -59,7 +60,7 @@ class LiveView:
         self._arrived = self._answered = self._dropped = 0
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
-        """Take one entry of the log in."""
+        """Process one entry of the log."""
         if machine == AUTOSCALER_NAME:
             for step in commands:
                 if isinstance(step, Scale):
@@ -71,7 +72,7 @@ class LiveView:
                 self._asked(now_s, command)
 
     def frame(self, now_s: float, phase: str = "ready") -> Frame:
-        """How things stand now."""
+        """Return the current frame."""
         recent = self._recent
         recent.forget(now_s)
         p50_s, p95_s, p99_s = recent.latency_s()
@@ -100,6 +101,8 @@ class LiveView:
             energy_source=self.energy_source,
             models=tuple(model.name for model in self._models),
             stages=tuple(self._stages.labels),
+            stage_models=tuple(self._stages.models),
+            stage_choices=tuple(map(tuple, self._stages.choices)),
             names=tuple(self._stages.names),
             choices=_shares([sum(counts) for counts in zip(*by_stage, strict=True)]),
             mix=tuple(map(_shares, by_stage)),
@@ -136,7 +139,7 @@ class LiveView:
 
     def _change_models(self, now_s: float, cluster: Cluster, event: ModelsChanged) -> None:
         """Follow models that came or went; new ones stand last, so that what is known stays in its place."""
-        self._models, self._stages = cluster.models, Stages(cluster.models)
+        self._models, self._stages = cluster.models, Stages(outlines(cluster.models))
         self._recent.grow(cluster.models, self._stages)
         self._whereabouts.grow(self._stages)
         names = [f"model {cluster.models[entry.number].name} is loaded" for entry in event.added]
@@ -169,11 +172,11 @@ class LiveView:
             self._whereabouts.gone(command.requests)
 
     def _turn(self, now_s: float, server: int, *, up: bool) -> None:
-        """A server goes or returns; being told again what is known is no news."""
+        """Note that a server went down or came back; ignore it if nothing changed."""
         if self._up[server] != up:
             self._up[server] = up
             if not up and not self._snapshots[server]:
-                return  # it has never been heard of: a live server that is still to come
+                return  # it has never reported: a live server that has not started yet
             text = f"{self._names[server]} is {'up' if up else 'down'}"
             self._happenings.append(Happening(at_s=now_s, text=text))
 

@@ -1,4 +1,4 @@
-"""The meter: a fold over the event log that ends in a Summary."""
+"""The meter: follows the event log and computes a Summary."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,17 +18,19 @@ from slimsched.serving.telemetry.trace import Answers
 
 
 class Meter:
-    """Counts what passes by from a given time on; figures are computed once, at the end.
+    """Counts requests and batches from a given time on; figures are computed once, at the end.
 
-    What is on its way when counting begins is counted when it is answered, as what is on its way at the end
-    is not: in a steady state the two cancel, and a router whose queues grow answers fewer than arrive.
+    A request that is under way when counting begins counts when it is answered. One that is under way at the
+    end does not count. In a steady state the two cancel; a router whose queues grow answers fewer requests
+    than arrive.
     """
 
     def __init__(self, models: Sequence[ServedModel], *, from_s: float = 0.0) -> None:
         self._models = models
         self._from_s = from_s
-        self._on_its_way = 0  # when counting began
+        self._on_its_way = 0  # requests under way when counting began
         self._arrived = 0
+        self._worth_arrived = 0.0  # arrivals, each counted by the weight of its model
         self._drops: Counter[str] = Counter()
         self._ids: list[int] = []
         self._answered_s: list[float] = []
@@ -43,7 +45,7 @@ class Meter:
         self._samples: dict[float, list[tuple[float, float]]] = {}
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
-        """Take one entry of the log in."""
+        """Process one entry of the log."""
         if machine != GATEWAY_NAME:
             return
         if now_s < self._from_s:
@@ -51,27 +53,27 @@ class Meter:
             return
         if isinstance(event, RequestsArrived):
             self._arrived += len(event.requests)
+            self._worth_arrived += self._worth_of(event.requests)
         elif isinstance(event, SegmentFinished):
-            self._active_j += event.energy_j
-            self._batches += 1
-            self._batched += event.size
+            self.ran(event)
         elif isinstance(event, TelemetryReceived):
-            said = event.snapshot
-            self._samples.setdefault(said.taken_s, []).append((said.utilization, said.power_w))
+            sample = event.snapshot
+            self._samples.setdefault(sample.taken_s, []).append((sample.utilization, sample.power_w))
         for command in commands:
             if isinstance(command, Answer):
                 self._answer(command.requests, now_s)
             elif isinstance(command, Drop):
                 self._drops[command.reason] += len(command.requests)
 
-    def ran_unheard(self, event: SegmentFinished) -> None:
-        """Count a batch that ran by the end of a run, but was not heard of by then."""
-        self._active_j += event.energy_j
-        self._batches += 1
-        self._batched += event.size
+    def ran(self, event: SegmentFinished) -> None:
+        """Count a batch, unless it ended during the warm-up."""
+        if event.finished_s >= self._from_s:
+            self._active_j += event.energy_j
+            self._batches += 1
+            self._batched += event.size
 
     def _warm_up(self, event: Struct, commands: Sequence[Struct]) -> None:
-        """Before counting begins only keep track of how many are on their way."""
+        """During the warm-up, only track how many requests are under way."""
         if isinstance(event, RequestsArrived):
             self._on_its_way += len(event.requests)
         for command in commands:
@@ -89,11 +91,11 @@ class Meter:
             self._example.append(request.example)
 
     def latencies_s(self) -> NDArray[np.float64]:
-        """Latency of every answered request, in the order of answers."""
+        """Return the latency of every answered request, in the order of answers."""
         return np.subtract(self._answered_s, self._arrival_s, dtype=np.float64)
 
     def answers(self) -> Answers:
-        """When each request was answered, how long it took, and by which plan of which model."""
+        """Return when each request was answered, how long it took, and by which plan of which model."""
         return Answers(
             answered_s=np.array(self._answered_s),
             latency_s=self.latencies_s(),
@@ -112,7 +114,7 @@ class Meter:
         idle_w: float,
         energy_source: str,
     ) -> Summary:
-        """The figures of the run so far."""
+        """Return the figures of the run so far."""
         latency = self.latencies_s()
         completed, arrived = len(latency), self._arrived
         prior, realised = self._accuracies()
@@ -152,20 +154,20 @@ class Meter:
             batch_mean=self._batched / self._batches if self._batches else nan,
             seconds=seconds,
             bound_accuracy=bound_accuracy,
-            bound_share=prior * completed / (arrived * bound_accuracy) if arrived and completed else 0.0,
+            bound_share=self._bound_share(bound_accuracy),
             wall_s=wall_s,
             requests_per_wall_s=arrived / wall_s if wall_s > 0 else nan,
         )
 
     def _accuracies(self) -> tuple[float, float]:
-        """Mean prior of the plans served, and the share of examples really answered correctly."""
+        """Return the mean prior of the plans served, and the share of examples answered correctly."""
         if not self._plan:
             return nan, nan
         priors, correct = self._correct()
         return float(priors.mean()), float(correct.mean())
 
     def _correct(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The prior of each answer, and whether it was correct; the prior again where that is not known."""
+        """Return the prior of each answer, and whether it was correct (the prior where that is unknown)."""
         models, plans, examples = np.array(self._model), np.array(self._plan), np.array(self._example)
         priors, correct = np.zeros(len(plans)), np.zeros(len(plans))
         for model in self._models:
@@ -175,8 +177,25 @@ class Meter:
             correct[its] = priors[its] if hits is None else hits
         return priors, correct
 
+    def _worth_of(self, requests: Sequence[Request]) -> float:
+        """How many requests these are, each counted by the weight of its model."""
+        if len(self._models) == 1:
+            return len(requests) * self._models[0].weight
+        return sum([self._models[one.model].weight for one in requests])
+
+    def _bound_share(self, bound_accuracy: float) -> float:
+        """Correct answers per arrived request over those of the fluid bound."""
+        if not self._worth_arrived or not self._plan:
+            return 0.0
+        return self._worth() / (self._worth_arrived * bound_accuracy)
+
+    def _worth(self) -> float:
+        """The sum of the priors of all answers, each counted by the weight of its model."""
+        weights = np.array([model.weight for model in self._models])[np.array(self._model)]
+        return float(weights @ self._correct()[0])
+
     def _by_model(self, latency_s: NDArray[np.float64]) -> dict[str, ModelSummary]:
-        """The main figures of each model, where there are several."""
+        """Return the main figures of each model, if there are several."""
         if len(self._models) < 2 or not self._plan:
             return {}
         numbers, (priors, correct) = np.array(self._model), self._correct()
@@ -193,15 +212,15 @@ class Meter:
         }
 
     def _utilization(self) -> list[float]:
-        """Variance of utilization across servers, sample by sample."""
+        """Return the variance of utilization across servers, for each sample."""
         return [float(np.var([u for u, _ in row])) for row in self._samples.values()]
 
     def _power_w(self) -> list[float]:
-        """Mean power across servers, sample by sample."""
+        """Return the mean power across servers, for each sample."""
         return [float(np.mean([p for _, p in row])) for row in self._samples.values()]
 
     def _choice_shares(self) -> dict[str, float]:
-        """How often each choice was served, by name, over all segments of answered requests."""
+        """Return each choice's share, by name, over all segments of answered requests."""
         counts: Counter[str] = Counter()
         for model in self._models:
             for choices in model.spec.segments:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import SlimError
+from slimsched.serving.domain.model_outline import ModelOutline, outlines
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.telemetry.stage import Stages
 from slimsched.serving.telemetry.trace import Answers, Trace
@@ -16,7 +17,7 @@ COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#d
 
 
 def plot_runs(traces: Sequence[Trace], models: Sequence[ServedModel], title: str, path: Path) -> None:
-    """Draw the three pictures side by side; choices are those of the last run."""
+    """Draw the three pictures side by side; the third shows the last run only."""
     plt = pyplot()
     figure, (cdf, front, widths) = plt.subplots(1, 3, figsize=(15, 5), layout="constrained")
     figure.suptitle(title)
@@ -27,12 +28,13 @@ def plot_runs(traces: Sequence[Trace], models: Sequence[ServedModel], title: str
     bound = 100 * traces[0].summary.bound_accuracy
     front.axhline(bound, color="black", linestyle="--", linewidth=1)
     front.annotate(f"fluid bound {bound:.2f} %", (1.0, bound), xycoords=("axes fraction", "data"), ha="right")
-    front.set(
-        xscale="log", xlabel="mean latency (s)", ylabel="accuracy (%)", title="Accuracy against latency"
-    )
-    cdf.set(xscale="log", xlabel="latency (s)", ylabel="share of answers", title="Latency")
+    front.set(xlabel="mean latency (s)", ylabel="accuracy (%)", title="Accuracy against latency")
+    cdf.set(xlabel="latency (s)", ylabel="share of answers", title="Latency")
+    if any(len(trace.answers.latency_s) for trace in traces):  # an empty axis cannot be logarithmic
+        front.set_xscale("log")
+        cdf.set_xscale("log")
     figure.legend(*front.get_legend_handles_labels(), loc="outside lower center", ncols=9, frameon=False)
-    _choices(widths, traces[-1], models)
+    _choices(widths, traces[-1], outlines(models, plans=True))
     figure.savefig(path, dpi=100)
     plt.close(figure)
 
@@ -46,8 +48,8 @@ def _cdf(axes: Any, trace: Trace, colour: str) -> None:
         )
 
 
-def _choices(axes: Any, trace: Trace, models: Sequence[ServedModel]) -> None:
-    """Share of each choice over time, all segments together."""
+def _choices(axes: Any, trace: Trace, models: Sequence[ModelOutline]) -> None:
+    """Draw the share of each choice over time, over all segments."""
     edges = np.linspace(0, trace.summary.seconds, 61)
     names, counts = choices_over_time(trace.answers, models, edges)
     shares = counts / np.maximum(1, counts.sum(axis=0))
@@ -57,24 +59,24 @@ def _choices(axes: Any, trace: Trace, models: Sequence[ServedModel]) -> None:
 
 
 def choices_over_time(
-    answers: Answers, models: Sequence[ServedModel], edges: NDArray[np.float64]
+    answers: Answers, models: Sequence[ModelOutline], edges: NDArray[np.float64]
 ) -> tuple[list[str], NDArray[np.float64]]:
-    """The names of all choices, and how often each was served in each interval (names, intervals)."""
+    """Return the names of all choices, and how often each was served per interval (names, intervals)."""
     stages = Stages(models)
     counts = np.zeros((len(stages.names), len(edges) - 1))
     slot = np.clip(np.digitize(answers.answered_s, edges) - 1, 0, len(edges) - 2)
-    for model in models:
-        its = answers.model == model.number
-        table = np.zeros((len(model.tree.plans), len(stages.names)))
-        for plan, path in enumerate(model.tree.plans):
-            for segment, choice in enumerate(path):
-                table[plan, stages.name(model.number, segment, choice)] += 1
+    for number, model in enumerate(models):
+        its = answers.model == number
+        table = np.zeros((len(model.plans), len(stages.names)))
+        for plan in range(len(model.plans)):
+            for name in model.names_of_plan(plan):
+                table[plan, stages.names.index(name)] += 1
         np.add.at(counts.T, slot[its], table[answers.plan[its]])
     return stages.names, counts
 
 
 def pyplot() -> Any:
-    """Matplotlib without a screen."""
+    """Return Matplotlib's pyplot, set up to draw without a screen."""
     try:
         import matplotlib
     except ImportError:

@@ -1,4 +1,4 @@
-"""Recent: figures over the last few seconds of a run, kept as running sums so that looking costs little."""
+"""Recent figures: over the last few seconds of a run, kept as running sums so that reading them is cheap."""
 
 from array import array
 from collections import deque
@@ -14,7 +14,7 @@ from slimsched.serving.telemetry.stage import Stages
 
 
 class RecentSum:
-    """A sum over what happened lately."""
+    """A sum over recent entries."""
 
     __slots__ = ("_entries", "value")
 
@@ -23,36 +23,36 @@ class RecentSum:
         self.value = 0.0
 
     def add(self, now_s: float, value: float) -> None:
-        """It happened now."""
+        """Add a value now."""
         self._entries.append((now_s, value))
         self.value += value
 
     def forget(self, old_s: float) -> None:
-        """Take out what happened before."""
+        """Remove entries older than `old_s`."""
         entries = self._entries
         while entries and entries[0][0] < old_s:
             self.value -= entries.popleft()[1]
         if not entries:
-            self.value = 0.0  # rounding does not pile up
+            self.value = 0.0  # so that rounding errors do not add up
 
 
 class RecentValues:
-    """The values themselves, one behind the other in memory, for percentiles."""
+    """Recent values in one block of memory, for percentiles."""
 
     __slots__ = ("_counts", "_gone", "_values")
 
     def __init__(self) -> None:
         self._values = array("d")
         self._counts: deque[tuple[float, int]] = deque()
-        self._gone = 0  # of the front
+        self._gone = 0  # values at the front that are forgotten but still stored
 
     def add(self, now_s: float, values: list[float]) -> None:
-        """They came now."""
+        """Add values now."""
         self._values.extend(values)
         self._counts.append((now_s, len(values)))
 
     def forget(self, old_s: float) -> None:
-        """Take out what came before; memory is given back when half of it is gone."""
+        """Forget values older than `old_s`; free their memory once half of it is unused."""
         counts = self._counts
         while counts and counts[0][0] < old_s:
             self._gone += counts.popleft()[1]
@@ -61,15 +61,15 @@ class RecentValues:
             self._gone = 0
 
     def percentiles(self, *shares: float) -> tuple[float | None, ...]:
-        """None for each while there are no values."""
+        """Return these percentiles, or None for each while there are no values."""
         values = np.frombuffer(self._values, dtype=np.float64)[self._gone :]
         if not len(values):
             return (None,) * len(shares)
-        return tuple(float(found) for found in np.percentile(values, shares))
+        return tuple(float(value) for value in np.percentile(values, shares))
 
 
 class Recent:
-    """Remembers what happened within `window_s` and forgets it afterwards."""
+    """Figures over the last `window_s` seconds."""
 
     def __init__(self, models: Sequence[ServedModel], stages: Stages, window_s: float, servers: int) -> None:
         self._models, self._stages, self._window_s = models, stages, window_s
@@ -88,11 +88,11 @@ class Recent:
         self.ran_by[:, : kept[1], : kept[2]] = before
 
     def arrived(self, now_s: float, count: int) -> None:
-        """Requests came in."""
+        """Count requests that arrived."""
         self._arrivals.add(now_s, count)
 
     def answered(self, now_s: float, requests: tuple[Request, ...]) -> None:
-        """Requests were answered."""
+        """Count requests that were answered."""
         for request, count in alike(requests):
             self._answers.add(now_s, count)
             self._on_time.add(now_s, count * (now_s <= request.deadline_s))
@@ -101,11 +101,11 @@ class Recent:
             self._latency_s.add(now_s, [now_s - request.arrival_s] * count)
 
     def dropped(self, now_s: float, count: int) -> None:
-        """Requests were given up."""
+        """Count requests that were dropped."""
         self._drops.add(now_s, count)
 
     def ran(self, now_s: float, event: SegmentFinished) -> None:
-        """A server has run a batch."""
+        """Count a batch that a server has run."""
         self._energy_j.add(now_s, event.energy_j)
         server, key, examples, stages = event.server, event.blocks[0].key, event.examples, self._stages
         for segment, choice in enumerate((event.choice, *event.ahead), start=key.segment):
@@ -114,11 +114,11 @@ class Recent:
             self.ran_by[server, stage, name] += examples
 
     def span_s(self, now_s: float) -> float:
-        """How long the figures reach back: less than the window at the start of a run."""
+        """Return how far back the figures reach: less than the window at the start of a run."""
         return max(1e-9, min(self._window_s, now_s))
 
     def forget(self, now_s: float) -> None:
-        """Drop what is older than the window."""
+        """Forget everything older than the window."""
         old_s = now_s - self._window_s
         for kept in (self._arrivals, self._drops, self._energy_j, self._answers, self._on_time, self._worth):
             kept.forget(old_s)
@@ -132,24 +132,24 @@ class Recent:
         return self._arrivals.value / self.span_s(now_s)
 
     def goodput_per_s(self, now_s: float) -> float:
-        """Answers given in time, per second."""
+        """Answers in time, per second."""
         return self._on_time.value / self.span_s(now_s)
 
     def latency_s(self) -> tuple[float | None, ...]:
-        """Percentiles 50, 95 and 99."""
+        """Percentiles 50, 95 and 99 of latency."""
         return self._latency_s.percentiles(50, 95, 99)
 
     def slo(self) -> float | None:
-        """Share of requests that left the system answered in time."""
+        """Share of answered or dropped requests that were answered in time."""
         left = self._answers.value + self._drops.value
         return self._on_time.value / left if left else None
 
     def accuracy(self) -> float | None:
-        """Mean table accuracy of the plans answered."""
+        """Mean accuracy of the answered plans, by the quality table."""
         return self._worth.value / self._answers.value if self._answers.value else None
 
     def served_share(self) -> float:
-        """Answered over all that came or left, whichever are more: a growing queue counts as unserved."""
+        """Share of requests that were answered; requests in a growing queue count as unserved."""
         most = max(self._answers.value + self._drops.value, self._arrivals.value)
         return self._answers.value / most if most else 0.0
 

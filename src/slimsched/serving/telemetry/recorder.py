@@ -1,4 +1,4 @@
-"""The recorder: a live view that keeps a frame every so often, so that a run can be looked at afterwards."""
+"""The recorder: keeps a frame at regular times, so that a run can be viewed afterwards."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from slimsched.serving.telemetry.frame import Frame
 from slimsched.serving.telemetry.live_view import Bound, LiveView
 
 FRAMES = 240
-"""Frames of a whole run: enough for a smooth slider."""
+"""Number of frames per run: enough for a smooth slider."""
 
 
 class Recorder:
-    """An observer; time is the log's own."""
+    """An observer that keeps frames, by the times in the log."""
 
     def __init__(self, cluster: Cluster, router: str, *, seconds: float, bound: Bound | None = None) -> None:
         self._period_s = seconds / FRAMES
@@ -22,7 +22,7 @@ class Recorder:
         self.frames: list[Frame] = []
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
-        """Take one entry in, after keeping the frames that were due before it."""
+        """Process one entry, after keeping the frames that were due before it."""
         while now_s > self._next_s:
             self.frames.append(self._view.frame(self._next_s))
             self._next_s += self._period_s

@@ -1,10 +1,11 @@
-"""A run folder: everything one run leaves, so that a report needs nothing else.
+"""A run folder: everything that one run writes and a report needs.
 
-run.json         what was run: kind, title, seed, the configuration with all options filled in, faults
+run.json         what was run: kind, title, seed, the configuration with all options filled in, faults, and
+                 the models' names, segments, choices and plans
 summary.json     one row of figures for each router or policy
-arrays.npz       what pictures need, by '<row>/<name>'; no pickle
+arrays.npz       the data for pictures, by '<row>/<name>'; no pickle
 events.jsonl.gz  the event log (one router only)
-frames.jsonl.gz  how things stood over time (one router only); the dashboard opens it
+frames.jsonl.gz  the frames over time (one router only); the dashboard opens it
 """
 
 import gzip
@@ -22,6 +23,7 @@ from slimsched import __version__
 from slimsched.kernel.errors import DataError
 from slimsched.kernel.log import EVENTS as EVENTS
 from slimsched.serving.domain.fault import Fault
+from slimsched.serving.domain.model_outline import ModelOutline
 from slimsched.serving.telemetry.frame import Frame
 from slimsched.serving.telemetry.trace import Trace
 
@@ -29,7 +31,7 @@ FRAMES = "frames.jsonl.gz"
 
 
 class About(Struct, frozen=True, kw_only=True):
-    """What was run."""
+    """What was run; `models` holds the served models in the order of their numbers."""
 
     kind: Literal["requests", "jobs"]
     title: str
@@ -37,20 +39,30 @@ class About(Struct, frozen=True, kw_only=True):
     config: dict[str, Any]
     seeds: int = 1
     faults: tuple[Fault, ...] = ()
+    models: tuple[ModelOutline, ...] = ()
     slim: str = __version__
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """A run folder, read."""
+    """The contents of a run folder."""
 
     about: About
     rows: list[dict[str, Any]]
     arrays: dict[str, NDArray[Any]]
     frames: list[Frame]
 
+    @property
+    def routers(self) -> list[str]:
+        """The router of each row."""
+        return [str(row["router"]) for row in self.rows]
+
+    def seconds(self, row: int) -> float:
+        """Return the length of a run, including its warm-up."""
+        return float(self.rows[row]["seconds"] + self.about.config.get("load", {}).get("warmup_s", 0.0))
+
 
 def make_folder(folder: Path) -> Path:
-    """Make room for a run; what lies there under our names is replaced."""
+    """Make the folder for a run and remove the logs and frames of an earlier one."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -67,7 +79,7 @@ def write_run(
     arrays: Mapping[str, NDArray[Any]],
     frames: Sequence[Frame] = (),
 ) -> None:
-    """Leave a run; the same run leaves the same bytes."""
+    """Write a run to its folder; the same run gives the same bytes."""
     (folder / "run.json").write_bytes(_pretty(about))
     (folder / "summary.json").write_bytes(_pretty(list(rows)))
     np.savez_compressed(folder / "arrays.npz", **dict(arrays), allow_pickle=False)
@@ -77,12 +89,12 @@ def write_run(
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run back."""
+    """Read a run from its folder."""
     if not (folder / "run.json").is_file():
         raise DataError(f"no run at {folder}: it has no run.json; leave one with slim simulate --out FOLDER")
     try:
-        with np.load(folder / "arrays.npz", allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files}
+        with np.load(folder / "arrays.npz", allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
         return Run(
             about=msgspec.json.decode((folder / "run.json").read_bytes(), type=About),
             rows=msgspec.json.decode((folder / "summary.json").read_bytes(), type=list[dict[str, Any]]),
@@ -94,7 +106,7 @@ def read_run(folder: Path) -> Run:
 
 
 def trace_arrays(traces: Sequence[Trace], arrival_s: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-    """When requests came, and their answers by row number: when, how long, by which plan of which model."""
+    """Return the arrival times, and by row the answers: when, how long, by which plan of which model."""
     return {"arrival_s": arrival_s} | {
         f"{row}/{name}": values
         for row, trace in enumerate(traces)

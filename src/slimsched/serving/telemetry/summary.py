@@ -1,4 +1,4 @@
-"""A run in one row: what `slim compare` prints for each router."""
+"""A summary: one run as a row of figures, which `slim compare` prints for each router."""
 
 from msgspec import Struct
 
@@ -16,10 +16,10 @@ class ModelSummary(Struct, frozen=True, kw_only=True):
 class Summary(Struct, frozen=True, kw_only=True):
     """The figures of one run.
 
-    `accuracy` is realised example by example where the table has examples, else the prior of the plans served;
-    `bound_share` is correct answers per arrived request over the fluid bound's. `energy_paper_j` is the
-    paper's mean power × latency; `energy_j_per_request` is what devices drew above idle over completions.
-    All are of the time after the warm-up.
+    All figures cover the time after the warm-up. `accuracy` is counted example by example where the quality
+    table has examples; otherwise it is the prior of the plans served. `bound_share` is the number of correct
+    answers per arrived request, divided by that of the fluid bound. `energy_paper_j` is mean power × latency,
+    as in the paper. `energy_j_per_request` is the energy above idle per completed request.
     """
 
     router: str

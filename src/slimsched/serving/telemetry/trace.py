@@ -1,4 +1,4 @@
-"""What a run leaves for tables and pictures."""
+"""A trace: the results of a run, for tables and pictures."""
 
 import numpy as np
 from msgspec import Struct
@@ -8,7 +8,7 @@ from slimsched.serving.telemetry.summary import Summary
 
 
 class Answers(Struct, frozen=True, kw_only=True):
-    """Answer by answer: when it came, how long it took, and by which plan of which model."""
+    """For each answer: when it was given, how long it took, and by which plan of which model."""
 
     answered_s: NDArray[np.float64]
     latency_s: NDArray[np.float64]

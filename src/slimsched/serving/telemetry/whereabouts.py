@@ -1,4 +1,4 @@
-"""Whereabouts: where every open request is, at the gateway or at a server, and before which stage."""
+"""Whereabouts: where each open request is (at the gateway or a server), and its next stage."""
 
 from collections.abc import Sequence
 
@@ -8,16 +8,18 @@ from slimsched.serving.domain.request import Request
 from slimsched.serving.telemetry.stage import Stages
 
 Place = tuple[int, int, int]
-"""Who has a request, the stage it waits for, and who holds its input."""
+"""Where a request is, the stage it waits for, and where its input is."""
 
 
 class Whereabouts:
-    """Follows requests by what the gateway is told and asks for; counts are kept as they move."""
+    """Follows requests through the gateway's events and commands, and counts them by place."""
 
     def __init__(self, servers: int, stages: Stages) -> None:
         self._stages = stages
         self._places: dict[int, Place] = {}
-        self._counts = [[0] * len(stages) for _ in range(servers + 1)]  # the gateway's are last: it is -1
+        self._counts = [
+            [0] * len(stages) for _ in range(servers + 1)
+        ]  # the last row is the gateway's: its number is -1
 
     def grow(self, stages: Stages) -> None:
         """Know the stages of further models, which stand behind those that were there."""
@@ -26,38 +28,38 @@ class Whereabouts:
             counts += [0] * (len(stages) - len(counts))
 
     def count(self, at: int) -> tuple[int, ...]:
-        """Requests at a server, or at the gateway, by stage."""
+        """Count the requests at a server, or at the gateway, by stage."""
         return tuple(self._counts[at])
 
     def arrived(self, requests: Sequence[Request]) -> None:
-        """They wait at the gateway."""
+        """Note that requests wait at the gateway."""
         for request in requests:
             stage = self._stages.first[request.model]
             self._places[request.id] = (GATEWAY, stage, GATEWAY)
             self._counts[GATEWAY][stage] += 1
 
     def sent(self, block: Block, server: int, source: int) -> None:
-        """A block is on its way to a server, or there."""
+        """Note that a block is on its way to a server, or there."""
         self._move([request.id for request in block.requests], (server, self._stage(block), source))
 
     def finished(self, block: Block, server: int, segments: int) -> None:
-        """A block has passed some segments and waits for the next one; a stale report moves nothing."""
+        """Note that a block has run some segments and waits for the next; ignore stale reports."""
         stage = self._stage(block)
         numbers = [r.id for r in block.requests if self._is_at(r.id, server, stage)]
         self._move(numbers, (GATEWAY, min(stage + segments, self._stages.last(block.key.model)), server))
 
     def input_lost(self, block: Block, server: int) -> None:
-        """Its requests begin again from their inputs."""
+        """Note that a block's requests begin again from their original inputs."""
         stage = self._stage(block)
         numbers = [r.id for r in block.requests if self._is_at(r.id, server, stage)]
         self._move(numbers, self._beginning(stage))
 
     def gone(self, requests: Sequence[Request]) -> None:
-        """They were answered or dropped."""
+        """Note that requests were answered or dropped."""
         self._leave([request.id for request in requests])
 
     def server_down(self, server: int) -> None:
-        """What it had, and what needs an activation it held, begins again."""
+        """Restart the requests that a server had, and those whose activations it held."""
         lost: dict[Place, list[int]] = {}
         for number, (at, stage, holder) in self._places.items():
             if at == server or (at == GATEWAY and holder == server):
@@ -69,7 +71,7 @@ class Whereabouts:
         return self._stages.stage(block.key.model, block.key.segment)
 
     def _beginning(self, stage: int) -> Place:
-        """Where requests at this stage begin again."""
+        """Return the place where requests at this stage begin again."""
         return (GATEWAY, max(first for first in self._stages.first if first <= stage), GATEWAY)
 
     def _is_at(self, number: int, server: int, stage: int) -> bool:
@@ -82,7 +84,7 @@ class Whereabouts:
         self._counts[to[0]][to[1]] += len(known)
 
     def _leave(self, numbers: Sequence[int]) -> list[int]:
-        """Take requests from where they are; those that are open. Mostly all come from one place."""
+        """Remove requests from their places and return the open ones. Usually all are in one place."""
         places = [self._places.pop(number, None) for number in numbers]
         if places and places[0] is not None and places.count(places[0]) == len(places):
             self._counts[places[0][0]][places[0][1]] -= len(places)

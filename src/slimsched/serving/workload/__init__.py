@@ -1,1 +1,1 @@
-"""Where requests come from: arrival processes and request traces."""
+"""Where simulated requests come from: arrival processes and request traces."""

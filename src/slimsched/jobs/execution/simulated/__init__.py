@@ -1,1 +1,1 @@
-"""Jobs in simulated time."""
+"""The simulated driver for jobs: failures, checkpoints and shared links included."""

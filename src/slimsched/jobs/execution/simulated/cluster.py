@@ -71,21 +71,23 @@ class SimulatedJobs:
     def run(self, *, until_s: float = inf, progress: Callable[[int], None] | None = None) -> list[JobEntry]:
         """Run until all jobs are done, or until a time; returns the log."""
         self._progress = progress
-        timeline, arrivals = self._timeline, self._arrivals
+        timeline, arrivals, arrived = self._timeline, self._arrivals, self._arrived
+        jobs = len(arrivals)
         while self._left:
             next_s = timeline.next_s()
             # arrivals stay off the timeline, which keeps it short; at equal times they go first
-            if self._arrived < len(arrivals) and arrivals[self._arrived].arrival_s <= next_s:
-                job = arrivals[self._arrived]
+            if arrived < jobs and arrivals[arrived].arrival_s <= next_s:
+                job = arrivals[arrived]
                 if job.arrival_s > until_s:
                     break
-                self._arrived += 1
+                arrived += 1
                 timeline.now_s = job.arrival_s
                 self._deliver(JobSubmitted(job=job))
             elif next_s <= until_s and next_s < inf:
                 timeline.advance()
             else:
                 break
+        self._arrived = arrived
         return self.log
 
     def _deliver(self, event: Event) -> None:

@@ -1,1 +1,1 @@
-"""Training jobs on a real Slurm."""
+"""The live driver for jobs: a real Slurm, which also keeps all state."""

@@ -9,17 +9,17 @@ NAME = "slimresnet-cifar100"
 
 
 def folder() -> Path:
-    """Where the package keeps its trained model."""
+    """Return the folder of the shipped model."""
     return Path(str(resources.files(__name__)))
 
 
 @cache
 def labels() -> tuple[str, ...]:
-    """The names of the classes that the shipped model tells apart."""
+    """Return the class names of the shipped model."""
     card = json.loads((folder() / f"{NAME}.json").read_text())
     return tuple(card["classes"])
 
 
 def quality_path() -> Path:
-    """Where the correctness bits of the shipped model lie."""
+    """Return the path of the shipped model's correctness bits."""
     return folder() / f"{NAME}-correct.npz"

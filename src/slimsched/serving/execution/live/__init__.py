@@ -1,1 +1,1 @@
-"""Real time: servers in processes of their own, executors on devices, sensors."""
+"""The live driver: one process per server, executors on devices, sensors."""

@@ -9,7 +9,7 @@ from slimsched.models.elastic import Tensors
 
 
 class _Rows:
-    """One batch's output and whose rows it holds."""
+    """The output of one batch, and the request of each row."""
 
     __slots__ = ("_places", "requests", "tensors")
 
@@ -24,10 +24,10 @@ class _Rows:
 
 
 class ActivationStore:
-    """Rows of batch outputs by request; a batch that goes on as it came is handed over without a copy.
+    """Rows of batch outputs by request. A batch that stays together is handed over without a copy.
 
-    Outputs are kept whole under their first request and opened when someone asks for less than all of one.
-    Whatever is put in or taken out is complete: nothing on a device still writes to it.
+    Outputs are stored whole under their first request, and split when someone asks for part of one.
+    Tensors that go in or out are complete: no device still writes to them.
     """
 
     def __init__(self) -> None:
@@ -42,17 +42,17 @@ class ActivationStore:
         return request in self._opened()
 
     def requests(self) -> list[int]:
-        """Whose activations are here."""
+        """List the requests whose activations are here."""
         return list(self._opened())
 
     def put(self, requests: Sequence[int], rows: Tensors) -> None:
-        """Keep one row for each request."""
+        """Store one row per request."""
         if len(requests):
             with self._lock:
                 self._whole[requests[0]] = _Rows(requests, rows)
 
     def take(self, requests: Sequence[int]) -> Tensors:
-        """Gather the rows of these requests, in order, and forget them."""
+        """Return the rows of these requests, in order, and remove them from the store."""
         with self._lock:
             whole = self._whole.get(requests[0])
             if whole is not None and whole.requests == requests:
@@ -64,12 +64,12 @@ class ActivationStore:
         return pieces[0] if len(pieces) == 1 else _joined(pieces)
 
     def take_all(self, parts: Sequence[Sequence[int]]) -> Tensors:
-        """Gather the rows of several blocks' requests, one block behind the other."""
+        """Take the rows of several blocks, one block after the other."""
         pieces = [self.take(requests) for requests in parts]
         return pieces[0] if len(pieces) == 1 else _joined(pieces)
 
     def has(self, requests: Sequence[int]) -> bool:
-        """Whether the rows of all of them are here."""
+        """Whether the rows of all these requests are here."""
         with self._lock:
             whole = self._whole.get(requests[0])
             if whole is not None and whole.requests == requests:
@@ -78,13 +78,13 @@ class ActivationStore:
         return all(request in opened for request in requests)
 
     def forget(self, requests: Sequence[int]) -> None:
-        """Drop what nobody will ask for."""
+        """Remove rows that nobody will ask for."""
         opened = self._opened()
         for request in requests:
             opened.pop(request, None)
 
     def _opened(self) -> dict[int, _Rows]:
-        """Every output listed request by request."""
+        """Return every output by request."""
         if self._whole:
             with self._lock:
                 for rows in self._whole.values():
@@ -94,7 +94,7 @@ class ActivationStore:
 
 
 def _pieces(found: list[_Rows], requests: Sequence[int]) -> list[Tensors]:
-    """Neighbouring rows of one output as one piece."""
+    """Cut the rows into pieces; neighbouring rows of one output stay in one piece."""
     pieces, first, start, end = [], found[0], found[0].place(requests[0]), -1
     for rows, request in zip(found, requests, strict=True):
         row = rows.place(request)

@@ -1,4 +1,4 @@
-"""Power above idle by key and batch size: measured at a few points, interpolated between them."""
+"""Power above idle by key and batch size, measured at a few points and interpolated in between."""
 
 from collections.abc import Mapping
 from math import log2
@@ -11,13 +11,13 @@ from slimsched.serving.domain.served_model import ServedModel
 
 
 class ActivePower(Struct, frozen=True, kw_only=True):
-    """`watts[segment][choice]` holds a value per batch size; choices between measured ones are interpolated."""
+    """`watts[segment][choice]` holds a value per batch size; choices in between are interpolated."""
 
     batches: tuple[int, ...]
     watts: list[dict[int, list[float]]]
 
     def at(self, key: Key, batch: int) -> float:
-        """Linear in the position of the choice and in the logarithm of the batch size."""
+        """Interpolate, linearly in the choice's position and in the logarithm of the batch size."""
         sizes = [log2(size) for size in self.batches]
         measured = sorted(self.watts[key.segment].items())
         by_choice = [float(np.interp(log2(batch), sizes, row)) for _, row in measured]
@@ -25,14 +25,14 @@ class ActivePower(Struct, frozen=True, kw_only=True):
 
 
 def constant_power(model: ServedModel, watts: float) -> ActivePower:
-    """The same power for everything, where no meter can read it."""
+    """Use the same power for everything, for devices without a meter."""
     return ActivePower(batches=(1,), watts=[{0: [watts]} for _ in range(model.segments)])
 
 
 def keys_measured(model: ServedModel) -> list[Key]:
-    """For each segment the narrowest and the widest choice; those between are interpolated.
+    """Return the keys to measure: the narrowest and the widest choice of each segment.
 
-    In a model that is not nested choices have nothing to do with each other: all are measured.
+    Choices of a model that is not nested are unrelated, so all of them are measured.
     """
     keys = sorted(model.keys.values(), key=lambda key: abs(key.previous - key.choice))  # alike ones first
     chosen: dict[tuple[int, int], Key] = {}
@@ -54,5 +54,5 @@ def measured_power(
 
 
 def batches_measured(batches: tuple[int, ...]) -> tuple[int, ...]:
-    """The smallest, the middle and the largest of the batch sizes of a profile."""
+    """Return the smallest, the middle and the largest batch size of a profile."""
     return tuple(sorted({batches[0], batches[len(batches) // 2], batches[-1]}))

@@ -1,4 +1,4 @@
-"""One batch through an executor: gather the inputs, run, keep the outputs. Runs in a lane's thread."""
+"""Runs one batch in a lane's thread: gathers the inputs, runs the executor, stores the outputs."""
 
 from time import monotonic
 
@@ -14,10 +14,10 @@ from slimsched.serving.execution.live.executor import Executor, Launched
 
 
 class BatchRun(Struct, frozen=True, kw_only=True):
-    """Blocks that ran, blocks that failed and why, the outputs of those that ran (after the last segment of a plan).
+    """The result of a batch: blocks that ran, blocks that failed and why, outputs of complete plans.
 
-    `began_s` is on the host's monotonic clock; `legs_s` is how long each segment took if there was more than
-    one.
+    `began_s` is on the host's monotonic clock; `legs_s` holds the time of each segment if
+    there was more than one.
     """
 
     done: list[Block]
@@ -29,7 +29,7 @@ class BatchRun(Struct, frozen=True, kw_only=True):
 
 
 class BatchUnderWay:
-    """A batch that an executor has begun."""
+    """A batch that an executor has started."""
 
     def __init__(self, executor: Executor, store: ActivationStore, batch: Batch) -> None:
         self._began_s = monotonic()
@@ -48,7 +48,7 @@ class BatchUnderWay:
                 self._launched = None  # it is run instead, and fails there, one by one
 
     def ready(self) -> bool:
-        """Whether the device is done with it; if only with one of its segments, the next one begins."""
+        """Whether the whole batch is done; if only one of its segments is, start the next one."""
         while self._launched is not None and self._launched.ready():
             if not self._to_come:
                 return True
@@ -59,7 +59,7 @@ class BatchUnderWay:
         return self._launched is None
 
     def finish(self) -> BatchRun:
-        """Wait for it; when it fails, run its requests one by one, so that a bad input fails alone."""
+        """Wait for the batch; if it fails, run its requests one by one, so that only a bad input fails."""
         batch, reasons = self._batch, dict[int, str]()
         try:
             if self._launched is None:
@@ -94,7 +94,7 @@ class BatchUnderWay:
 
 
 def run_batch(executor: Executor, store: ActivationStore, batch: Batch) -> BatchRun:
-    """Run a batch from beginning to end."""
+    """Run a batch from start to end."""
     return BatchUnderWay(executor, store, batch).finish()
 
 
@@ -119,7 +119,7 @@ def _one_by_one(executor: Executor, batch: Batch, inputs: Tensors) -> tuple[Tens
 
 
 def _sort(batch: Batch, reasons: dict[int, str]) -> tuple[list[Block], list[tuple[Block, str]]]:
-    """Blocks without failures as they are, the others cut into what ran and what did not."""
+    """Keep blocks without failures whole; split the others into what ran and what failed."""
     if not reasons:
         return list(batch.blocks), []
     done, failed = [], []

@@ -1,7 +1,7 @@
-"""Measures what serving costs beyond the profiles: an observer of a live run, read out at its end.
+"""Measures what serving costs beyond the profiles, by observing a live run.
 
-A profile is measured with the core to itself, one key after another. In service a batch shares its core
-with the server's own messages, its neighbours and whatever else runs there, and finds its caches cold.
+A profile is measured one key at a time on an otherwise idle core. In service, a batch shares its core with
+messages, other servers and other programs, and its caches are cold.
 """
 
 from collections.abc import Sequence
@@ -15,27 +15,27 @@ from slimsched.serving.domain.service_cost import ALONE, PACE_S, ServiceCost
 from slimsched.serving.routing.events import SegmentFinished
 
 ENOUGH = 30
-"""Batches a server must have run before they say anything about it."""
+"""Batches that a server must have run before its cost is estimated."""
 
 
 class Calibration:
-    """Collects each server's batch times and what its profile says of them."""
+    """Collects each server's batch times and the times that its profile predicts."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._profiles = cluster.profiles
         self._batches: list[list[tuple[float, float, float]]] = [[] for _ in cluster.names]
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
-        """Note a batch that is done."""
+        """Record a finished batch."""
         if isinstance(event, SegmentFinished):
             alone_s = self._profiles[event.server].latency_s(event.key, event.size)
             self._batches[event.server].append((now_s - event.busy_s, alone_s, event.busy_s))
 
     def costs(self) -> tuple[ServiceCost, ...]:
-        """Overhead, slowdown and pace of each server, by least squares over its batches.
+        """Estimate overhead, slowdown and pace of each server by least squares over its batches.
 
-        busy = overhead_s + slowdown × profile, nothing being faster in service than alone; where the
-        overhead would be negative, only a slowdown, of either kind.
+        The model is busy = overhead_s + slowdown × profile, with a slowdown of at least 1. If the overhead
+        would be negative, only a slowdown is fitted, which may then be below 1.
         """
         return tuple(_fit(np.array(rows)) if len(rows) >= ENOUGH else ALONE for rows in self._batches)
 
@@ -53,7 +53,7 @@ def _fit(rows: NDArray[np.float64]) -> ServiceCost:
 def _pace(
     began_s: NDArray[np.float64], busy_s: NDArray[np.float64], usual_s: NDArray[np.float64]
 ) -> tuple[float, ...]:
-    """How much longer than usual batches took, by time; as usual where none ran."""
+    """How much longer than usual batches took, over time; 1 for periods without batches."""
     bins = (began_s / PACE_S).astype(int)
     bins -= bins.min()
     took_s, expected_s = np.bincount(bins, busy_s), np.bincount(bins, usual_s)

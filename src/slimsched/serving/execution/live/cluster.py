@@ -1,4 +1,4 @@
-"""The live cluster: the same gateway as simulated, its commands carried out by an engine's servers."""
+"""The live cluster: the same gateway as in simulation, with an engine's servers that run its commands."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
@@ -54,7 +54,7 @@ DRAIN_LOOK_S = 0.02
 
 
 class DroppedError(SlimError):
-    """A request was given up; `reason` says why, the message also with what detail."""
+    """A request was dropped; `reason` says why, and the message adds details."""
 
     def __init__(self, reason: DropReason, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else str(reason))
@@ -62,7 +62,7 @@ class DroppedError(SlimError):
 
 
 class Call(NamedTuple):
-    """One example of a known set: its inputs, its place in the set, and the model that is asked."""
+    """One example of a known set: its inputs, its position in the set, and the model to run."""
 
     inputs: Sequence[bytes]
     example: int = -1
@@ -92,7 +92,7 @@ class LiveCluster:
         self.power_sources = ""
         """Where the servers' power figures come from."""
         self.why_waiting: dict[str, dict[str, str]] = {}
-        """What each server last said of batches that could not form."""
+        """Each server's last reasons why batches could not form."""
 
     @property
     def now_s(self) -> float:
@@ -101,7 +101,7 @@ class LiveCluster:
 
     @property
     def in_system(self) -> int:
-        """Requests taken in and neither answered nor dropped."""
+        """Number of requests accepted and not yet answered or dropped."""
         return len(self._open)
 
     @property
@@ -123,7 +123,7 @@ class LiveCluster:
         return self._power_source[server]
 
     async def start(self) -> None:
-        """Bring the servers up; requests may come once this returns."""
+        """Start the servers; requests may arrive once this returns."""
         self._loop = asyncio.get_running_loop()
         for server in range(len(self._names)):
             self._tell(ServerDown(server=server))
@@ -137,14 +137,14 @@ class LiveCluster:
         count: int = 1,
         model: int = 0,
     ) -> Parcel:
-        """Take a call in: the bytes of each input tensor, `count` rows each; the answer is to be awaited."""
+        """Accept a call with the bytes of each input tensor, `count` rows each; await it for the answer."""
         now_s = self.now_s
         parcel = self._parcel(inputs, count, now_s, model)
         self._arrive([_request(number, -1, terms, now_s, model) for number in parcel.requests])
         return parcel
 
     def submit_each(self, calls: Sequence[Call], terms: Terms = ANY_TERMS) -> list[Parcel]:
-        """Take several calls of one example in at once."""
+        """Accept several calls of one example each."""
         now_s = self.now_s
         parcels = [self._parcel(call.inputs, 1, now_s, call.model) for call in calls]
         self._arrive(
@@ -156,8 +156,8 @@ class LiveCluster:
         return parcels
 
     def _arrive(self, requests: list[Request]) -> None:
-        """Tell the gateway in the event loop's next round: calls that come in one round are told together."""
-        if not self._arrived:
+        """Tell the gateway in the event loop's next round, together with other calls of this round."""
+        if requests and not self._arrived:
             self._loop.call_soon(self._tell_arrived)
         self._arrived += requests
 
@@ -173,13 +173,13 @@ class LiveCluster:
         return parcel
 
     def cancel(self, parcel: Parcel) -> None:
-        """Give up what is not answered yet; nobody waits for it."""
+        """Drop the examples that are not answered yet, because nobody waits for them."""
         parcel.waiter.cancel()
         if open_ := tuple(number for number in parcel.requests if number in self._open):
             self._tell(RequestsCancelled(requests=open_))
 
     async def drain(self) -> None:
-        """Wait until everything taken in is answered or dropped."""
+        """Wait until all accepted requests are answered or dropped."""
         while waiting := {one.waiter for one in self._open.values() if not one.waiter.done()}:
             await asyncio.wait(waiting)
 
@@ -189,7 +189,7 @@ class LiveCluster:
         await self._engine.stop()
 
     async def scale_forever(self, options: AutoscaleOptions, fleet: Fleet) -> None:
-        """Let an autoscaler look at the load every now and then, and start and stop servers as it asks."""
+        """Let an autoscaler check the load periodically, and start and stop servers as it decides."""
         scaling = Scaling(options, fleet, lambda: load_of(self._gateway), self._observers)
         while True:
             await asyncio.sleep(LOOK_S)
@@ -231,11 +231,11 @@ class LiveCluster:
         self._tell(ServerDown(server=server))
 
     def server_leaving(self, server: int) -> None:
-        """The engine says a server wants no more work."""
+        """Called by the engine when a server accepts no more work."""
         self._tell(ServerLeaving(server=server))
 
     def received(self, server: int, message: ToGateway) -> None:
-        """A server says something."""
+        """Called by the engine for each message of a server."""
         match message:
             case BatchDone(finished=finished, outputs=outputs):
                 self._note_batch(finished, outputs)
@@ -257,7 +257,7 @@ class LiveCluster:
                 assert_never(message)
 
     def _tell(self, event: Event) -> None:
-        """Feed the gateway one event, let observers see what it decided, then carry that out."""
+        """Pass one event to the gateway, show observers its decisions, then carry them out."""
         now_s = self.now_s
         commands = self._gateway.handle(event, now_s=now_s)
         for observer in self._observers:
@@ -295,7 +295,7 @@ class LiveCluster:
         self._engine.send(server, TakeBlock(block=block, inputs=joined, peer=peer))
 
     def _note_batch(self, finished: SegmentFinished, raw: list[bytes]) -> None:
-        """Write on each request's receipt what the batch gave it."""
+        """Record the batch on the receipt of each request."""
         key, examples = finished.blocks[0].key, finished.examples
         segment, specs = key.segment, self._gateway.cluster.models[key.model].spec.outputs
         outputs = [
@@ -327,7 +327,7 @@ class LiveCluster:
             parcel.answered(end - start)
 
     def _stretches(self, requests: Sequence[Request]) -> Iterator[tuple[int, Parcel, int, int]]:
-        """Neighbours of one parcel: where they begin among these requests, the parcel, from and to there."""
+        """Yield runs of neighbours of one parcel: start among these requests, parcel, start and end in it."""
         row, count = 0, len(requests)
         while row < count:
             first = requests[row].id

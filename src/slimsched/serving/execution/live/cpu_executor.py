@@ -1,4 +1,4 @@
-"""Batches on a CPU: a fixed number of threads, one batch at a time."""
+"""Runs batches on a CPU with a fixed number of threads, one batch at a time."""
 
 from collections.abc import Sequence
 from threading import Lock
@@ -15,9 +15,8 @@ from slimsched.serving.execution.live.hosted_model import HostedModel
 class CpuExecutor:
     """One lane on a share of the cores; with `speed` below 1 it rests after each batch.
 
-    An instance holds its segment's own choice, for every previous one. Narrower choices that it runs in a
-    nested model are made when first asked for. What instances of a segment share is there once, and goes
-    with the last one that uses it.
+    An instance holds its segment at its own choice, for every previous choice. In a nested model, narrower
+    choices are made on first use. Instances share weights, which are freed with the last user.
     """
 
     lanes = 1
@@ -40,7 +39,7 @@ class CpuExecutor:
         self._models.pop(model, None)
 
     def load(self, instance: Instance) -> int:
-        """Make the instance's own choice for all previous ones."""
+        """Make the segment at the instance's choice, for all previous choices."""
         before = self.memory_bytes()
         model = self._models[instance.model]
         with self._lock:
@@ -51,7 +50,7 @@ class CpuExecutor:
         return self.memory_bytes() - before
 
     def unload(self, instance: int) -> None:
-        """Drop every segment that no loaded instance could run any more."""
+        """Drop every segment that no loaded instance can run."""
         with self._lock:
             model = self._models[self._users.pop(instance).model]
             for key in model.made():
@@ -60,7 +59,7 @@ class CpuExecutor:
 
     @torch.inference_mode()
     def run(self, key: Key, inputs: Tensors) -> Tensors:
-        """Run one segment, and rest if this server is a slow one."""
+        """Run one segment, then rest if this server is set to be slow."""
         segment = self._models[key.model].segment(key)
         began_s = thread_time()
         outputs = segment(inputs)
@@ -69,7 +68,7 @@ class CpuExecutor:
         return outputs
 
     def example(self, key: Key, rows: int) -> Tensors:
-        """Made-up inputs of a key."""
+        """Make random inputs for a key."""
         return self._models[key.model].example(key, rows)
 
     def ends(self, key: Key) -> bool:
@@ -77,7 +76,7 @@ class CpuExecutor:
         return self._models[key.model].ends(key)
 
     def element_bytes(self, model: int) -> int:
-        """Bytes of one number of a model's activations."""
+        """Bytes per number in a model's activations."""
         return self._models[model].element_bytes
 
     def memory_bytes(self) -> int:

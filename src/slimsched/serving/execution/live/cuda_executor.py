@@ -1,4 +1,4 @@
-"""Batches on a CUDA device: graphs by key and batch bucket, instances side by side."""
+"""Runs batches on a CUDA device, with a graph per key and batch bucket; instances run in parallel."""
 
 import os
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from slimsched.serving.execution.live.hosted_model import HostedModel
 
 
 def cuda_device(gpu: int = 0) -> torch.device:
-    """Make a CUDA device ready for a server, or say what to do where there is none."""
+    """Prepare a CUDA device for a server; if there is none, the error says what to do."""
     if not torch.cuda.is_available():
         raise SlimError("no CUDA device is visible; use host kind 'cpu', or see what nvidia-smi says")
     torch.set_num_threads(1)  # copies to pinned memory are too small to share out
@@ -27,11 +27,11 @@ def cuda_device(gpu: int = 0) -> torch.device:
 
 
 class CudaExecutor:
-    """Weights are resident once; an instance is a slot with a stream, buffers and graphs of its own.
+    """Keeps weights in memory once; each instance is a slot with its own stream, buffers and graphs.
 
-    Loading captures a graph for every key and bucket the instance can run, so that no change of choice ever
-    waits for one. Unloading gives graphs and buffers back to the driver. Any thread may call `run`: it takes
-    the narrowest free slot that fits, and returns when the device is done.
+    Loading captures a graph for every key and bucket that the instance can run, so a change of choice never
+    waits for a capture. Unloading frees graphs and buffers. Any thread may call `run`: it takes the narrowest
+    free slot that fits, and returns when the device is done.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class CudaExecutor:
             torch.cuda.empty_cache()
 
     def load(self, instance: Instance) -> int:
-        """Capture the instance's graphs; return the bytes its buffers and their pool hold."""
+        """Capture the instance's graphs; return the bytes of its buffers and memory pool."""
         model, home = self._models[instance.model], (instance.model, instance.segment)
         keys = list(model.served.keys.values())
         with self._loading:
@@ -95,7 +95,7 @@ class CudaExecutor:
         return size
 
     def unload(self, instance: int) -> None:
-        """Free the instance's graphs and buffers, and hand the memory back to the driver."""
+        """Free the instance's graphs and buffers, and return the memory to the driver."""
         with self._freed:
             slot, _ = self._slots.pop(instance)
             self._freed.wait_for(lambda: slot in self._free[slot.home])
@@ -105,7 +105,7 @@ class CudaExecutor:
             torch.cuda.empty_cache()
 
     def example(self, key: Key, rows: int) -> Tensors:
-        """Made-up inputs of a key: raw ones on the host, activations on the device."""
+        """Make random inputs for a key: raw inputs on the host, activations on the device."""
         return self._models[key.model].example(key, rows)
 
     def ends(self, key: Key) -> bool:
@@ -113,11 +113,11 @@ class CudaExecutor:
         return self._models[key.model].ends(key)
 
     def element_bytes(self, model: int) -> int:
-        """Bytes of one number of a model's activations."""
+        """Bytes per number in a model's activations."""
         return self._models[model].element_bytes
 
     def run(self, key: Key, inputs: Tensors) -> Tensors:
-        """Run one segment on a free slot; more rows than the largest bucket holds run in parts."""
+        """Run one segment on a free slot, in parts if the rows exceed the largest bucket."""
         largest = self._buckets[-1]
         if len(inputs[0]) <= largest:
             return self.launch(key, inputs).wait()
@@ -126,7 +126,7 @@ class CudaExecutor:
         return tuple(torch.cat(tensors) for tensors in zip(*outputs, strict=True))
 
     def launch(self, key: Key, inputs: Tensors, instance: int | None = None) -> "Launched":
-        """Begin one segment on the instance's slot, if it is free, and return at once; taken until `wait`."""
+        """Start one segment on the instance's slot, or on any free one; the slot is taken until `wait`."""
         slot = self._claim(key, instance)
         try:
             return Launched(self, slot, inputs, slot.launch(key, inputs), is_last=self.ends(key))
@@ -135,7 +135,7 @@ class CudaExecutor:
             raise
 
     def memory_bytes(self) -> int:
-        """Bytes that buffers and pools of loaded instances hold; weights and waiting activations apart."""
+        """Bytes of the buffers and pools of loaded instances, without weights and waiting activations."""
         return sum(size for _, size in self._slots.values())
 
     @property
@@ -144,15 +144,15 @@ class CudaExecutor:
         return sum(model.weight_bytes() for model in list(self._models.values()))
 
     def give_back(self, slot: CudaSlot) -> None:
-        """Let others use a slot again."""
+        """Free a slot for other batches."""
         with self._freed:
             self._free[slot.home].append(slot)
             self._freed.notify()
 
     def _claim(self, key: Key, instance: int | None) -> CudaSlot:
-        """The slot of this instance, or the narrowest free one that can run this key; waits for it.
+        """Wait for this instance's slot, or for the narrowest free slot that can run this key.
 
-        Who launches several batches from one thread must name instances: it cannot give back while it waits.
+        A thread that launches several batches must name instances: while it waits here it cannot free a slot.
         """
         with self._freed:
             while True:
@@ -179,7 +179,7 @@ def _rehearse(model: HostedModel, key: Key, bucket: int) -> None:
 
 
 class Launched:
-    """A segment under way on a slot; holds the inputs until they are read."""
+    """A segment running on a slot; keeps the inputs alive until they are read."""
 
     __slots__ = ("_executor", "_inputs", "_is_last", "_rows", "_slot")
 
@@ -194,7 +194,7 @@ class Launched:
         return self._slot.ready()
 
     def wait(self) -> Tensors:
-        """The result, once the device is done; the slot is free again."""
+        """Wait for the device, free the slot and return the result."""
         try:
             self._slot.wait()
             return tuple([rows.clone() for rows in self._rows]) if self._is_last else self._rows

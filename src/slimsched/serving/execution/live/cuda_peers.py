@@ -1,4 +1,4 @@
-"""Activations between processes that share a GPU: they stay on it, and only a handle travels."""
+"""Moves activations between processes that share a GPU: the data stays there, only a handle is sent."""
 
 import msgspec
 import torch
@@ -11,7 +11,7 @@ from slimsched.serving.execution.live.unix_peers import UnixPeers
 
 
 class CudaPeers(UnixPeers):
-    """CUDA IPC in place of shared host memory, which remains the way for what cannot be shared."""
+    """Uses CUDA IPC, and shared host memory for tensors that CUDA cannot share."""
 
     def __init__(self, shared_prefix: str, device: torch.device) -> None:
         super().__init__(shared_prefix)
@@ -26,7 +26,7 @@ class CudaPeers(UnixPeers):
             return super()._put(tensor)
 
     def _take(self, shared: SharedTensor) -> Tensor | None:
-        """Copied at once, so that the peer's memory is free again and its death later does no harm."""
+        """Copy at once, so that the peer can free its memory and may die later without harm."""
         if not shared.handle:
             rows = super()._take(shared)
             return None if rows is None else rows.to(self._device)
@@ -39,7 +39,7 @@ class CudaPeers(UnixPeers):
 
 
 def _pack(rows: Tensor) -> bytes:
-    """What another process needs to map these rows; no pickle."""
+    """Encode what another process needs to map these rows, without pickle."""
     _, facts = reduce_tensor(rows)  # type: ignore[no-untyped-call]
     _, shape, stride, offset, _, dtype, *memory = facts
     kind = str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""One instance on a CUDA device: a stream, a graph for every key and batch bucket it can run, its buffers."""
+"""One instance on a CUDA device: a stream, its buffers, and a graph per key and batch bucket."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from slimsched.serving.execution.live.hosted_model import HostedModel
 
 
 class _Captured(Struct, frozen=True):
-    """A graph, the buffers it reads and those it writes; without a graph the segment runs as it is."""
+    """A graph with its input and output buffers; without a graph, the segment runs eagerly."""
 
     graph: Any
     inputs: Tensors
@@ -25,8 +25,8 @@ class _Captured(Struct, frozen=True):
 class CudaSlot:
     """Runs one batch at a time; all its graphs share their input buffers and one memory pool.
 
-    A graph's outputs lie in the pool, where the next graph may write: they are copied out before a run
-    returns. A model whose code cannot be captured as a graph runs without one.
+    The next graph may overwrite a graph's outputs in the pool, so they are copied out before a run returns. A
+    model that cannot be captured as a graph runs without one.
     """
 
     def __init__(self, model: HostedModel, instance: Instance, buckets: tuple[int, ...]) -> None:
@@ -63,9 +63,9 @@ class CudaSlot:
         return key.choice == self.choice or (self._nested and key.choice < self.choice)
 
     def launch(self, key: Key, inputs: Tensors) -> Tensors:
-        """Copy in, replay, copy out, all on the slot's stream; the result is there once `wait` returns.
+        """Copy in, replay, copy out, all on the slot's stream; the result is valid once `wait` returns.
 
-        Outputs of a plan come to host buffers of the slot, valid until its next launch.
+        The outputs of a complete plan go to host buffers of the slot, which the next launch overwrites.
         """
         size = inputs[0].shape[0]
         captured = self._graphs[key, bucket_for(size, self._buckets)]
@@ -104,7 +104,7 @@ class CudaSlot:
         self._done.synchronize()
 
     def close(self) -> None:
-        """Give graphs and buffers back to the allocator."""
+        """Free the graphs and buffers."""
         self._stream.synchronize()
         for captured in self._graphs.values():
             if captured.graph is not None:
@@ -115,7 +115,7 @@ class CudaSlot:
         del self._buffers, self._staging
 
     def _input_sizes(self) -> list[int]:
-        """Bytes of each input of the largest bucket, over the keys of this slot."""
+        """Largest size in bytes of each input, over the keys of this slot, at the largest bucket."""
         rows = [[layout.row_bytes for layout in self._model.layouts(key)] for key in self.keys]
         return [self._buckets[-1] * max(sizes) for sizes in zip(*rows, strict=True)]
 
@@ -138,7 +138,7 @@ class CudaSlot:
             target.copy_(staged, non_blocking=True)
 
     def _capture(self, key: Key, bucket: int) -> _Captured:
-        """Capture a graph of one key at one batch size; none where the model's code does not allow it."""
+        """Capture a graph of one key at one batch size; no graph if the model's code does not allow it."""
         segment = self._model.segment(key)
         inputs = tuple(
             layout.view(buffer, bucket)
@@ -165,7 +165,7 @@ class CudaSlot:
 
 
 class _Window:
-    """Bytes of device memory as the CUDA array interface describes them."""
+    """A view of device memory through the CUDA array interface."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.__cuda_array_interface__ = {
@@ -177,6 +177,6 @@ class _Window:
 
 
 def _window(tensor: Tensor) -> Tensor:
-    """The same memory without owning it, so that the pool may use it for the next graph too."""
+    """Return the same memory without owning it, so that the pool can reuse it for the next graph."""
     flat = torch.as_tensor(_Window(tensor), device=tensor.device).view(tensor.dtype)
     return flat.as_strided(tensor.shape, tensor.stride())

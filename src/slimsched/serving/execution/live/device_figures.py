@@ -1,7 +1,7 @@
-"""What Figures 1 to 3 of the paper show, measured: memory, utilization, energy and latency of a device.
+"""Measures Figures 1 to 3 of the paper: memory, utilization, energy and latency of a device.
 
-Two sweeps. Over the batch size: one chain of all segments of a plan in a closed loop. Over the load: blocks of one
-batch size arrive at random, wait in line, and run on several lanes, up to what the device can carry.
+There are two sweeps. The batch sweep runs all segments of a plan in a closed loop, for each batch size. In
+the load sweep, batches of one size arrive at random, queue, and run on several lanes, up to the capacity.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from slimsched.serving.execution.live.executor import Executor
 
 
 class FigurePoint(Struct, frozen=True, kw_only=True):
-    """One setting (`load` is the share of what the device can carry, 0 in a closed loop) and its figures."""
+    """One setting and its figures; `load` is the share of the device's capacity, 0 in a closed loop."""
 
     plan: str
     batch: int
@@ -52,7 +52,7 @@ class DeviceFigures(Struct, frozen=True, kw_only=True):
 
 
 class _Lane:
-    """Runs one batch after another through all segments of a plan, noting the time of each."""
+    """Runs one batch after another through all segments of a plan and records the times."""
 
     def __init__(self, executor: Executor, model: ServedModel, plan: Path, batch: int, number: int) -> None:
         self._executor, self._store = executor, ActivationStore()
@@ -74,7 +74,7 @@ Watch = Callable[[], DeviceWatch]
 
 
 class Sweep(Struct, frozen=True, kw_only=True):
-    """What to measure: both sweeps' batch sizes, the lanes and loads of the second, seconds a point."""
+    """What to measure: batch sizes of both sweeps, lanes and loads of the second, seconds per point."""
 
     batches: tuple[int, ...]
     block: int
@@ -87,7 +87,7 @@ class Sweep(Struct, frozen=True, kw_only=True):
     def measure(
         self, make: Callable[[int], Executor], watch: Watch, progress: Callable[[str], None]
     ) -> tuple[list[FigurePoint], list[FigurePoint]]:
-        """Points of the batch sweep and of the load sweep; `make` gives an executor for one batch size."""
+        """Measure both sweeps; `make` returns an executor for one batch size."""
         by_batch, by_load = [], []
         for batch in self.batches:
             executor = make(batch)
@@ -115,7 +115,7 @@ class Sweep(Struct, frozen=True, kw_only=True):
 
 
 class Course(NamedTuple):
-    """What is measured: batches of one size by one plan of a model."""
+    """One measurement course: batches of one size through one plan of a model."""
 
     executor: Executor
     model: ServedModel
@@ -123,7 +123,7 @@ class Course(NamedTuple):
     batch: int
 
     def load(self, lanes: int) -> list[Instance]:
-        """Load instances of the plan for this many lanes; return them with the bytes each really takes."""
+        """Load instances of the plan for this many lanes; return them with their measured bytes."""
         keys, slots = self.model.legs(self.plan), []
         for number in range(lanes * len(keys)):
             key = keys[number % len(keys)]
@@ -135,7 +135,7 @@ class Course(NamedTuple):
 
 
 def closed_loop(course: Course, *, lanes: int, seconds: float, watch: Watch) -> FigurePoint:
-    """Each lane begins its next batch when the last is done."""
+    """Measure with each lane starting its next batch when the last is done."""
     return _measure(course, np.zeros(10**6), load=0.0, lanes=lanes, seconds=seconds, watch=watch)
 
 
@@ -148,7 +148,7 @@ def open_loop(
     seconds: float,
     watch: Watch,
 ) -> FigurePoint:
-    """Batches arrive at random at a share of the capacity (in examples per second) and wait in line."""
+    """Measure with batches that arrive at random, at a share of the capacity in examples per second."""
     rng = np.random.default_rng(round(1000 * load))
     rate = load * capacity_per_s / course.batch
     arrivals_s = np.cumsum(rng.exponential(1 / rate, int(rate * seconds) + 1))

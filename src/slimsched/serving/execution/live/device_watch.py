@@ -1,4 +1,4 @@
-"""Utilization and mean power of a device over a stretch of time, read by a thread beside the work."""
+"""Measures utilization and mean power of a device over some time, in a thread of its own."""
 
 from threading import Event, Thread
 from time import monotonic
@@ -8,17 +8,17 @@ from slimsched.serving.execution.live.power_meter import PowerMeter, open_nvml
 
 
 class Utilization(Protocol):
-    """Share of the recent past in which the device worked."""
+    """The share of recent time in which the device was busy."""
 
     source: str
 
     def read(self) -> float | None:
-        """In [0, 1]; None where nobody can say."""
+        """Return a value in [0, 1], or None if it cannot be measured."""
         ...
 
 
 class NvmlUtilization:
-    """As nvidia-smi shows it: the share of time in which at least one kernel ran."""
+    """Utilization as in nvidia-smi: the share of time in which at least one kernel ran."""
 
     source = "NVML utilization"
 
@@ -26,21 +26,21 @@ class NvmlUtilization:
         self._nvml, self._handle = nvml, handle
 
     def read(self) -> float:
-        """Of the last sampling period, between a sixth of a second and a second."""
+        """Read the last sampling period, which lasts between a sixth of a second and a second."""
         return float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu) / 100
 
 
 class NoUtilization:
-    """A device that does not say; the time its lanes were busy stands in."""
+    """A device without a utilization counter; the busy time of its lanes is used instead."""
 
     source = "busy time of lanes"
 
     def read(self) -> None:
-        """Nothing."""
+        """Return None."""
 
 
 class DeviceWatch:
-    """Watches from `with` to its end; figures leave out the first `settle_s`."""
+    """Watches a device inside a `with` block; figures leave out the first `settle_s`."""
 
     def __init__(self, meter: PowerMeter, utilization: Utilization, settle_s: float) -> None:
         self._meter, self._utilization, self._settle_s = meter, utilization, settle_s
@@ -59,7 +59,7 @@ class DeviceWatch:
 
     @property
     def power_w(self) -> float | None:
-        """Mean power between the first and the last tick of the counter; None where there were no two."""
+        """Mean power between the first and the last tick of the counter; None with fewer than two ticks."""
         if len(self._ticks) < 2:
             return None
         (start_s, start_j), (end_s, end_j) = self._ticks[0], self._ticks[-1]
@@ -67,7 +67,7 @@ class DeviceWatch:
 
     @property
     def utilization(self) -> float | None:
-        """Mean of the readings."""
+        """Mean of the utilization readings."""
         return sum(self._shares) / len(self._shares) if self._shares else None
 
     def _watch(self) -> None:
@@ -86,7 +86,7 @@ class DeviceWatch:
 
 
 def open_gpu(gpu: int) -> tuple[PowerMeter, Utilization] | None:
-    """Meter and utilization of a whole GPU, if NVML is there."""
+    """Open meter and utilization of a whole GPU; None without NVML."""
     meter = open_nvml(gpu)
     if meter is None:
         return None

@@ -1,4 +1,4 @@
-"""Who starts servers and carries messages to them: the seam between a live cluster and its machines."""
+"""The interface of engines, which start servers for a live cluster and carry messages to them."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, runtime_checkable
@@ -10,22 +10,22 @@ from slimsched.serving.routing.autoscaler import Load
 
 
 class EngineListener(Protocol):
-    """Whom an engine tells what happens."""
+    """Receives the events of an engine."""
 
     def server_up(self, server: int, models: Collection[int] | None = None) -> None:
         """A server is warmed up and takes work, with these models; None: with all of them."""
         ...
 
     def server_down(self, server: int) -> None:
-        """A server is gone; the engine is starting it again."""
+        """A server is gone; the engine restarts it."""
         ...
 
     def server_leaving(self, server: int) -> None:
-        """A server takes no more work; `server_down` follows when it has finished what it has."""
+        """A server accepts no more work; `server_down` follows when its work is done."""
         ...
 
     def received(self, server: int, message: ToGateway) -> None:
-        """A server says something."""
+        """A server has sent a message."""
         ...
 
 
@@ -37,11 +37,11 @@ class Engine(Protocol):
         ...
 
     def send(self, server: int, message: ToServer) -> None:
-        """Send without waiting; what a dead server was sent is lost, and `server_down` says so."""
+        """Send without waiting; messages to a dead server are lost, and `server_down` reports that."""
         ...
 
     def peer_address(self, server: int) -> str:
-        """Where other servers can fetch this one's activations."""
+        """Return the address where other servers fetch this server's activations."""
         ...
 
     def kill(self, server: int) -> None:
@@ -49,7 +49,7 @@ class Engine(Protocol):
         ...
 
     async def stop(self, *, drain: bool = True) -> None:
-        """Stop every server, with `drain` after its work is done."""
+        """Stop every server; with `drain`, after its work is done."""
         ...
 
 
@@ -64,8 +64,8 @@ class ModelChanger(Protocol):
 
 @runtime_checkable
 class LoadWatcher(Protocol):
-    """An engine that starts and stops servers by the load, and so must see it."""
+    """An engine that starts and stops servers by the load."""
 
     def watch_load(self, load: Callable[[], Load]) -> None:
-        """Ask this for the load from now on."""
+        """Set the function that returns the current load."""
         ...

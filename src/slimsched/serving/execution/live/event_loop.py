@@ -1,4 +1,4 @@
-"""The event loop that gateway and servers run in: uvloop's where it is installed, else asyncio's own."""
+"""The event loop of gateway and servers: uvloop if it is installed, else asyncio."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end."""
+    """Run a coroutine to its end and return its result."""
     try:
         import uvloop
     except ImportError:

@@ -1,4 +1,4 @@
-"""Examples to send to a model: the inputs, and the labels where they are known."""
+"""Examples to send to a model: the inputs, and the labels if known."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from slimsched.models.arrays import NUMPY
 from slimsched.models.spec import ModelSpec
 
 MADE_UP = 256
-"""How many random examples stand in where there are no real ones."""
+"""Number of random examples to use if there are no real ones."""
 
 
 class ExampleSet(Struct, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class ExampleSet(Struct, frozen=True, kw_only=True):
         return len(self.inputs[0])
 
     def row(self, example: int) -> list[bytes]:
-        """The bytes of one example, by input tensor."""
+        """Return the bytes of one example, by input tensor."""
         return [array[example].tobytes() for array in self.inputs]
 
 

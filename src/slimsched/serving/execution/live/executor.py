@@ -1,4 +1,4 @@
-"""Who runs batches on a device: the seam between a server and its hardware."""
+"""The interface of executors, which run a server's batches on a device."""
 
 from typing import Protocol, runtime_checkable
 
@@ -32,22 +32,22 @@ class Executor(Protocol):
         ...
 
     def load(self, instance: Instance) -> int:
-        """Make an instance ready; return the bytes it really takes."""
+        """Load an instance; return the bytes it takes."""
         ...
 
     def unload(self, instance: int) -> None:
-        """Give an instance's memory back."""
+        """Unload an instance and free its memory."""
         ...
 
     def run(self, key: Key, inputs: Tensors) -> Tensors:
-        """Run one segment; the result may be used once this returns.
+        """Run one segment; the result is complete when this returns.
 
-        The first segment takes raw inputs; the last one of a plan gives what clients see.
+        The first segment takes raw inputs; the last segment of a plan returns the outputs for clients.
         """
         ...
 
     def example(self, key: Key, rows: int) -> Tensors:
-        """Made-up inputs of a key, as they would lie on this device."""
+        """Make random inputs for a key, where this device expects them."""
         ...
 
     def ends(self, key: Key) -> bool:
@@ -55,7 +55,7 @@ class Executor(Protocol):
         ...
 
     def element_bytes(self, model: int) -> int:
-        """Bytes of one number of a model's activations."""
+        """Bytes per number in a model's activations."""
         ...
 
     def memory_bytes(self) -> int:
@@ -64,21 +64,21 @@ class Executor(Protocol):
 
 
 class Launched(Protocol):
-    """A segment under way on a device."""
+    """A segment that is running on a device."""
 
     def ready(self) -> bool:
         """Whether `wait` would return at once."""
         ...
 
     def wait(self) -> Tensors:
-        """The result, once it may be used; asked for once."""
+        """Wait for the result; call this once."""
         ...
 
 
 @runtime_checkable
 class OverlappingExecutor(Executor, Protocol):
-    """One whose device works while the host goes on."""
+    """An executor whose device works in parallel with the host."""
 
     def launch(self, key: Key, inputs: Tensors, instance: int | None = None) -> Launched:
-        """Begin one segment, on this instance or else on any that is free, and return at once."""
+        """Start one segment on this instance, or on any free one, and return at once."""
         ...

@@ -1,10 +1,12 @@
-"""The executor and the way to other servers that go with the kind of device a server sits on."""
+"""Chooses executor and peers by the kind of device that a server uses."""
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
+from slimsched.models.run_options import AS_IS, RunOptions, read_run_options
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor
@@ -15,14 +17,15 @@ from slimsched.serving.execution.live.unix_peers import UnixPeers
 from slimsched.serving.execution.model_source import load_elastic, read_model
 
 SWITCH_S = 0.0005
-"""How long a thread may keep others of a CUDA server waiting: a batch takes less than Python's usual 5 ms."""
+"""Python's thread switch interval for CUDA servers: a batch is shorter than the default of 5 ms."""
 
 
 def read_models(spec: ServerSpec) -> tuple[list[ServedModel], Profile]:
-    """The models of a server in order, and one profile of all of them."""
+    """Return the models of a server in order, and one profile of them all."""
     numbers = spec.numbers or range(len(spec.models))
     models = [
-        read_model(source).numbered(number) for number, source in zip(numbers, spec.models, strict=True)
+        read_model(source, rated=False).numbered(number)
+        for number, source in zip(numbers, spec.models, strict=True)
     ]
     parts = [record.profile(model) for record, model in zip(spec.profiles, models, strict=True)]
     return models, Profile.joined(parts)
@@ -30,11 +33,15 @@ def read_models(spec: ServerSpec) -> tuple[list[ServedModel], Profile]:
 
 def host_models(models: Sequence[ServedModel], device: torch.device) -> list[HostedModel]:
     """Load the code and weights of models onto a device."""
-    return [HostedModel(model, load_elastic(model), device) for model in models]
+    return [HostedModel(model, load_elastic(model), device, _options(model, device)) for model in models]
+
+
+def _options(model: ServedModel, device: torch.device) -> RunOptions:
+    return read_run_options(Path(model.folder), device.type) if model.folder else AS_IS
 
 
 def make_executor(spec: ServerSpec, models: Sequence[ServedModel]) -> Executor:
-    """The executor of this server; a GPU it may use is the only one it sees."""
+    """Make the executor of this server; it sees only the GPU it may use."""
     if spec.host.kind == "cpu":
         hosted = host_models(models, torch.device("cpu"))
         return CpuExecutor(hosted, threads=spec.host.threads, speed=spec.host.speed)
@@ -45,7 +52,7 @@ def make_executor(spec: ServerSpec, models: Sequence[ServedModel]) -> Executor:
 
 
 def make_peers(spec: ServerSpec) -> UnixPeers:
-    """Shared memory between CPU servers, CUDA handles between those on a GPU."""
+    """Use shared memory between CPU servers, CUDA handles between GPU servers."""
     if spec.host.kind == "cpu":
         return UnixPeers(spec.shared_prefix)
     from slimsched.serving.execution.live.cuda_peers import CudaPeers

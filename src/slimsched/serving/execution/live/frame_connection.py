@@ -12,19 +12,19 @@ from slimsched.kernel.errors import SlimError
 FRAME_LIMIT_BYTES = 256 * 2**20
 HEAD_BYTES = 4
 LARGE_BYTES = 2**16
-"""From here on a second write costs less than a copy."""
+"""From this size on, a second write costs less than a copy."""
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 class FrameError(SlimError):
-    """A peer sent something that is no frame of ours."""
+    """A peer sent data that is not a valid frame."""
 
 
 class FrameConnection(asyncio.Protocol):
-    """Tells what came as soon as it is whole, without a task or a stream in between.
+    """Delivers each message as soon as it is complete, without a task or a stream in between.
 
-    A peer that sends what is no frame of ours is cut off.
+    A peer that sends an invalid frame is disconnected.
     """
 
     def __init__(
@@ -48,24 +48,24 @@ class FrameConnection(asyncio.Protocol):
             self._transport.write(body)
 
     def close(self) -> None:
-        """Send what is on its way, then leave."""
+        """Send all pending data, then close."""
         self._transport.close()
 
     def abort(self) -> None:
-        """Leave at once; whoever is there does not answer."""
+        """Close at once, for a peer that does not answer."""
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Open."""
+        """Called by asyncio when the connection opens."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(0)  # uvloop then writes at once, not at the end of its round
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Closed, by whomever."""
+        """Called by asyncio when either side closed the connection."""
         self._lost(self)
 
     def data_received(self, data: bytes | bytearray) -> None:
-        """Hand over every message that is whole now."""
+        """Deliver every message that is now complete."""
         if self._buffer:
             self._buffer += data
             if not self._is_whole():
@@ -85,7 +85,7 @@ class FrameConnection(asyncio.Protocol):
         self._buffer += data[start:]
 
     def _is_whole(self) -> bool:
-        """Whether at least one message is."""
+        """Whether at least one message is complete."""
         if len(self._buffer) < HEAD_BYTES:
             return False
         size = int.from_bytes(self._buffer[:HEAD_BYTES], "little")

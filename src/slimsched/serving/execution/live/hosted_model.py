@@ -1,4 +1,4 @@
-"""A model with its code on a device: what each key runs, and inputs to try it with."""
+"""A model loaded on a device: the segment that each key runs, and random inputs for it."""
 
 from collections.abc import Sequence
 from math import prod
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from slimsched.models.elastic import ElasticModel, Segment, Tensors
 from slimsched.models.model_error import ModelError, users_code
+from slimsched.models.run_options import AS_IS, RunOptions
 from slimsched.models.tensors import DTYPES, example_inputs
 from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.served_model import ServedModel
@@ -16,15 +17,15 @@ from slimsched.serving.domain.served_model import ServedModel
 
 @runtime_checkable
 class WeightedSegment(Protocol):
-    """A segment that is no module, but can say which weights it uses."""
+    """A segment that is not a module but can list its weights."""
 
     def weights(self) -> Sequence[Tensor]:
-        """List the tensors that it keeps."""
+        """List the tensors that the segment keeps."""
         ...
 
 
 class Layout(NamedTuple):
-    """How one tensor of an activation lies in memory: the shape and strides of a row, and its type."""
+    """The memory layout of one tensor of an activation: shape and strides of a row, and the type."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -36,27 +37,35 @@ class Layout(NamedTuple):
         return prod(self.shape) * self.dtype.itemsize
 
     def view(self, flat: Tensor, rows: int) -> Tensor:
-        """See the beginning of a flat byte buffer as rows of this layout."""
+        """Return a view of the start of a flat byte buffer as rows of this layout."""
         numbers = flat[: rows * self.row_bytes].view(self.dtype)
         return numbers.as_strided((rows, *self.shape), (prod(self.shape), *self.strides))
 
     def empty(self, rows: int, device: torch.device) -> Tensor:
-        """Make room for rows of this layout."""
+        """Allocate rows of this layout."""
         return self.view(torch.empty(rows * self.row_bytes, dtype=torch.uint8, device=device), rows)
 
 
 class HostedModel:
-    """One model on one device. Segments are made when first asked for, and dropped when told so."""
+    """One model on one device. Segments are made on first use and kept until `drop`."""
 
-    def __init__(self, served: ServedModel, elastic: ElasticModel, device: torch.device) -> None:
+    def __init__(
+        self,
+        served: ServedModel,
+        elastic: ElasticModel,
+        device: torch.device,
+        options: RunOptions = AS_IS,
+    ) -> None:
         self.served, self.spec, self.device = served, served.spec, device
-        self._elastic = elastic
+        self._elastic, self._options = elastic, options
         elastic.place(device)
+        if options != AS_IS:
+            _convert(elastic, options)
         self._segments: dict[Key, Segment] = {}
         self._layouts: dict[tuple[int, int], tuple[Layout, ...]] = {}
 
     def segment(self, key: Key) -> Segment:
-        """What runs this key: raw inputs to the first segment are prepared, a plan's last outputs finished."""
+        """Return the segment of a key, with `prepare` before the first and `finish` after the last."""
         segment = self._segments.get(key)
         if segment is None:
             segment = self._segments[key] = self._made(key)
@@ -67,15 +76,15 @@ class HostedModel:
         return self.spec.ends(key.last_segment, key.choices[-1])
 
     def drop(self, key: Key) -> None:
-        """Let go of a key's segment and the weights that only it uses."""
+        """Drop a key's segment and the weights that only it uses."""
         self._segments.pop(key, None)
 
     def made(self) -> list[Key]:
-        """The keys whose segments are there."""
+        """List the keys whose segments are loaded."""
         return list(self._segments)
 
     def weight_bytes(self) -> int:
-        """Bytes of all weights of the segments that are there, shared ones counted once."""
+        """Bytes of the weights of all loaded segments; shared weights count once."""
         storages: dict[int, int] = {}
         for segment in list(self._segments.values()):
             for tensor in _weights(segment):
@@ -94,18 +103,18 @@ class HostedModel:
             self.drop(key)
 
     def inputs(self, rows: int) -> Tensors:
-        """Made-up raw inputs on the host, as clients would send them."""
+        """Make random raw inputs on the host, as clients send them."""
         return example_inputs(self._elastic, rows)
 
     @torch.no_grad()
     def example(self, key: Key, rows: int) -> Tensors:
-        """Made-up inputs of a key: raw ones for the first segment, else what the segment before hands on."""
+        """Make random inputs for a key: raw inputs for the first segment, else activations."""
         if key.segment == 0:
             return self.inputs(rows)
         return tuple(_random(layout, rows, self.device) for layout in self.layouts(key))
 
     def layouts(self, key: Key) -> tuple[Layout, ...]:
-        """How the inputs of a key lie in memory."""
+        """Return the memory layouts of a key's inputs."""
         if key.segment == 0:
             return tuple(
                 Layout(tensor.shape, _contiguous(tensor.shape), DTYPES[tensor.datatype])
@@ -118,13 +127,13 @@ class HostedModel:
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of one number of an activation; of an input where the model has one segment."""
+        """Bytes per number of an activation, or of an input if the model has one segment."""
         *_, last = sorted(self.served.keys.values(), key=lambda key: key.segment)
         return self.layouts(last)[0].dtype.itemsize
 
     @torch.no_grad()
     def _dry_run(self, key: Key) -> tuple[Layout, ...]:
-        """Run two made-up rows through a plan up to this key, and see what is handed to it."""
+        """Run two random rows through a plan up to this key, and return the layouts of its inputs."""
         plan = next(plan for plan in self.served.tree.plans if key in self.served.legs(plan))
         rows: Tensors = tuple(tensor.to(self.device) for tensor in self.inputs(2))
         for leg in self.served.legs(plan)[: key.segment]:
@@ -146,26 +155,56 @@ class HostedModel:
         previous = names[key.segment - 1][key.previous] if key.previous >= 0 else None
         segment = self._elastic.segment(key.segment, names[key.segment][key.choice], previous)
         first, last = key.segment == 0, self.ends(key)
-        return _Wrapped(segment, self._elastic, first=first, last=last) if first or last else segment
+        if first or last:
+            segment = _Wrapped(segment, self._elastic, self._options, first=first, last=last)
+        if self._options.compile:
+            segment = torch.compile(segment, dynamic=self.device.type == "cpu")
+        return segment
 
 
 class _Wrapped:
-    """A segment with what comes before the first and after the last one."""
+    """A segment with `prepare` before it if it is the first, and `finish` after it if it is the last."""
 
-    def __init__(self, segment: Segment, elastic: ElasticModel, *, first: bool, last: bool) -> None:
+    def __init__(
+        self, segment: Segment, elastic: ElasticModel, options: RunOptions, *, first: bool, last: bool
+    ) -> None:
         self.segment, self._elastic, self._first, self._last = segment, elastic, first, last
+        self._options = options
         self._dtypes = [DTYPES[tensor.datatype] for tensor in elastic.spec.outputs]
 
     def __call__(self, rows: Tensors) -> Tensors:
-        rows = self.segment(self._elastic.prepare(rows) if self._first else rows)
+        rows = self.segment(self._prepared(rows) if self._first else rows)
         if not self._last:
             return rows
         outputs = self._elastic.finish(rows)
         return tuple([tensor.to(dtype) for tensor, dtype in zip(outputs, self._dtypes, strict=True)])
 
+    def _prepared(self, rows: Tensors) -> Tensors:
+        """Prepare raw inputs, then convert them to the precision and memory format of the weights."""
+        prepared = self._elastic.prepare(rows)
+        if self._options == AS_IS:
+            return prepared
+        return tuple([_converted(tensor, self._options) for tensor in prepared])
+
+
+def _convert(elastic: ElasticModel, options: RunOptions) -> None:
+    """Convert a model's weights to another precision or memory format."""
+    for module in elastic.modules():
+        module.to(getattr(torch, options.precision))
+        if options.channels_last:
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def _converted(tensor: Tensor, options: RunOptions) -> Tensor:
+    if tensor.is_floating_point():
+        tensor = tensor.to(getattr(torch, options.precision))
+    if options.channels_last and tensor.dim() == 4:
+        tensor = tensor.contiguous(memory_format=torch.channels_last)
+    return tensor
+
 
 def _weights(segment: Segment) -> Sequence[Tensor]:
-    """The weights of a segment, as far as it tells."""
+    """Return the weights of a segment, as far as they are known."""
     inner = segment.segment if isinstance(segment, _Wrapped) else segment
     if isinstance(inner, torch.nn.Module):
         return [*inner.parameters(), *inner.buffers()]

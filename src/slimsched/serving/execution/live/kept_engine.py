@@ -1,4 +1,4 @@
-"""Servers that stay up from one live run to the next: a fresh gateway for each, started servers for all."""
+"""Keeps servers up between live runs: each run has a new gateway, and all runs use the same servers."""
 
 from collections.abc import Collection
 
@@ -7,7 +7,7 @@ from slimsched.serving.execution.live.messages import ToGateway, ToServer
 
 
 class KeptEngine:
-    """An engine whose servers outlive a run's `stop`: `open` starts them, `close` ends them."""
+    """An engine whose servers survive `stop`: `open` starts them, `close` stops them."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -19,7 +19,7 @@ class KeptEngine:
         await self._engine.start(self)
 
     async def start(self, listener: EngineListener) -> None:
-        """A run begins: tell it which servers are up."""
+        """Begin a run: tell its listener which servers are up."""
         self._listener = listener
         for server in sorted(self._up):
             listener.server_up(server)
@@ -29,7 +29,7 @@ class KeptEngine:
         self._engine.send(server, message)
 
     def peer_address(self, server: int) -> str:
-        """Where other servers can fetch this one's activations."""
+        """Return the address where other servers fetch this server's activations."""
         return self._engine.peer_address(server)
 
     def kill(self, server: int) -> None:
@@ -37,7 +37,7 @@ class KeptEngine:
         self._engine.kill(server)
 
     async def stop(self, *, drain: bool = True) -> None:
-        """The run is over; its servers wait for the next."""
+        """End the run; the servers wait for the next one."""
         self._listener = None
 
     async def close(self) -> None:
@@ -57,12 +57,12 @@ class KeptEngine:
             self._listener.server_down(server)
 
     def server_leaving(self, server: int) -> None:
-        """A server takes no more work."""
+        """A server accepts no more work."""
         self._up.discard(server)
         if self._listener is not None:
             self._listener.server_leaving(server)
 
     def received(self, server: int, message: ToGateway) -> None:
-        """A server says something; between runs nobody listens."""
+        """A server has sent a message; between runs it is ignored."""
         if self._listener is not None:
             self._listener.received(server, message)

@@ -1,4 +1,4 @@
-"""Threads that work on a device beside the event loop, as many at once as the device has lanes."""
+"""Threads that run work on a device beside the event loop, one per lane."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Then = Callable[[Any], None]
 
 
 class Lanes:
-    """Work goes in from the event loop, its result comes back to it; one hand-over each way, no futures."""
+    """Takes work from the event loop and returns results to it, each in one hand-over without futures."""
 
     def __init__(self, count: int, failed: Callable[[Exception], None]) -> None:
         self.under_way = 0
@@ -29,12 +29,12 @@ class Lanes:
             Thread(target=self._work, name=f"lane-{number}", daemon=True).start()
 
     def run(self, work: Work, then: Then) -> None:
-        """Do this in the next lane that is free, then tell the event loop what came of it."""
+        """Run `work` in the next free lane, then pass its result to `then` in the event loop."""
         self.under_way += 1
         self._line.put((work, then))
 
     def run_batch(self, executor: Executor, store: ActivationStore, batch: Batch, then: Then) -> None:
-        """Run this batch in the next lane that is free."""
+        """Run this batch in the next free lane."""
         self.run(partial(run_batch, executor, store, batch), then)
 
     def _work(self) -> None:

@@ -1,4 +1,4 @@
-"""Routers on the same real servers, one after another: measured accuracy, energy by the counter."""
+"""Compares routers on the same real servers, one after another, with measured accuracy and energy."""
 
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -16,7 +16,7 @@ from slimsched.serving.telemetry.summary import Summary
 
 
 class LiveRow(Struct, frozen=True, kw_only=True):
-    """One router's run: its summary and what only a live run can tell."""
+    """One router's run: its summary, and figures that only a live run has."""
 
     router: str
     summary: Summary

@@ -23,15 +23,15 @@ from slimsched.serving.execution.live.server_spec import ServerSpec
 START_LIMIT_S = 120.0
 LOOK_S = 0.01
 KERNELS = 8192
-"""Convolutions kept ready to run: 52 keys, about 5 in a segment, dozens of batch sizes."""
+"""Convolutions that oneDNN caches: 52 keys, about 5 per segment, dozens of batch sizes."""
 
 RESTART_AFTER_S = (0.1, 0.5, 2.0, 5.0, 10.0)
 
 
 class LocalEngine:
-    """Starts `server_main` for each spec, restarts what dies, and cleans up behind it.
+    """Runs `server_main` for each spec, restarts servers that die, and cleans up after them.
 
-    With `at_first` only so many of the servers start; others are started and stopped one by one.
+    With `at_first`, only that many servers start at first; others are started and stopped one by one.
     """
 
     def __init__(self, specs: Sequence[ServerSpec], *, at_first: int | None = None) -> None:
@@ -59,7 +59,7 @@ class LocalEngine:
         self._is_needed: Callable[[int], bool] = lambda server: False
 
     async def start(self, listener: EngineListener) -> None:
-        """Start the servers that run at first and return when all of them are ready."""
+        """Start the first servers and return when they are all ready."""
         self._listener = listener
         path = self._specs[0].gateway_socket
         self._socket = await asyncio.get_running_loop().create_unix_server(
@@ -98,23 +98,23 @@ class LocalEngine:
             )
 
     def peer_address(self, server: int) -> str:
-        """The socket where a server hands activations over."""
+        """Return the socket where other servers fetch this server's activations."""
         return self._specs[server].own_socket
 
     def pid(self, server: int) -> int:
-        """The process a server runs in."""
+        """Return the process id of a server."""
         return self._processes[server].pid
 
     def kill(self, server: int) -> None:
-        """SIGKILL."""
+        """Kill a server at once with SIGKILL."""
         self._processes[server].kill()
 
     def is_up(self, server: int) -> bool:
-        """Whether a server takes work."""
+        """Whether a server accepts work."""
         return server in self._connections and server in self._wanted
 
     def start_server(self, server: int) -> bool:
-        """Begin to start a server; False while its last life has not ended."""
+        """Begin to start a server; return False if its last process has not ended yet."""
         last = self._supervisors.get(server)
         if self._stopping or (last is not None and not last.done()):
             return False
@@ -123,7 +123,7 @@ class LocalEngine:
         return True
 
     def drain_server(self, server: int) -> None:
-        """Let a server finish what it has, and go once nobody needs an activation it holds."""
+        """Let a server finish its work, and stop it once nobody needs its activations."""
         self._wanted.discard(server)
         self._listener.server_leaving(server)
         self._leave(server)
@@ -135,7 +135,7 @@ class LocalEngine:
             self.send(server, Drain())
 
     def watch_need(self, is_needed: Callable[[int], bool]) -> None:
-        """Ask this whether a server that leaves has anything left to do."""
+        """Set the function that tells whether a leaving server is still needed."""
         self._is_needed = is_needed
 
     async def stop(self, *, drain: bool = True) -> None:
@@ -167,7 +167,7 @@ class LocalEngine:
             await self._ready[server].wait()
 
     async def _supervise(self, spec: ServerSpec) -> None:
-        """Keep one server alive; give up when it dies again and again before it is ready."""
+        """Keep one server alive; give up if it keeps dying before it is ready."""
         while not self._stopping and spec.index in self._wanted:
             self._lives[spec.index] += 1
             living = msgspec.structs.replace(self._specs[spec.index], life=self._lives[spec.index])
@@ -204,7 +204,7 @@ class LocalEngine:
         return process
 
     def _received(self, connection: FrameConnection, message: ToGateway) -> None:
-        """A server says something; the first thing is that it is ready."""
+        """Handle a server's message; the first one says that it is ready."""
         if isinstance(message, Ready) and not self._stopping:
             self._connections[message.server] = connection
             self._ready[message.server].set()
@@ -213,7 +213,7 @@ class LocalEngine:
             self._listener.received(server, message)
 
     def _lost(self, connection: FrameConnection) -> None:
-        """A connection is closed, and its server with it."""
+        """A connection is closed, so its server is gone."""
         if (server := self._server_of(connection)) is not None:
             self._gone(server)
 
@@ -221,7 +221,7 @@ class LocalEngine:
         return next((server for server, one in self._connections.items() if one is connection), None)
 
     def _gone(self, server: int) -> None:
-        """Tell once that a server is down."""
+        """Report once that a server is down."""
         self._connections.pop(server, None)
         if self._ready[server].is_set():
             self._ready[server].clear()
@@ -230,7 +230,7 @@ class LocalEngine:
 
 
 def _environment(spec: ServerSpec) -> dict[str, str]:
-    """Threads, room for oneDNN's kernels of every key and batch size, the share of a GPU that MPS allows."""
+    """Return the environment: threads, size of oneDNN's kernel cache, GPU and its MPS share."""
     threads = str(spec.host.threads)
     found = {
         "OMP_NUM_THREADS": threads,

@@ -1,6 +1,6 @@
-"""What gateway and servers say to each other.
+"""Messages between gateway and servers.
 
-Where a message says just what a machine commands or is told, it is that command or event itself.
+Commands and events of the gateway's and servers' state machines are also sent as they are.
 """
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from slimsched.serving.routing.events import BlockDropped, InputLost, SegmentFin
 
 
 class TakeBlock(Struct, frozen=True, kw_only=True, tag=True):
-    """Gateway to server: run this block; its inputs come along, or lie at the server at `peer`.
+    """Gateway to server: run this block; its inputs are included, or are at the server at `peer`.
 
     `inputs` holds the bytes of each input tensor, one row per request.
     """
@@ -58,7 +58,7 @@ class Ready(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class BatchDone(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to gateway: what the gateway's machine shall be told, and the outputs of a complete plan."""
+    """Server to gateway: the event for the gateway, and the outputs if the plan is complete."""
 
     finished: SegmentFinished
     outputs: list[bytes] = []
@@ -79,7 +79,7 @@ class SharedTensor(Struct, frozen=True, kw_only=True):
 
 
 class Fetched(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to server: the tensors that were asked for; none when they are not there."""
+    """Server to server: the requested tensors; empty if they are not there."""
 
     tensors: list[SharedTensor] = []
 

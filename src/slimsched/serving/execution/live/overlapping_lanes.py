@@ -1,7 +1,7 @@
-"""One thread that keeps several batches under way on a device which works while the host goes on.
+"""One thread that keeps several batches running on a device that works in parallel with the host.
 
-Threads that each wait for a batch of their own stand in each other's way: every call into the device gives up
-Python's lock and has to get it back. One thread that begins, looks and finishes does four times as much.
+Threads that each wait for one batch slow each other down: every call to the device releases Python's lock and
+must acquire it again. One thread that starts, polls and finishes all batches is four times as fast.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ LOOK_S = 0.00002
 
 
 class OverlappingLanes(Lanes):
-    """Batches overlap in one thread, at most `count` of them; loading and unloading have their own."""
+    """Runs up to `count` overlapping batches in one thread; loading and unloading use another."""
 
     def __init__(self, count: int, failed: Callable[[Exception], None]) -> None:
         super().__init__(1, failed)
@@ -31,7 +31,7 @@ class OverlappingLanes(Lanes):
         Thread(target=self._overlap, name="batches", daemon=True).start()
 
     def run_batch(self, executor: Executor, store: ActivationStore, batch: Batch, then: Then) -> None:
-        """Begin this batch as soon as fewer than `count` are under way."""
+        """Start this batch as soon as fewer than `count` are running."""
         self.under_way += 1
         self._batches.put((partial(BatchUnderWay, executor, store, batch), then))
 

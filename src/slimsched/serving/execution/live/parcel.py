@@ -1,4 +1,4 @@
-"""A parcel: the examples of one call on their way, who waits for them, and what each was given so far."""
+"""A parcel: the examples of one call, the caller that waits for them, and their receipts so far."""
 
 import asyncio
 from collections.abc import Generator, Sequence
@@ -14,7 +14,7 @@ Arrays = tuple[NDArray[Any], ...]
 
 
 class Receipt(Struct, kw_only=True):
-    """What an example was given: choices and servers by segment, and where its time and energy went."""
+    """The record of an example: choices and servers by segment, and its time and energy."""
 
     path: tuple[int, ...] = ()
     servers: tuple[str, ...] = ()
@@ -27,14 +27,14 @@ class Receipt(Struct, kw_only=True):
 
 
 class Answered(Struct, frozen=True, kw_only=True):
-    """The outputs, and receipts: one per example, or one that holds for all of them."""
+    """The outputs and the receipts: one per example, or one for all of them."""
 
     outputs: Arrays
     receipts: Sequence[Receipt]
 
 
 class Parcel:
-    """Examples with neighbouring request ids; while they travel together one receipt is kept for all.
+    """Examples with consecutive request ids; they share one receipt while they stay together.
 
     `inputs` holds the bytes of each input tensor, one row per example.
     """
@@ -60,11 +60,11 @@ class Parcel:
 
     @property
     def requests(self) -> range:
-        """The ids of its examples."""
+        """The request ids of the examples."""
         return range(self.first, self.first + self.count)
 
     def inputs(self, start: int, end: int) -> list[memoryview]:
-        """The bytes of some of its examples, by input tensor."""
+        """Return the bytes of some examples, by input tensor."""
         if end - start == self.count:
             return list(self._inputs)
         sizes = [len(raw) // self.count for raw in self._inputs]
@@ -77,7 +77,7 @@ class Parcel:
         return self._receipts if len(self._receipts) < self.count else self._receipts[start:end]
 
     def put_outputs(self, start: int, outputs: Arrays) -> None:
-        """Keep the model's answers for some of its examples."""
+        """Store the model's outputs for some examples."""
         rows = len(outputs[0])
         if rows == self.count:
             self._outputs = outputs
@@ -88,7 +88,7 @@ class Parcel:
             kept[start : start + rows] = one
 
     def answered(self, count: int) -> None:
-        """Note that this many more examples are done; after the last one, whoever waits is told."""
+        """Count this many more examples as done; after the last one, wake the caller."""
         self._left -= count
         if not self._left and not self.waiter.done():
             assert self._outputs is not None

@@ -1,4 +1,4 @@
-"""The seam between a server and the others: how activations come from where they were made."""
+"""The interface for fetching activations from other servers."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,5 +10,5 @@ class Peers(Protocol):
     """Moves activations from server to server, never through the gateway."""
 
     async def fetch(self, peer: str, requests: Sequence[int]) -> Tensors | None:
-        """The activations of these requests from the server at this address; None if it has not got them."""
+        """Fetch activations from the server at `peer`; None if it does not have all of them."""
         ...

@@ -1,4 +1,4 @@
-"""Power and energy of a device, and where the figures come from: the best source that is there."""
+"""Power and energy of a device, from the best source available."""
 
 import os
 from pathlib import Path
@@ -9,20 +9,20 @@ from msgspec import Struct
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """Energy since the meter was made, and over which time."""
+    """Energy since the meter was made, and when it was read."""
 
     at_s: float
     energy_j: float
 
 
 class PowerMeter(Protocol):
-    """A source of energy readings; `error` is the relative error one must allow for."""
+    """A source of energy readings; `error` is their relative error."""
 
     source: str
     error: float
 
     def read(self, active_j: float) -> Reading:
-        """Energy so far; `active_j` is what the profile says was drawn above idle, for meters that model."""
+        """Return the energy so far; `active_j`, for modelled meters, is the energy above idle by profile."""
         ...
 
 
@@ -37,13 +37,13 @@ class NvmlCounter:
         self._zero_mj = nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
 
     def read(self, active_j: float) -> Reading:
-        """Millijoules since the start."""
+        """Read the counter and return the energy since the start."""
         now_mj = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
         return Reading(at_s=monotonic(), energy_j=(now_mj - self._zero_mj) / 1000)
 
 
 class NvmlPolled:
-    """GPUs without a counter: power polled at each reading and integrated."""
+    """For GPUs without a counter: integrates the power that it polls at each reading."""
 
     source = "NVML power, polled and integrated"
     error = 0.15
@@ -53,7 +53,7 @@ class NvmlPolled:
         self._last_s, self._energy_j = monotonic(), 0.0
 
     def read(self, active_j: float) -> Reading:
-        """Add the power of now over the time since the last reading."""
+        """Add the current power times the time since the last reading."""
         now_s = monotonic()
         watts = self._nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000
         self._energy_j += watts * (now_s - self._last_s)
@@ -74,7 +74,7 @@ class Rapl:
         self._energy_j = 0.0
 
     def read(self, active_j: float) -> Reading:
-        """Add what the counters moved, minding that they wrap."""
+        """Add the change of the counters, which may have wrapped around."""
         now_uj = self._counters()
         for now, last, wrap in zip(now_uj, self._last_uj, self._wrap_uj, strict=True):
             self._energy_j += ((now - last) % wrap) / 1e6
@@ -86,7 +86,7 @@ class Rapl:
 
 
 class Modelled:
-    """Nothing can be read: idle power over time plus what the profile says batches drew."""
+    """For devices without sensors: idle power over time, plus the energy of batches by profile."""
 
     source = "modelled: idle power + profile"
     error = 0.5
@@ -95,13 +95,13 @@ class Modelled:
         self._idle_w, self._zero_s = idle_w, monotonic()
 
     def read(self, active_j: float) -> Reading:
-        """Idle power over the time, plus active energy by profile."""
+        """Return idle power over time plus active energy by profile."""
         now_s = monotonic()
         return Reading(at_s=now_s, energy_j=self._idle_w * (now_s - self._zero_s) + active_j)
 
 
 class SharedGpu(Modelled):
-    """A GPU that several servers share under MPS: its counter cannot tell them apart, a profile can."""
+    """For a GPU that servers share under MPS: its counter cannot tell them apart, a profile can."""
 
     source = "profile measured with the NVML energy counter (GPU shared under MPS)"
     error = 0.2
@@ -114,7 +114,7 @@ def mps_is_running() -> bool:
 
 
 def open_meter(kind: str, idle_w: float, index: int = 0) -> PowerMeter:
-    """The best meter for a device kind ('cuda' or 'cpu'): counter, polled, RAPL, modelled, in this order."""
+    """Open the best meter for 'cuda' or 'cpu': counter, polled, RAPL or modelled, in this order."""
     if kind == "cuda" and mps_is_running():
         return SharedGpu(idle_w)
     if kind == "cuda" and (meter := open_nvml(index)) is not None:
@@ -127,7 +127,7 @@ def open_meter(kind: str, idle_w: float, index: int = 0) -> PowerMeter:
 
 
 def open_nvml(index: int) -> PowerMeter | None:
-    """The whole GPU's meter, if NVML is there."""
+    """Open the meter of a whole GPU; None without NVML."""
     try:
         import pynvml
 

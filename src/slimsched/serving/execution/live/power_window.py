@@ -1,4 +1,4 @@
-"""Mean power while some work runs again and again, between two ticks of a counter."""
+"""Measures mean power while some work runs repeatedly, between two ticks of a counter."""
 
 from collections.abc import Callable
 from threading import Event, Thread
@@ -10,10 +10,10 @@ PATIENCE_S = 10.0
 
 
 def mean_power_w(meter: PowerMeter, work: Callable[[], object], *, at_least_s: float) -> float:
-    """Watts from the counter's first change to its first change after `at_least_s`.
+    """Return the mean watts from the counter's first change to its first change after `at_least_s`.
 
-    NVML's counter moves ten times a second, so that a short window between other moments could read anything;
-    and reading it takes milliseconds, so that another thread does it.
+    NVML's counter changes only ten times per second, so a short window must begin and end with a change.
+    Reading it takes milliseconds, so another thread does that.
     """
     changes: list[tuple[float, float]] = []
     enough = Event()

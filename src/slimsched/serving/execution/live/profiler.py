@@ -1,7 +1,7 @@
 """Measures a model on a device: latency, energy and memory by key, batch size and concurrency.
 
-Every latency is that of a whole batch as a server runs it: gather inputs, run, keep outputs. Energy is
-measured as power, at a few points of each segment, and multiplied by latency.
+A latency is the time of a whole batch as a server runs it: gather inputs, run, store outputs. Energy is
+power, measured at a few points of each segment, times latency.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,14 +45,14 @@ class Measured(Struct, frozen=True, kw_only=True):
 
 
 class Kept(Struct, kw_only=True):
-    """What an interrupted run has so far."""
+    """The measurements of an unfinished run."""
 
     cells: dict[str, Measured] = {}
     watts: dict[str, float] = {}
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to measure, how often, and how long at most; three runs are the least."""
+    """What to measure, how often, and for how long at most; each cell gets at least three runs."""
 
     batches: tuple[int, ...]
     concurrency: tuple[int, ...]
@@ -63,21 +63,21 @@ class Plan(Struct, frozen=True, kw_only=True):
     active_w: float = 0.0  # power above idle while busy, where no meter can read it
 
     def cells(self, model: ServedModel, segment: int) -> Iterator[Cell]:
-        """Every (key, batch, concurrency) of a segment, in a fixed order."""
+        """Yield every (key, batch, concurrency) of a segment, in a fixed order."""
         for key in model.keys.values():
             for count in self.concurrency if key.segment == segment else ():
                 for batch in self.batches:
                     yield key, batch, count
 
     def count(self, model: ServedModel) -> int:
-        """How many cells there are."""
+        """Return the number of cells."""
         return len(model.keys) * len(self.concurrency) * len(self.batches)
 
 
 class Profiler:
-    """Measures cell by cell, keeping what it has in a file so that an interrupted run goes on.
+    """Measures cell by cell, and keeps results in a file so that an interrupted run can resume.
 
-    `idle_w` is the idle power of the whole device that the meter reads, `share` how much of it is ours.
+    `idle_w` is the idle power of the whole device that the meter reads, `share` this model's part of it.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class Profiler:
 
     @property
     def cells(self) -> int:
-        """How many there are to measure."""
+        """Number of cells to measure."""
         return self._plan.count(self._model)
 
     def measure(self, progress: Callable[[Cell], None]) -> None:
-        """Measure every cell that is not there yet, one segment after another."""
+        """Measure every cell that has no result yet, one segment after another."""
         for segment in range(self._model.segments):
             slots = self._slots(segment)
             for slot in slots:
@@ -122,7 +122,7 @@ class Profiler:
                 self._executor.unload(slot.id)
 
     def record(self, name: str, source: str, device: dict[str, str]) -> ProfileRecord:
-        """The finished table."""
+        """Return the finished profile."""
         plan, cells, active = self._plan, self._found.cells, self._active_power()
         keys, places = list(self._model.keys.values()), self._model.spec.places()
         loads = [self._load(segment, choice) for segment, choice in places]
@@ -153,7 +153,7 @@ class Profiler:
         )
 
     def _cell(self, cell: Cell) -> Measured:
-        """Keep `count` batches under way, again and again; the median of all their times."""
+        """Run batches at the cell's concurrency repeatedly; return the median and spread of their times."""
         key, batch, count = cell
         lanes = [self._job(key, self._executor.example(key, batch)) for _ in range(count)]
         times_s: list[float] = []
@@ -172,7 +172,7 @@ class Profiler:
         return Measured(latency_s=median(times_s), spread=high / low - 1)
 
     def _job(self, key: Key, inputs: Tensors) -> Callable[[], BatchUnderWay]:
-        """What begins one batch of these inputs."""
+        """Return a function that starts one batch of these inputs."""
         store, requests = (
             ActivationStore(),
             tuple(Request(id=n, arrival_s=0.0) for n in range(len(inputs[0]))),
@@ -188,7 +188,7 @@ class Profiler:
         return begin
 
     def _slots(self, segment: int) -> list[Instance]:
-        """Enough instances to run every key of a segment at the highest concurrency."""
+        """Make enough instances to run every key of a segment at the highest concurrency."""
         choices = sorted(choice for at, choice in self._model.spec.places() if at == segment)
         needed = choices[-1:] if self._model.spec.nested else choices
         return [
@@ -197,7 +197,7 @@ class Profiler:
         ]
 
     def _power(self, segment: int) -> None:
-        """Watts above idle while one lane runs batches of a segment, at a few choices and sizes."""
+        """Measure watts above idle while one lane runs a segment, at a few choices and batch sizes."""
         for key in keys_measured(self._model):
             for size in batches_measured(self._plan.batches) if key.segment == segment else ():
                 if (name := _name((key, size, 1))) not in self._found.watts:
@@ -217,7 +217,7 @@ class Profiler:
         return measured_power(self._model, sizes, watts)
 
     def _load(self, segment: int, choice: int) -> tuple[int, float]:
-        """Bytes and time of loading one instance alone."""
+        """Measure the bytes and time of loading one instance."""
         times_s, size = [], 0
         for _ in range(3):
             slot = Instance(id=-9, segment=segment, choice=choice, memory_bytes=0, model=self._model.number)

@@ -1,4 +1,4 @@
-"""One live run: the same scenario, router and arrivals as simulated, on real server processes."""
+"""One live run: the same scenario, router and arrivals as in simulation, on real server processes."""
 
 import asyncio
 from bisect import bisect_right
@@ -33,7 +33,7 @@ from slimsched.serving.telemetry.trace import Trace
 class LiveResult(Struct, frozen=True, kw_only=True):
     """A live run's trace, how late requests were sent, and accuracy on images whose labels are known.
 
-    `message_s` is the mean time of a message between gateway and servers: eight of them carry a request.
+    `message_s` is the mean time of a message between gateway and servers; a request takes eight.
     """
 
     trace: Trace
@@ -43,7 +43,7 @@ class LiveResult(Struct, frozen=True, kw_only=True):
 
 
 def specs_of(scenario: Scenario, clock_zero_s: float, log: RunLog | None = None) -> list[ServerSpec]:
-    """What each server process of a scenario must know; with a log it writes one of its own beside it."""
+    """Return the specs of a scenario's servers; with a log, each server writes its own beside it."""
     for name, host in zip(scenario.cluster.names, scenario.hosts, strict=True):
         if host is None:
             raise ConfigError(
@@ -93,9 +93,8 @@ async def run_live(
 ) -> LiveResult:
     """Start the servers, send the scenario's load in open loop, wait for every answer, stop the servers.
 
-    `examples` holds one set per model.
-    Where an engine is given it is used, its servers' clocks beginning at `clock_zero_s`; its servers write no
-    logs then.
+    `examples` holds one set per model. With `engine`, its servers are used; their clocks start at
+    `clock_zero_s`, and they write no logs.
     """
     cluster, load = scenario.cluster, scenario.load
     meter = Meter(cluster.models)
@@ -154,7 +153,7 @@ async def run_live(
 
 
 def _message_s(answers: Sequence[object]) -> float:
-    """What is neither queue nor compute, over the two messages of each segment."""
+    """Mean time per message: all time that is neither queue nor compute, over two messages per segment."""
     receipts = [answer.receipts[0] for answer in answers if isinstance(answer, Answered)]
     other_s = [(one.latency_s - one.queue_s - one.compute_s) / (2 * len(one.path)) for one in receipts]
     return float(np.mean(other_s)) if other_s else 0.0

@@ -1,7 +1,7 @@
-"""The event logs of one live run: the gateway's, and where its servers write their own.
+"""The event logs of one live run, of the gateway and of its servers.
 
-Every process writes a file of its own in the run's folder: `events.jsonl.gz` the gateway,
-`events-server-0.jsonl.gz` the server process of that name, `events-server-0#2.jsonl.gz` its second life.
+Each process writes its own file in the run's folder: the gateway `events.jsonl.gz`, a server
+`events-server-0.jsonl.gz`, and the same server after a restart `events-server-0#2.jsonl.gz`.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.run_setting import RunSetting
 
 PERIOD_S = 1.0
-"""How often what was logged is written to disk."""
+"""How often logs are written to disk."""
 
 
 class RunLog:
     """An observer that writes the gateway's log, and tells each server where to write its own.
 
-    Half of the size limit is the gateway's; the servers share the other half.
+    The gateway may use half of the size limit; the servers share the other half.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class RunLog:
 
     @property
     def is_full(self) -> bool:
-        """Whether the gateway's log stopped before the run did."""
+        """Whether the gateway's log reached its limit."""
         return self._writer.is_full
 
     @property
@@ -70,7 +70,7 @@ class RunLog:
         )
 
     async def keep(self, make_room: Callable[[], None] = lambda: None) -> None:
-        """Every second, write to disk what was logged, make room, and say once when the log is full."""
+        """Every second, write the log to disk and make room; report once when the log is full."""
         while True:
             await asyncio.sleep(PERIOD_S)
             self._writer.flush()
@@ -82,12 +82,12 @@ class RunLog:
                 )
 
     def close(self) -> None:
-        """End the gateway's log; servers end theirs when they stop."""
+        """Close the gateway's log; servers close theirs when they stop."""
         self._writer.close()
 
 
 def open_server_log(spec: ServerSpec) -> LogWriter | None:
-    """Open the log of a server process, within what its earlier lives have left of its limit."""
+    """Open the log of a server process; its limit includes the logs from before restarts."""
     if not spec.log or spec.log_header is None:
         return None
     lives = [log_path(Path(spec.log), life_name(spec.name, life)) for life in range(1, spec.life + 1)]
@@ -100,7 +100,7 @@ def open_server_log(spec: ServerSpec) -> LogWriter | None:
 
 
 async def keep_server_log(writer: LogWriter, server: str) -> None:
-    """Every second, write to disk what a server has logged; say once when its log is full."""
+    """Every second, write a server's log to disk; report once when it is full."""
     while not writer.is_full:
         await asyncio.sleep(PERIOD_S)
         writer.flush()

@@ -1,4 +1,4 @@
-"""One live server: the same local scheduler as simulated, its commands done by an executor on a device."""
+"""One live server: the same scheduler as in simulation, with an executor that runs its commands."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -26,7 +26,7 @@ from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import BatchRun
 from slimsched.serving.execution.live.executor import Executor, OverlappingExecutor
-from slimsched.serving.execution.live.hosted_model import HostedModel
+from slimsched.serving.execution.live.executor_choice import host_models
 from slimsched.serving.execution.live.lanes import Lanes
 from slimsched.serving.execution.live.messages import (
     BatchDone,
@@ -43,7 +43,7 @@ from slimsched.serving.execution.live.peers import Peers
 from slimsched.serving.execution.live.power_meter import PowerMeter
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.live.warm_up import touch, warm_up
-from slimsched.serving.execution.model_source import load_elastic, read_model
+from slimsched.serving.execution.model_source import read_model
 from slimsched.serving.routing.commands import Forget, RecallRequests
 from slimsched.serving.routing.events import BlockDropped, InputLost, SegmentFinished, TelemetryReceived
 from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
@@ -62,7 +62,7 @@ LOOK_S = 0.005
 
 
 class LiveServer:
-    """Feeds events to a GreedyScheduler and turns its commands into work on a device."""
+    """Passes events to a GreedyScheduler and turns its commands into work on a device."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class LiveServer:
 
     @property
     def now_s(self) -> float:
-        """Seconds on the clock all servers and the gateway share."""
+        """Seconds on the clock that all servers and the gateway share."""
         return monotonic() - self._spec.clock_zero_s
 
     async def start(self) -> None:
@@ -112,7 +112,7 @@ class LiveServer:
             await asyncio.sleep(0.001)
 
     def receive(self, message: ToServer) -> None:
-        """The gateway says something."""
+        """Handle a message from the gateway."""
         match message:
             case TakeBlock(block=block, inputs=inputs, peer=peer):
                 self._take(block, inputs, peer)
@@ -157,9 +157,10 @@ class LiveServer:
         """Read a model, run every part of it once and warm it up; in a thread of its own."""
         entry = message.entry
         try:
-            served = read_model(entry.source).numbered(entry.number, weight=entry.weight)
+            served = read_model(entry.source, rated=False).numbered(entry.number, weight=entry.weight)
             self._hosted.add(entry.number)
-            self._executor.host(HostedModel(served, load_elastic(served), self._executor.device))
+            (hosted,) = host_models([served], self._executor.device)
+            self._executor.host(hosted)
             warm_up(self._executor, [served], self._spec.scheduler.batch_limit)
             return served, message.profile.profile(served)
         except (SystemExit, KeyboardInterrupt) as error:
@@ -181,19 +182,19 @@ class LiveServer:
                 self._executor.release(number)
 
     def surrender(self, requests: Sequence[int]) -> Tensors | None:
-        """Give another server the activations it asks for; None unless all of them are here."""
+        """Hand activations over to another server; None unless all of them are here."""
         return self._store.take(requests) if self._store.has(requests) else None
 
     def kept(self) -> list[int]:
-        """Requests whose activations lie here until somebody asks for them."""
+        """List the requests whose activations wait here to be fetched."""
         return [request for request in self._store.requests() if request not in self._arrived_s]
 
     def under_way(self) -> list[int]:
-        """Requests that are queued here or running."""
+        """List the requests that are queued or running here."""
         return list(self._arrived_s)
 
     async def sample_forever(self) -> None:
-        """Read the sensors off the hot path, tell the scheduler, tell the gateway."""
+        """Read the sensors periodically, and tell the scheduler and the gateway."""
         period_s = self._spec.telemetry_period_s
         while True:
             began_s = monotonic()
@@ -223,7 +224,7 @@ class LiveServer:
             self._tell(TelemetryReceived(server=self._spec.index, snapshot=snapshot))
 
     def handle(self, event: Event) -> None:
-        """Feed one event, let observers see what was decided, then carry that out."""
+        """Pass one event to the scheduler, show observers its decisions, then carry them out."""
         now_s = self.now_s
         commands = self.scheduler.handle(event, now_s=now_s)
         for observer in self._observers:
@@ -254,7 +255,7 @@ class LiveServer:
         return self.scheduler.models[key.model].key_text(key)
 
     def _take(self, block: Block, inputs: list[bytes], peer: str) -> None:
-        """Keep a block's inputs, or go for its activations, then let the scheduler have it."""
+        """Store a block's inputs, or fetch its activations, then pass the block to the scheduler."""
         ids = [request.id for request in block.requests]
         if peer:
             self._spawn(self._fetch(block, ids, peer))
@@ -284,7 +285,7 @@ class LiveServer:
         self._arrive(block, ids)
 
     def _ran(self, batch: Batch, run: BatchRun) -> None:
-        """A lane is done with a batch: let it run the next one, then report."""
+        """Handle a finished batch: let the lane run the next one, then report."""
         self._busy_s += run.busy_s
         energy_j = self.scheduler.profile.energy_j(batch.key, batch.size)
         self._active_j += energy_j
@@ -301,6 +302,7 @@ class LiveServer:
                 blocks=tuple(run.done),
                 ahead=batch.key.ahead,
                 size=batch.size,
+                finished_s=self.now_s,
                 busy_s=run.busy_s,
                 energy_j=energy_j,
                 queue_s=tuple([self._waited_s(block, run.began_s) for block in run.done]),
@@ -310,7 +312,7 @@ class LiveServer:
         self._check_drained()
 
     def _waited_s(self, block: Block, until_s: float) -> float:
-        """How long a block was here before it ran; asked once."""
+        """Return how long a block waited before it ran; call this once per block."""
         arrived_s = until_s
         for request in block.requests:
             arrived_s = self._arrived_s.pop(request.id, until_s)
@@ -329,7 +331,7 @@ class LiveServer:
         self._loop.call_exception_handler({"message": f"{self._spec.name} failed", "exception": error})
 
     def _attribute(self, active_j: float, measured_j: float) -> None:
-        """Learn how much more or less than its profile the device really draws above idle."""
+        """Update the ratio of measured to profiled energy above idle."""
         modelled_j = active_j - self._last_active_j
         self._last_active_j = active_j
         if modelled_j > 0.0 and measured_j > 0.0:

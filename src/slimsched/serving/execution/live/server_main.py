@@ -1,6 +1,6 @@
-"""A server process: reads its spec from standard input, warms up, says it is ready, serves until drained.
+"""A server process: reads its spec from standard input, warms up, reports ready, serves until drained.
 
-It ends with its gateway: when that connection closes, so does the process, and nothing is left running.
+The process ends when the connection to its gateway closes, so nothing is left running.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Everything a server process must know to start; it travels as JSON on its standard input."""
+"""Everything that a server process needs to start, sent as JSON to its standard input."""
 
 from msgspec import Struct
 
@@ -9,14 +9,14 @@ from slimsched.serving.scheduling.options import SchedulerOptions
 
 
 class ServerSpec(Struct, frozen=True, kw_only=True):
-    """One server: who it is, what it runs on, where gateway and peers listen, when its clock began."""
+    """One server: its name, its host, the addresses of gateway and peers, and the start of its clock."""
 
     index: int
     name: str
     host: Host
     scheduler: SchedulerOptions
     models: list[str]
-    """Where each model comes from: the name of the shipped one, or a folder."""
+    """Where each model comes from: the name of a shipped model, or a folder."""
     profiles: list[ProfileRecord]
     """What each model costs on this device, in the order of the models."""
     numbers: list[int] = []
@@ -29,7 +29,7 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     life: int = 1
     """Counts how often the server has been started."""
     log: str = ""
-    """The folder to write a log to; empty: none is written."""
+    """The folder for the log; empty for no log."""
     log_header: Header | None = None
     log_limit_bytes: int = 0
-    """For all lives of the server together; 0: no limit."""
+    """Limit for all logs of this server, restarts included; 0 for no limit."""

@@ -1,4 +1,4 @@
-"""Tensors that cross from one server process to another through shared memory, copied once on either side."""
+"""Moves tensors between server processes through shared memory, with one copy on each side."""
 
 import contextlib
 import mmap
@@ -15,14 +15,14 @@ _numbers = count()
 
 
 class TensorFacts(Struct, frozen=True, kw_only=True):
-    """What it takes to read a tensor's bytes again: shape, strides and type."""
+    """What is needed to read a tensor from its bytes: shape, strides and type."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str
 
     def view(self, raw: bytes | bytearray | mmap.mmap) -> Tensor:
-        """See bytes as the tensor."""
+        """Return the bytes as a tensor, without a copy."""
         flat = torch.frombuffer(raw, dtype=getattr(torch, self.dtype))
         return flat.as_strided(self.shape, self.strides)
 
@@ -34,14 +34,14 @@ def facts_of(tensor: Tensor) -> TensorFacts:
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """The same tensor without gaps in memory, its dimensions in the order they had."""
+    """Return the tensor without gaps in memory, with its dimensions in the same memory order."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     span = 1 + sum((size - 1) * stride for size, stride in pairs) if tensor.numel() else 0
     return tensor if span == tensor.numel() else tensor.contiguous()
 
 
 def put(tensor: Tensor, prefix: str) -> tuple[str, TensorFacts]:
-    """Write a tensor's values where another process can find them; return the name and how to read them."""
+    """Write a tensor to shared memory; return the name and the facts needed to read it."""
     values = dense(tensor.detach())
     facts, size = facts_of(values), max(1, values.numel() * values.element_size())
     name = f"{prefix}-{os.getpid()}-{next(_numbers)}"
@@ -63,7 +63,7 @@ def take(name: str, facts: TensorFacts) -> Tensor:
 
 
 def clear(prefix: str) -> None:
-    """Remove what processes that died have left."""
+    """Remove shared memory that dead processes left behind."""
     for path in FOLDER.glob(f"{prefix}-*"):
         with contextlib.suppress(FileNotFoundError):
             path.unlink()

@@ -1,4 +1,4 @@
-"""Activations between processes of one machine: asked for over a Unix socket, moved in shared memory."""
+"""Moves activations between processes of one machine: requests use a Unix socket, data shared memory."""
 
 import asyncio
 from collections import deque
@@ -15,7 +15,7 @@ Surrender = Callable[[Sequence[int]], Tensors | None]
 
 
 class UnixPeers:
-    """Both ends: fetches from others over kept connections, and hands over what others ask for."""
+    """Both ends: fetches from other servers over open connections, and hands over what they request."""
 
     def __init__(self, shared_prefix: str) -> None:
         self._prefix = shared_prefix
@@ -23,7 +23,7 @@ class UnixPeers:
         self._asked: dict[FrameConnection, deque[asyncio.Future[Fetched | None]]] = {}
 
     async def fetch(self, peer: str, requests: Sequence[int]) -> Tensors | None:
-        """Ask the server that listens at `peer`; None when it is gone or has not got them."""
+        """Fetch activations from the server at `peer`; None if it is gone or does not have them."""
         try:
             connection = self._to.get(peer) or await self._connect(peer)
             answer: asyncio.Future[Fetched | None] = asyncio.get_running_loop().create_future()
@@ -34,7 +34,7 @@ class UnixPeers:
             return None
 
     async def listen(self, path: str, surrender: Surrender) -> asyncio.Server:
-        """Hand over at `path` what `surrender` gives up."""
+        """Listen at `path` and answer requests with what `surrender` returns."""
 
         def hand_over(connection: FrameConnection, wanted: Fetch) -> None:
             rows = surrender(wanted.requests)
@@ -57,7 +57,7 @@ class UnixPeers:
             answer.set_result(found)
 
     def _lost(self, connection: FrameConnection) -> None:
-        """The server at the other end is gone; a later one at the same place is connected anew."""
+        """Forget a lost server; a new server at the same address gets a new connection."""
         self._to = {peer: one for peer, one in self._to.items() if one is not connection}
         for answer in self._asked.pop(connection, ()):
             if not answer.done():

@@ -1,4 +1,4 @@
-"""Does the simulator tell the truth? The same load live and simulated, side by side."""
+"""Validates the simulator: runs the same load live and simulated, and compares the figures."""
 
 from collections.abc import Callable, Sequence
 
@@ -25,9 +25,9 @@ CALIBRATION_LOAD = 0.5
 class Validated(Struct, frozen=True, kw_only=True):
     """One load: figures live and simulated, and the simulator's relative error.
 
-    `costs` and `message_s` are what this run itself measured; the simulation did not know them. Had it known
-    the costs, `error_at_own_speed` would be its error: what a change of the machine's speed since the
-    calibration does not explain.
+    The live run measured `costs` and `message_s`; the simulation did not know them. `error_at_own_speed` is
+    the error of a simulation with these costs, so it leaves out changes of the machine's speed since the
+    calibration.
     """
 
     load: float
@@ -44,7 +44,7 @@ class Validated(Struct, frozen=True, kw_only=True):
 
 
 class Validation(Struct, frozen=True, kw_only=True):
-    """What serving costs beyond the profiles, as measured in a run of its own, and how well that predicts."""
+    """The cost of serving beyond the profiles, measured in a separate run, and how well it predicts."""
 
     costs: tuple[ServiceCost, ...]
     message_s: float
@@ -71,7 +71,7 @@ class Validator:
         self._capacity_per_s = _widest_per_s(scenario)
 
     def validate(self, loads: Sequence[float], *, calibrate: bool) -> Validation:
-        """Measure what serving costs, unless the scenario's figures shall do, then predict each load."""
+        """Measure the cost of serving, or take the scenario's without `calibrate`; then predict each load."""
         costs, message_s = self._scenario.costs, 2 * self._scenario.cluster.gateway_link.latency_s
         if calibrate:
             self._progress("measuring what serving costs beyond the profiles")
@@ -82,7 +82,7 @@ class Validator:
         )
 
     def _validate(self, load: float, costs: tuple[ServiceCost, ...]) -> Validated:
-        """Run a share of the widest plans' capacity live, and simulate the same arrivals."""
+        """Run live at this share of the widest plans' capacity, and simulate the same arrivals."""
         self._progress(
             f"live at {100 * load:.0f} % of capacity ({load * self._capacity_per_s:.0f} requests/s)"
         )
@@ -127,7 +127,7 @@ class Validator:
 
 
 def _widest_per_s(scenario: Scenario) -> float:
-    """What the cluster carries when every model runs its widest plan, each at its share of the requests."""
+    """Requests per second that the cluster can serve if every model runs its widest plan."""
     cluster = scenario.cluster
     shares = scenario.shares or [1.0 / len(cluster.models)] * len(cluster.models)
     rates = [capacity_per_s(cluster, model.spec.widest, model.number) for model in cluster.models]

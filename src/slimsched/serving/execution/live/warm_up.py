@@ -1,4 +1,4 @@
-"""Warm-up: run everything once before a server says it is ready, so that no request pays for it."""
+"""Warm-up: runs everything once before a server reports ready, so that no request pays for it."""
 
 from collections.abc import Sequence
 
@@ -8,9 +8,9 @@ from slimsched.serving.execution.live.executor import Executor
 
 
 def warm_up(executor: Executor, models: Sequence[ServedModel], batch: int) -> None:
-    """Run the narrowest, a middling and the widest plan with one example and with a full batch.
+    """Run the narrowest, a middle and the widest plan with one example and with a full batch.
 
-    Whatever is loaded for it is unloaded again.
+    Instances loaded for this are unloaded afterwards.
     """
     for model in models:
         for plan in sorted({model.spec.narrowest, model.tree.middle, model.spec.widest}):
@@ -30,7 +30,7 @@ def warm_up(executor: Executor, models: Sequence[ServedModel], batch: int) -> No
 
 
 def touch(executor: Executor, models: Sequence[ServedModel], loaded: Sequence[Instance]) -> None:
-    """Run one example through every key that loaded instances can run: segments are made at first use."""
+    """Run one example through every key of the loaded instances, because segments are made on first use."""
     for model in models:
         for key in model.keys.values():
             if any(_fits(one, key.place, nested=model.spec.nested) for one in loaded):

@@ -1,1 +1,1 @@
-"""The same servers on Ray: placed, supervised and started again by it, spoken to directly."""
+"""Live servers on Ray: Ray places and restarts them, gateways talk to them directly."""

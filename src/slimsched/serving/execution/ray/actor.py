@@ -1,4 +1,4 @@
-"""A server as a Ray actor: exactly the live server of the local engine behind a door of its own."""
+"""A server as a Ray actor: the same live server as in the local engine, behind its own door."""
 
 import asyncio
 import os
@@ -22,9 +22,9 @@ LOOK_S, LAST_WORDS_S = 0.01, 0.05
 
 
 class ServerActor:
-    """Warms up when it is made, opens its door when first asked where it is, drains when told to leave.
+    """Warms up when made, opens its door when first asked for its address, drains when told to leave.
 
-    Ray makes it again, with the same arguments, on a node that has room when its own is gone.
+    If its node is gone, Ray makes it again with the same arguments on a node that has room.
     """
 
     def __init__(self, spec: bytes, epoch_s: float, secret: str) -> None:
@@ -41,17 +41,17 @@ class ServerActor:
         self._opened: asyncio.Task[str] | None = None
 
     async def address(self) -> str:
-        """Where the door is."""
+        """Return the address of the door; open it the first time."""
         if self._opened is None:
             self._opened = asyncio.create_task(self._open())
         return await asyncio.shield(self._opened)
 
     async def highest_gateway(self) -> int:
-        """The highest number a gateway has called with."""
+        """Return the highest gateway number that has connected."""
         return self._door.highest_gateway
 
     async def leave(self) -> bool:
-        """Take nothing more and finish what there is; False if that took too long."""
+        """Accept no more work and finish the rest; return False if that took too long."""
         await self.address()
         self._door.say_leaving()
         try:
@@ -83,7 +83,7 @@ class ServerActor:
 
 
 def _as_here(spec: ServerSpec, epoch_s: float) -> ServerSpec:
-    """The spec on this node's clock and with the GPU that Ray has given."""
+    """Return the spec with this node's clock and the GPU that Ray assigned."""
     host = spec.host
     if host.kind == "cuda" and (given := ray.get_gpu_ids()):
         host = msgspec.structs.replace(host, gpu=int(given[0]))

@@ -1,4 +1,4 @@
-"""A batch may hold blocks of several gateways; each hears of its own."""
+"""Splits the result of a batch that holds blocks of several gateways."""
 
 from msgspec.structs import replace
 
@@ -8,7 +8,7 @@ from slimsched.serving.execution.ray.greeting import gateway_of
 
 
 def split_by_gateway(done: BatchDone) -> list[tuple[int, BatchDone]]:
-    """The parts of a batch by gateway: its blocks, its rows of the outputs, its share of the energy."""
+    """Split a result by gateway: each gets its blocks, its output rows and its share of the energy."""
     finished = done.finished
     gateways = {gateway_of(block.id) for block in finished.blocks}
     if len(gateways) == 1:

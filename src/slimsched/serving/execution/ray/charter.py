@@ -1,4 +1,4 @@
-"""What a cluster's gateways and servers have in common, and how it travels."""
+"""The charter of a cluster, which its gateways and servers share, and its encoding."""
 
 import lzma
 import secrets
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Charter(Struct, frozen=True, kw_only=True):
-    """The servers there may be, when their clock began, the secret of their doors, limits on how many run."""
+    """All servers, the start of their clock, the secret of their doors, and how many may run."""
 
     specs: list[ServerSpec]
     epoch_s: float
@@ -25,17 +25,17 @@ class Charter(Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> list[str]:
-        """The servers there may be."""
+        """Names of all servers."""
         return [spec.name for spec in self.specs]
 
     @property
     def at_first(self) -> int:
-        """How many run from the start: the least when their number may change, else all."""
+        """How many servers run at the start: the minimum with an autoscaler, else all."""
         return self.autoscale.min if self.autoscale is not None else len(self.specs)
 
 
 class Membership(Struct, frozen=True, kw_only=True):
-    """What a gateway is given when it joins."""
+    """What a gateway receives when it joins."""
 
     number: int
     epoch_s: float
@@ -43,21 +43,21 @@ class Membership(Struct, frozen=True, kw_only=True):
 
 
 def new_charter(specs: Sequence[ServerSpec], autoscale: AutoscaleOptions | None) -> Charter:
-    """The charter of a cluster whose clock begins now."""
+    """Make the charter of a cluster whose clock starts now."""
     limited = autoscale.limited_to(len(specs)) if autoscale is not None else None
     return Charter(specs=list(specs), epoch_s=time(), secret=secrets.token_hex(16), autoscale=limited)
 
 
 def encode(value: Struct) -> bytes:
-    """Small enough to lie in Ray's own tables, from which it starts an actor again whoever has died."""
+    """Encode a value so small that it fits into Ray's own tables, from which Ray restarts actors."""
     return lzma.compress(msgspec.json.encode(value), preset=0)
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """What was encoded."""
+    """Decode an encoded value."""
     return msgspec.json.decode(lzma.decompress(data), type=kind)
 
 
 def server_name(name: str) -> str:
-    """What a server's actor is called."""
+    """Return the name of a server's actor."""
     return f"server {name}"

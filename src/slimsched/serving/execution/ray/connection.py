@@ -1,4 +1,4 @@
-"""Finding Ray: the package, and a cluster to run on."""
+"""Connects to a Ray cluster, or starts one."""
 
 import logging
 import os
@@ -6,15 +6,15 @@ import os
 from slimsched.kernel.errors import SlimError
 
 OBJECT_STORE_BYTES = 96 * 2**20
-"""For a Ray of our own; activations do not go through it."""
+"""Size for a Ray that we start; activations do not go through the object store."""
 
 
 class RayError(SlimError):
-    """Ray is missing, or not where it was said to be."""
+    """Ray is not installed, or not reachable at the given address."""
 
 
 def connect(address: str | None, namespace: str, *, cpus: int = 0) -> None:
-    """Join the Ray at an address ("auto": the one on this machine), or start one here with so many CPUs."""
+    """Join the Ray at an address ("auto": this machine's), or start one here with at least `cpus` CPUs."""
     try:
         import ray
     except ImportError:

@@ -1,4 +1,4 @@
-"""A server's door: one TCP port where gateways bring blocks and other servers fetch activations."""
+"""A server's door: one TCP port where gateways send blocks and other servers fetch activations."""
 
 import asyncio
 import hmac
@@ -22,20 +22,20 @@ LOOK_S = 0.005
 
 
 class Door:
-    """Lets in who knows the secret, and brings each gateway the news of its own blocks.
+    """Admits callers that know the secret, and sends each gateway the news of its own blocks.
 
-    When a gateway is gone, what it left here is forgotten; blocks it has queued run, and nobody is told.
+    When a gateway is gone, the door drops its activations. Its queued blocks still run, but nobody is told.
     """
 
     def __init__(self, index: int, secret: str) -> None:
         self._index, self._secret = index, secret
         self._gateways: dict[int, FrameConnection] = {}
-        self._number: dict[FrameConnection, int] = {}  # of the gateway behind it; 0: a server
-        self._agreed: set[int] = set()  # gateways that send nothing more
+        self._number: dict[FrameConnection, int] = {}  # gateway number of each connection; 0: a server
+        self._agreed: set[int] = set()  # gateways that agreed to send nothing more
         self.highest_gateway = 0
 
     async def open(self, server: LiveServer, host: str) -> int:
-        """Listen on any free port of this address, and return the port."""
+        """Listen on a free port of this address and return the port."""
         self._server = server
         self._socket = await asyncio.get_running_loop().create_server(
             lambda: FrameConnection(ToDoor, self._received, self._lost), host, 0
@@ -43,7 +43,7 @@ class Door:
         return int(self._socket.sockets[0].getsockname()[1])
 
     def tell(self, message: ToGateway) -> None:
-        """Tell the gateways concerned."""
+        """Send a message to the gateways it concerns."""
         match message:
             case BatchDone():
                 for gateway, part in split_by_gateway(message):
@@ -63,7 +63,7 @@ class Door:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no gateway sends anything more."""
+        """Whether all gateways agreed to send nothing more."""
         return self._agreed >= self._gateways.keys()
 
     def _tell(self, gateway: int, message: ToGateway, made: list[int]) -> None:
@@ -88,7 +88,7 @@ class Door:
                 self._server.receive(message)
 
     def _greet(self, connection: FrameConnection, message: ToDoor) -> None:
-        """Let a caller in, or not."""
+        """Admit a caller that knows the secret; hang up on others."""
         if not isinstance(message, Hello) or not hmac.compare_digest(message.secret, self._secret):
             connection.close()
             return
@@ -99,9 +99,9 @@ class Door:
             self._admit(connection, message.gateway)
 
     def _admit(self, connection: FrameConnection, gateway: int) -> None:
-        """Be ready for a gateway once nothing is left of what it sent before it lost sight of this server.
+        """Tell a gateway that this server is ready, once none of its earlier requests is left here.
 
-        It has begun that again elsewhere, and may send the same requests here.
+        After losing its connection, a gateway starts its requests again elsewhere and may send them here too.
         """
         if self._number.get(connection) != gateway:
             return  # gone again

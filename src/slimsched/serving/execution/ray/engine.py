@@ -1,6 +1,6 @@
-"""The Ray engine: servers are actors that Ray places and starts again; gateways speak to their doors.
+"""The Ray engine: servers are actors that Ray places and restarts; gateways connect to their doors.
 
-Several gateways may share the servers of one namespace. Each finds out by itself who is up and who is down.
+Several gateways can share the servers of one namespace. Each gateway detects by itself which servers are up.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from slimsched.serving.routing.autoscaler import AutoscaleOptions, Load
 
 START_LIMIT_S = 120.0
 PATIENCE_S = 5.0
-"""How long a start waits for more servers once some are up; others join when there is a node for them."""
+"""How long a start waits for more servers once some are up. Others join when Ray finds a node for them."""
 
 REPORT_S = 0.25
 RETRY_S = 0.2
 SILENCE_S = 5.0
-"""A server that has said nothing for so long (and ten of its telemetry periods) is taken to be gone."""
+"""A server that is silent for this long, plus ten telemetry periods, counts as gone."""
 
 
 def join(
@@ -39,7 +39,9 @@ def join(
     namespace: str = "",
     autoscale: AutoscaleOptions | None = None,
 ) -> "RayEngine":
-    """Become a gateway of the servers in a namespace, which start if there are none; or of our own."""
+    """Join the servers of a namespace as a gateway, and start them if there are none.
+
+    Without a namespace, start servers in a new one."""
     namespace = namespace or f"slim-{uuid4().hex[:8]}"
     connect(address, namespace, cpus=sum(spec.host.threads for spec in specs))
     import ray
@@ -66,7 +68,7 @@ def join(
 
 
 class RayEngine:
-    """Keeps a connection to every server that shall run, and tells who comes and goes."""
+    """Keeps a connection to every server that should run, and reports which servers come and go."""
 
     def __init__(
         self, specs: Sequence[ServerSpec], roster: Any, membership: Membership, namespace: str
@@ -74,13 +76,13 @@ class RayEngine:
         self.namespace = namespace
         self.first_id = membership.number << GATEWAY_BITS
         self.clock_zero_s = monotonic() - (time() - membership.epoch_s)
-        self._load: Callable[[], Load] = Load  # what this gateway has to carry
+        self._load: Callable[[], Load] = Load  # the current load of this gateway
         self._specs, self._roster, self._membership = specs, roster, membership
         self._wanted: set[int] = set()
         self._connections: dict[int, FrameConnection] = {}
         self._addresses: dict[int, str] = {}
         self._heard_s: dict[int, float] = {}
-        self._ended: dict[int, str] = {}  # servers that Ray has given up, and why
+        self._ended: dict[int, str] = {}  # servers that Ray gave up, and why
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
 
@@ -89,7 +91,7 @@ class RayEngine:
         self._load = load
 
     async def start(self, listener: EngineListener) -> None:
-        """Return when every server is ready, or those that Ray found a place for."""
+        """Return when all servers are ready, or all that Ray found a node for."""
         self._listener = listener
         await self._report()
         self._tasks = [asyncio.create_task(self._report_forever())]
@@ -115,7 +117,7 @@ class RayEngine:
             connection.send(message)
 
     def peer_address(self, server: int) -> str:
-        """A server's door."""
+        """Return the address of a server's door."""
         return self._addresses.get(server, "")
 
     def kill(self, server: int) -> None:
@@ -125,12 +127,12 @@ class RayEngine:
         ray.kill(self._actor(server), no_restart=False)
 
     def lose_sight(self, server: int) -> None:
-        """Break the connection to a server, as a network would; it is found again."""
+        """Break the connection to a server, as a network fault would; the engine reconnects."""
         if (connection := self._connections.get(server)) is not None:
             connection.abort()
 
     async def stop(self, *, drain: bool = True) -> None:
-        """Leave; the last gateway to do so stops the servers."""
+        """Leave the cluster; the last gateway that leaves stops the servers."""
         import ray
         from ray.exceptions import RayError as RaysError
 
@@ -145,7 +147,7 @@ class RayEngine:
                     ray.kill(self._roster)
 
     async def _keep(self, spec: ServerSpec) -> None:
-        """Find a server whenever it shall run, and stay with it while it is there."""
+        """Connect to a server while it should run, and reconnect after a loss."""
         from ray.exceptions import ActorDiedError
         from ray.exceptions import RayError as RaysError
 
@@ -157,7 +159,7 @@ class RayEngine:
                 except ActorDiedError as error:
                     self._note_end(spec, str(error))
                 except (RaysError, OSError, ValueError):
-                    pass  # not there yet, or between two lives
+                    pass  # not started yet, or restarting
             await asyncio.sleep(RETRY_S)
 
     def _note_end(self, spec: ServerSpec, error: str) -> None:
@@ -196,7 +198,7 @@ class RayEngine:
             self._listener.received(server, message)
 
     async def _report_forever(self) -> None:
-        """Tell the roster how we are, hear who shall run, and hang up on servers that have gone silent."""
+        """Report to the roster, learn which servers should run, and hang up on silent servers."""
         while True:
             await asyncio.sleep(REPORT_S)
             await self._report()
@@ -208,7 +210,7 @@ class RayEngine:
     async def _report(self) -> None:
         from ray.exceptions import RayError as RaysError
 
-        with suppress(RaysError, TimeoutError):  # without the roster we go on with those we know
+        with suppress(RaysError, TimeoutError):  # without the roster, keep using the known servers
             async with asyncio.timeout(PATIENCE_S):
                 up = sorted(self._connections)
                 number, ended = self._membership.number, sorted(self._ended)

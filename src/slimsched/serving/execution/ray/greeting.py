@@ -1,4 +1,4 @@
-"""What is said on a server's port besides the messages every engine knows."""
+"""Messages on a server's port that only the Ray engine uses."""
 
 import torch
 from msgspec import Struct
@@ -10,27 +10,27 @@ from slimsched.serving.execution.live.shared_tensor import TensorFacts, dense, f
 from slimsched.serving.routing.commands import Forget, RecallRequests
 
 GATEWAY_BITS = 40
-"""Requests and blocks of gateway n are numbered from n · 2⁴⁰ on, so that a server can tell whose they are."""
+"""Gateway n numbers its requests and blocks from n · 2⁴⁰, so that servers can tell gateways apart."""
 
 
 def gateway_of(number: int) -> int:
-    """The gateway that gave a request or a block its number."""
+    """Return the gateway that gave a request or block its number."""
     return number >> GATEWAY_BITS
 
 
 class Hello(Struct, frozen=True, kw_only=True, tag=True):
-    """The first words on any connection: the cluster's secret, and which gateway calls (0: a server)."""
+    """First message on a connection: the cluster's secret and the gateway's number (0: a server)."""
 
     secret: str
     gateway: int = 0
 
 
 class Leaving(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to gateway: send nothing more, and say `Drain` when nothing more is on its way."""
+    """Server to gateway: send nothing more, and confirm with `Drain`."""
 
 
 class Handed(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to server: activations, tensor by tensor; none when they are not here."""
+    """Server to server: the activations as one entry per tensor; empty if they are not here."""
 
     facts: list[TensorFacts] = []
     values: list[memoryview] = []
@@ -41,13 +41,13 @@ FromDoor = ToGateway | Leaving
 
 
 def pack(rows: Tensors | None) -> Handed:
-    """Activations as they travel."""
+    """Turn activations into a message."""
     tensors = [dense(tensor.detach().cpu()) for tensor in rows or ()]
     return Handed(facts=[facts_of(tensor) for tensor in tensors], values=[_raw(tensor) for tensor in tensors])
 
 
 def unpack(handed: Handed) -> Tensors | None:
-    """Activations as they were."""
+    """Turn a message back into activations."""
     if not handed.facts:
         return None
     return tuple(
@@ -56,6 +56,6 @@ def unpack(handed: Handed) -> Tensors | None:
 
 
 def _raw(tensor: Tensor) -> memoryview:
-    """The bytes of a dense tensor as they lie in memory."""
+    """Return the bytes of a dense tensor in memory order."""
     flat = tensor.as_strided((tensor.numel(),), (1,))
     return memoryview(flat.view(torch.uint8).numpy().data)

@@ -1,4 +1,4 @@
-"""Activations from server to server over TCP, whichever nodes they are on."""
+"""Moves activations from server to server over TCP, on the same node or between nodes."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,7 @@ from slimsched.serving.execution.ray.greeting import Handed, Hello, unpack
 
 
 class TcpPeers:
-    """Asks other servers at their doors ("host:port") over kept connections."""
+    """Fetches from other servers' doors ("host:port"), and keeps the connections open."""
 
     def __init__(self, secret: str, device: str) -> None:
         self._secret, self._device = secret, device
@@ -19,13 +19,13 @@ class TcpPeers:
         self._asked: dict[FrameConnection, deque[asyncio.Future[Handed]]] = {}
 
     async def fetch(self, peer: str, requests: Sequence[int]) -> Tensors | None:
-        """Ask the server at `peer`; None when it is gone or has not got them."""
+        """Fetch activations from the server at `peer`; None if it is gone or does not have them."""
         try:
             connection = self._to.get(peer) or await self._connect(peer)
         except OSError:
             return None
         answer: asyncio.Future[Handed] = asyncio.get_running_loop().create_future()
-        self._asked[connection].append(answer)  # answers come in the order of questions
+        self._asked[connection].append(answer)  # answers come in the order of the requests
         connection.send(Fetch(requests=list(requests)))
         rows = unpack(await answer)
         return rows if rows is None else tuple(tensor.to(self._device) for tensor in rows)
@@ -43,7 +43,7 @@ class TcpPeers:
         self._asked[connection].popleft().set_result(handed)
 
     def _lost(self, connection: FrameConnection) -> None:
-        """The server at the other end is gone: it has nothing any more."""
+        """Answer all open requests with nothing, because the server is gone."""
         self._to = {peer: one for peer, one in self._to.items() if one is not connection}
         for answer in self._asked.pop(connection, ()):
             answer.set_result(Handed())

@@ -1,4 +1,4 @@
-"""Where Ray may put a server: what its host asks for, in Ray's words."""
+"""The resources that a server needs, as options of a Ray actor."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from slimsched.serving.domain.host import Host
 
 
 def actor_options(host: Host) -> dict[str, Any]:
-    """CPUs by threads, GPUs by the share that MPS allows, custom resources and labels as they stand."""
+    """Return actor options: CPUs by threads, GPUs by MPS share, custom resources and labels unchanged."""
     options: dict[str, Any] = {
         "num_cpus": host.threads,
         "resources": dict(host.resources),
-        "scheduling_strategy": "SPREAD",  # so that one node's death takes few servers with it
+        "scheduling_strategy": "SPREAD",  # so that a dead node takes few servers with it
     }
     if host.kind == "cuda":
         options |= {"num_cpus": 1, "num_gpus": host.mps_percentage / 100}
@@ -20,7 +20,7 @@ def actor_options(host: Host) -> dict[str, Any]:
 
 
 def needs(host: Host) -> str:
-    """The same in words, for someone who must find such a node."""
+    """Describe the resources in words, for error messages."""
     options = actor_options(host)
     wanted = {"CPU": options["num_cpus"], "GPU": options.get("num_gpus", 0), **options["resources"]}
     words = [f"{amount:g} {name}" for name, amount in wanted.items() if amount]

@@ -1,7 +1,7 @@
 """The roster: a small actor that numbers gateways, starts and drains servers, and decides how many run.
 
-Nothing a request needs goes through it. When its node dies Ray makes it again from the same charter; it
-finds the servers by name, and gateways meanwhile go on with those they know.
+Requests do not pass through the roster. If its node dies, Ray makes it again from the same charter, and it
+finds the servers by name. In the meantime, gateways keep using the servers they know.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from slimsched.serving.routing.autoscaler import Autoscaler, Load, together
 NAME = "roster"
 LOOK_S = 0.25
 GATEWAY_LOST_S = 10.0
-"""A gateway that has not reported for so long is gone."""
+"""A gateway that has not reported for this long counts as gone."""
 
 START_AGAIN_S = 5.0
 """Time between two starts of a server that ends before it is ready."""
 
 LINGER_S = 20.0
-"""How long servers wait for another gateway when the last was lost."""
+"""How long servers wait for a new gateway after losing the last one."""
 
 
 class _Gateway:
@@ -40,7 +40,7 @@ class _Gateway:
 
 
 class Roster:
-    """Who belongs to the cluster."""
+    """Keeps track of the cluster's gateways and servers."""
 
     def __init__(self, charter: bytes, namespace: str) -> None:
         self._charter = decode(charter, Charter)
@@ -50,14 +50,14 @@ class Roster:
         self._started_s: dict[int, float] = {}
         self._gateways: dict[int, _Gateway] = {}
         self._highest = 0
-        self._alone_s = monotonic()  # since when no gateway is there
+        self._alone_s = monotonic()  # when the last gateway was seen
         options = self._charter.autoscale
         self._autoscaler = Autoscaler(options) if options is not None else None
         self._began: asyncio.Task[None] | None = None
         self._busy: set[asyncio.Task[None]] = set()
 
     async def join(self, servers: list[str]) -> Membership | str:
-        """Number a gateway; a string says why it cannot join."""
+        """Give a gateway its number; return a string with the reason if it cannot join."""
         if servers != self._charter.names:
             return f"the cluster there has servers {', '.join(self._charter.names)}"
         await self._begin()
@@ -67,7 +67,7 @@ class Roster:
         return Membership(number=self._highest, epoch_s=charter.epoch_s, secret=charter.secret)
 
     async def report(self, gateway: int, load: Load, up: list[int], ended: list[int]) -> list[int]:
-        """Hear from a gateway, also of servers that Ray has given up; answer with those that shall run."""
+        """Take a gateway's report, including servers that Ray gave up; return the servers that should run."""
         await self._begin()
         self._highest = max(self._highest, gateway)
         known = self._gateways.setdefault(gateway, _Gateway())
@@ -77,24 +77,24 @@ class Roster:
         return sorted(self._servers)
 
     async def names(self) -> list[str]:
-        """Every server there may be."""
+        """Return the names of all servers, running or not."""
         return self._charter.names
 
     async def start_server(self, name: str) -> None:
-        """Let a server join."""
+        """Start a server."""
         self._start(self._charter.names.index(name))
 
     async def drain_server(self, name: str) -> None:
-        """Let a server finish what it has, then stop it; returns when it is gone."""
+        """Let a server finish its work, then stop it; return when it is gone."""
         await self._drain(self._charter.names.index(name))
 
     async def servers(self) -> dict[str, bool]:
-        """The servers that shall run, and whether any gateway sees them up."""
+        """Return the servers that should run, and whether any gateway sees them up."""
         up = self._up()
         return {self._charter.names[index]: index in up for index in sorted(self._servers)}
 
     async def leave(self, gateway: int) -> bool:
-        """A gateway ends in order; True if it was the last, and all servers are stopped."""
+        """Remove a gateway; if it was the last, stop all servers and return True."""
         self._gateways.pop(gateway, None)
         if self._gateways:
             return False
@@ -107,7 +107,7 @@ class Roster:
             await self._find_servers()
 
     async def _find_servers(self) -> None:
-        """Start the first servers; after a restart also find those that run, and the numbers given before."""
+        """Start the first servers; after a restart, find running servers and the highest gateway number."""
         named = ray.util.list_named_actors(all_namespaces=True)
         there = {actor["name"] for actor in named if actor["namespace"] == self._namespace}
         for index, name in enumerate(self._charter.names):
@@ -136,7 +136,7 @@ class Roster:
                 ray.kill(ray.get_runtime_context().current_actor)
 
     def _scale(self, now_s: float) -> None:
-        """Take the step the autoscaler asks for."""
+        """Start or drain servers as the autoscaler decides."""
         if self._autoscaler is None:
             return
         load = together([gateway.load for gateway in self._gateways.values()])

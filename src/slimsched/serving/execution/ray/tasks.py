@@ -1,4 +1,4 @@
-"""Ray tasks as an executor of the standard library, so that sweeps need not know who runs them."""
+"""A standard-library executor that runs calls as Ray tasks, so that sweeps need no Ray code."""
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class RayTasks(Executor):
-    """Runs each call as a task of one CPU, wherever the cluster has one free."""
+    """Runs each call as a one-CPU task on any free CPU of the cluster."""
 
     def __init__(self, address: str | None = None) -> None:
         connect(address, "")
@@ -19,7 +19,7 @@ class RayTasks(Executor):
         self._call = ray.remote(_call)
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
-        """One call."""
+        """Run one call as a task."""
         future: Future[T] = self._call.remote(fn, args, kwargs).future()
         return future
 

@@ -1,1 +1,1 @@
-"""Virtual time: the cluster and the training jobs, simulated by the same core that serves."""
+"""The simulated driver: the same gateway and schedulers as live, in simulated time."""

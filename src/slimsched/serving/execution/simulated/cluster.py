@@ -1,8 +1,8 @@
-"""The simulated cluster: the same gateway and schedulers as live, driven by profiles and links.
+"""The simulated cluster: the same gateway and schedulers as live, with simulated devices and links.
 
 Commands become future events: a block travels over the network and arrives, a batch takes the time its
-profile says, telemetry reaches the gateway late, servers die and return on a timeline. Nothing here
-decides anything.
+profile says, telemetry reaches the gateway late, and servers die and return on a timeline. This module makes
+no decisions.
 """
 
 from collections.abc import Sequence
@@ -43,14 +43,14 @@ from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.workload.requests import RequestStream
 
 LOOK_S = 0.01
-"""Time between two looks whether a leaving server is done."""
+"""Time between two checks whether a leaving server is done."""
 
 DRAIN_LIMIT_S = 3600.0
-"""Simulated time after which draining gives up: something, such as the last server, never came back."""
+"""Simulated time after which draining gives up, because for example the last server never came back."""
 
 
 class TelemetryOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How often servers report, how late it arrives, how long a death goes unnoticed."""
+    """How often servers report, how late reports arrive, and how long a death goes unnoticed."""
 
     period_s: float = 0.1
     delay_s: float = 0.005
@@ -84,7 +84,7 @@ class SimulatedCluster:
         self._costs = costs or [ALONE] * len(cluster)
         self._crowding = crowding
         self._network = SimulatedNetwork(cluster)
-        self._impatient: set[int] = set()  # requests under way whose senders will hang up
+        self._impatient: set[int] = set()  # requests under way whose senders will cancel
         self._lives = [0] * len(cluster)
         self._leaving: set[int] = set()
         self._began_s, self._ran_s = [0.0] * len(cluster), [0.0] * len(cluster)
@@ -102,7 +102,7 @@ class SimulatedCluster:
             self.timeline.at(scaling.LOOK_S, self._scale)
 
     def run(self, until_s: float, *, drain: bool = False) -> float:
-        """Run to the end of the given time, or with `drain` until every request is answered."""
+        """Run until `until_s`, or with `drain` until every request is answered; return the end time."""
         timeline, stream = self.timeline, self._stream
         arrival_s = stream.next_s()
         while True:
@@ -120,7 +120,7 @@ class SimulatedCluster:
         return timeline.now_s
 
     def segment_finished(self, event: SegmentFinished) -> None:
-        """A server reports a batch: the metadata travels, and after the last segment the logits."""
+        """Send a server's report of a batch to the gateway; after the last segment, also the logits."""
         block = event.blocks[0]
         model = self._cluster.models[block.key.model]
         if model.tree.is_plan((*block.requests[0].path, event.choice, *event.ahead)):
@@ -131,12 +131,12 @@ class SimulatedCluster:
         self.timeline.at(at_s, self._tell, event)
 
     def block_dropped(self, server: int, block: Block, reason: DropReason) -> None:
-        """A server reports that it gave a block up."""
+        """Send a server's report of a dropped block to the gateway."""
         at_s = self._network.notify(server, GATEWAY, self.timeline.now_s)
         self.timeline.at(at_s, self._tell, BlockDropped(server=server, block=block, reason=reason))
 
     def busy_changed(self, server: int) -> None:
-        """Servers of one GPU slow each other down while they are busy."""
+        """Update how much the servers on one GPU slow each other down."""
         if not self._crowding:
             return
         together = [self.servers[index] for index in self._crowding.neighbours(server)]
@@ -145,7 +145,7 @@ class SimulatedCluster:
             one.crowd(self._crowding.slowdown(busy - one.device.is_busy))
 
     def _arrive(self, until_s: float) -> None:
-        """Hand over one request, or all that come before anything else happens."""
+        """Hand over one request, or all that arrive before anything else happens."""
         requests = self._stream.take_until(until_s) if self._gateway.awaits_step else self._stream.take_one()
         self.timeline.now_s = requests[-1].arrival_s
         if self._stream.is_impatient:
@@ -155,12 +155,12 @@ class SimulatedCluster:
         self._tell(RequestsArrived(requests=requests))
 
     def _hang_up(self, request: int) -> None:
-        """Nobody waits for a request any more, unless it has been answered."""
+        """Cancel a request, unless it has been answered."""
         if request in self._impatient:
             self._tell(RequestsCancelled(requests=(request,)))
 
     def _tell(self, event: Event) -> None:
-        """Feed the gateway one event, let observers see what it decided, then carry that out."""
+        """Give the gateway one event, show observers what it decided, then carry that out."""
         now_s = self.timeline.now_s
         commands = self._gateway.handle(event, now_s=now_s)
         for observer in self._observers:
@@ -177,7 +177,7 @@ class SimulatedCluster:
                 self.timeline.at(at_s, self.servers[server].recall, requests)
             case WakeAt(at_s=at_s):
                 self.timeline.at(at_s, self._tell, Wake())
-            case Answer(requests=done) | Drop(requests=done):  # the client has it, meters count it
+            case Answer(requests=done) | Drop(requests=done):  # nothing to carry out; meters count them
                 if self._impatient:
                     self._impatient.difference_update([request.id for request in done])
             case Forget():
@@ -186,7 +186,7 @@ class SimulatedCluster:
                 assert_never(command)
 
     def _send(self, server: int, block: Block, source: int, now_s: float) -> None:
-        """Move a block's inputs to its server, from the gateway or straight from the server that has them."""
+        """Move a block's inputs to its server, from the gateway or directly from the server that has them."""
         target = self.servers[server]
         if source == server:
             arrival_s = self._network.notify(GATEWAY, server, now_s)
@@ -215,7 +215,7 @@ class SimulatedCluster:
             self.timeline.at(at_s, self._tell, InputLost(server=target.index, block=block))
 
     def _sample(self, _: None) -> None:
-        """All servers read their sensors; the gateway hears of it later."""
+        """Let all servers read their sensors; the readings reach the gateway later."""
         telemetry, now_s = self._telemetry, self.timeline.now_s
         for server in self.servers:
             if server.alive:
@@ -251,7 +251,7 @@ class SimulatedCluster:
                 assert_never(fault.kind)
 
     def _scale(self, _: None) -> None:
-        """Let the autoscaler look at the load every now and then."""
+        """Let the autoscaler look at the load, and schedule the next look."""
         self._scaling.look(self.timeline.now_s)
         self.timeline.at(self.timeline.now_s + scaling.LOOK_S, self._scale)
 
@@ -260,14 +260,14 @@ class SimulatedCluster:
         return bool(self._gateway.seen.alive[server])
 
     def start_server(self, server: int) -> bool:
-        """Begin to start a server; False while its last life has not ended."""
+        """Begin to start a server; return False while its last life has not ended."""
         if self.servers[server].alive:
             return False
         self.timeline.at(self.timeline.now_s + self._start_s, self._start, server)
         return True
 
     def _start(self, index: int) -> None:
-        """A server's process is there: it serves once it has loaded what shall always be loaded."""
+        """Start a server whose process is ready; it serves once its resident instances are loaded."""
         if self.servers[index].alive:
             return
         server = self.servers[index] = self._boot(index)
@@ -280,7 +280,7 @@ class SimulatedCluster:
             self.timeline.at(at_s, self._tell, ServerUp(server=server.index))
 
     def drain_server(self, server: int) -> None:
-        """Let a server finish what it has, and go when nobody needs anything of it."""
+        """Let a server finish its work, and stop it when nobody needs its activations."""
         leaver = self.servers[server]
         if leaver.alive and server not in self._leaving:
             self._leaving.add(server)
@@ -289,7 +289,7 @@ class SimulatedCluster:
             self.timeline.at(at_s + LOOK_S, self._look_whether_done, leaver)
 
     def _look_whether_done(self, server: SimulatedServer) -> None:
-        """Let a leaving server go once it has no work and nobody needs an activation it holds."""
+        """Stop a leaving server once it has no work and nobody needs its activations."""
         if not server.alive:
             self._leaving.discard(server.index)  # killed meanwhile
         elif server.scheduler.is_busy or self._gateway.holds_for(server.index):
@@ -301,11 +301,11 @@ class SimulatedCluster:
             self.timeline.at(at_s, self._tell, ServerDown(server=server.index))
 
     def unheard(self) -> list[SegmentFinished]:
-        """Batches that are done, but whose reports are still on their way to the gateway."""
+        """List the reports of finished batches that are still on their way to the gateway."""
         return [one for one in self.timeline.to_come() if isinstance(one, SegmentFinished)]
 
     def ran_s(self, server: int) -> float:
-        """How long a server has run, all its lives together."""
+        """Return how long a server has run, over all its lives."""
         now_s = self.timeline.now_s
         return self._ran_s[server] + (now_s - self._began_s[server] if self.servers[server].alive else 0.0)
 
@@ -319,7 +319,7 @@ class SimulatedCluster:
         return server
 
     def _end(self, server: SimulatedServer) -> None:
-        """A server is gone, with all it had."""
+        """End a server; everything it had is lost."""
         server.alive = False
         self._ran_s[server.index] += self.timeline.now_s - self._began_s[server.index]
 

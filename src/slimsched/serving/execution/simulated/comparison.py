@@ -1,4 +1,4 @@
-"""Several routers over several seeds, on all cores, as one table."""
+"""Compares several routers over several seeds, on all cores."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -16,7 +16,7 @@ from slimsched.serving.telemetry.trace import Trace
 
 
 class Compared(Struct, frozen=True, kw_only=True):
-    """One router: the mean row over seeds, half the 95 % interval by figure, and the first seed's trace."""
+    """One router: its mean figures over seeds, half the 95 % interval of each, and the first seed's trace."""
 
     summary: Summary
     ci95: dict[str, float]
@@ -34,9 +34,11 @@ def compare(
     make: RouterMaker = make_router,
     pool: Executor | None = None,
 ) -> list[Compared]:
-    """Run every router on every seed; figures do not depend on who shares the work: workers, or a pool."""
+    """Run every router on every seed; the figures do not depend on `workers` or `pool`."""
     for router in routers:
-        make(router, scenario.cluster, seed, scenario.goal)  # refuse an unknown one before a long run begins
+        make(
+            router, scenario.cluster, seed, scenario.goal
+        )  # reject an unknown router before a long run begins
     runs = [(scenario, router, seed + number, make) for router in routers for number in range(seeds)]
     traces: list[Trace] = []
     if workers <= 1 and pool is None:

@@ -1,4 +1,4 @@
-"""Servers that share one GPU: how much each slows down while its neighbours are busy."""
+"""Crowding: how much servers that share a GPU slow down while their neighbours are busy."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,10 @@ from slimsched.serving.domain.host import Host
 
 
 class Crowding:
-    """`slowdowns[n - 1]` is how much longer a batch takes beside n busy neighbours; the last holds beyond.
+    """How servers on one GPU slow down: `slowdowns[n - 1]` is for n busy neighbours, the last also for more.
 
-    Shares of MPS may sum to more than the GPU: alone a server has its whole share, together they have less.
+    MPS shares may add up to more than the whole GPU. A server has its full share while it is alone, and less
+    while others are busy.
     """
 
     def __init__(self, hosts: Sequence[Host | None], slowdowns: Sequence[float]) -> None:
@@ -23,9 +24,9 @@ class Crowding:
         return bool(self._slowdowns)
 
     def neighbours(self, server: int) -> list[int]:
-        """All servers on the same GPU, itself included; none for one that has its device to itself."""
+        """List all servers on the same GPU, including this one; empty if it does not run on a GPU."""
         return self._neighbours[server]
 
     def slowdown(self, busy: int) -> float:
-        """How much longer a batch takes beside so many busy neighbours."""
+        """Return how much longer a batch takes while this many neighbours are busy."""
         return 1.0 if busy == 0 else self._slowdowns[min(busy, len(self._slowdowns)) - 1]

@@ -1,4 +1,4 @@
-"""A device that runs batches as its profile says, several at once, each slowed by the others."""
+"""A simulated device: runs several batches at once by its profile, each slowed by the others."""
 
 from collections import deque
 from math import inf
@@ -9,7 +9,7 @@ from slimsched.serving.domain.service_cost import ALONE, ServiceCost
 
 
 class _Work:
-    """A batch on the device and how much of it is left."""
+    """A batch on the device, and how much of it is left."""
 
     __slots__ = ("batch", "energy_j", "latencies_s", "left", "rate_per_s", "started_s")
 
@@ -25,17 +25,17 @@ class _Work:
 
 
 class SimulatedDevice:
-    """Processor sharing by profile: with c batches running each proceeds at 1 / latency(key, size, c).
+    """Processor sharing by profile: while c batches run, each proceeds at 1 / latency(key, size, c).
 
-    At most as many run at once as were profiled together; further ones wait for a lane in order of arrival.
-    Beside busy neighbours on the same GPU everything takes `crowding` times as long.
+    At most as many batches run at once as were profiled together; others wait in order of arrival. While
+    neighbours on the same GPU are busy, everything takes `crowding` times as long.
     """
 
     def __init__(self, profile: Profile, cost: ServiceCost = ALONE) -> None:
         self.profile = profile
         self.slowdown = self.crowding = 1.0
         self._cost = cost
-        self.version = 0  # changes whenever the next finish does
+        self.version = 0  # changes whenever the time of the next finish may change
         self._running: list[_Work] = []
         self._waiting: deque[_Work] = deque()
         self._first: _Work | None = None
@@ -47,7 +47,7 @@ class SimulatedDevice:
         self._active_j = 0.0
 
     def start(self, batch: Batch, now_s: float) -> None:
-        """Begin a batch beside those already running."""
+        """Start a batch next to those already running."""
         self._pass_time(now_s)
         work = _Work(batch, self.profile, self._cost, now_s)
         if len(self._running) < self.profile.top_concurrency:
@@ -57,11 +57,11 @@ class SimulatedDevice:
             self._waiting.append(work)
 
     def next_finish_s(self) -> float | None:
-        """When the next batch will be done if nothing else starts."""
+        """Return when the next batch will be done if nothing else starts; None if nothing runs."""
         return None if self._first is None else self._first_s
 
     def finish(self, now_s: float) -> tuple[Batch, float, float]:
-        """Take the batch that is done: it, the time it took, the energy it drew above idle."""
+        """Remove the finished batch; return it, the time it took, and the energy it drew above idle."""
         done = self._first
         assert done is not None
         self._pass_time(now_s)
@@ -78,29 +78,29 @@ class SimulatedDevice:
         return bool(self._running)
 
     def crowd(self, crowding: float, now_s: float) -> None:
-        """From now on neighbours make everything take `crowding` times as long."""
+        """From now on, let everything take `crowding` times as long because of busy neighbours."""
         self._pass_time(now_s)
         self.crowding = crowding
         self._share()
 
     def slow(self, factor: float, now_s: float) -> None:
-        """From now on everything takes `factor` times as long as the profile says."""
+        """From now on, let everything take `factor` times as long as the profile says."""
         self._pass_time(now_s)
         self.slowdown = factor
         self._share()
 
     def sample(self, now_s: float) -> tuple[float, float]:
-        """Utilization and mean power since the last sample."""
+        """Return utilization and mean power since the last sample."""
         self._pass_time(now_s)
         period_s = now_s - self._sampled_s
         if period_s <= 0.0:
             return 0.0, self.profile.idle_w
-        seen = self._busy_s / period_s, self.profile.idle_w + self._active_j / period_s
+        reading = self._busy_s / period_s, self.profile.idle_w + self._active_j / period_s
         self._sampled_s, self._busy_s, self._active_j = now_s, 0.0, 0.0
-        return seen
+        return reading
 
     def _pass_time(self, now_s: float) -> None:
-        """Bring what runs up to now."""
+        """Update the running batches to the current time."""
         passed_s = now_s - self._since_s
         self._since_s = now_s
         if passed_s > 0.0 and self._running:
@@ -110,7 +110,7 @@ class SimulatedDevice:
                 work.left -= passed_s * work.rate_per_s
 
     def _share(self) -> None:
-        """Set everyone's pace for the number that runs now, and see who will be done first."""
+        """Set the pace of all running batches, and find the one that will finish first."""
         self.version += 1
         self._first, least_s, active_w = None, inf, 0.0
         pace, column = 1.0 / (self.slowdown * self.crowding), len(self._running) - 1

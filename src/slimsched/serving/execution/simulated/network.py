@@ -1,10 +1,10 @@
-"""The network between gateway and servers: transfers take time and queue at both ends."""
+"""The simulated network between gateway and servers: transfers take time and queue at both ends."""
 
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
 
 
 class SimulatedNetwork:
-    """A star: each place has one link, as fast out as in, which serves its transfers one after another."""
+    """A star: each place has one link, equally fast both ways, that serves transfers one after another."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -27,5 +27,5 @@ class SimulatedNetwork:
         return taken_s + out.latency_s + into.latency_s
 
     def notify(self, source: int, target: int, now_s: float) -> float:
-        """When a message too small to queue arrives."""
+        """Return when a message arrives that is too small to queue."""
         return now_s + self._cluster.link_of(source).latency_s + self._cluster.link_of(target).latency_s

@@ -1,4 +1,4 @@
-"""One simulated server: the real local scheduler, a device by profile, and the glue between them."""
+"""A simulated server: connects the real local scheduler to a simulated device."""
 
 from collections.abc import Sequence
 from typing import Protocol, assert_never
@@ -32,26 +32,26 @@ UNLOAD_S = 0.001
 
 
 class Upstream(Protocol):
-    """Whom a server reports to."""
+    """The cluster that a server reports to."""
 
     def segment_finished(self, event: SegmentFinished) -> None:
-        """A batch is done."""
+        """Report a finished batch."""
         ...
 
     def block_dropped(self, server: int, block: Block, reason: DropReason) -> None:
-        """A block was given up."""
+        """Report a dropped block."""
         ...
 
     def busy_changed(self, server: int) -> None:
-        """A device began to work, or has nothing more to do."""
+        """Report that a device started working or became idle."""
         ...
 
 
 class SimulatedServer:
-    """Feeds events to a GreedyScheduler and turns its commands into future events.
+    """Gives events to a GreedyScheduler and turns its commands into future events.
 
-    A server that dies is not told: the cluster stops using it, and what its device had under way is
-    recognised as late because `alive` is False.
+    A server that dies is not told. The cluster stops using it, and later events from its device are ignored
+    because `alive` is False.
     """
 
     def __init__(
@@ -76,30 +76,30 @@ class SimulatedServer:
         self._upstream = upstream
         self._observers = observers
         self._is_warm = False
-        self._arrived: dict[int, tuple[float, int]] = {}  # by block: when it came, requests that have not run
+        self._arrived: dict[int, tuple[float, int]] = {}  # by block: arrival time, requests that have not run
 
     def start(self, *, warm: bool = False) -> None:
-        """Begin with what shall always be loaded; a warm server has loaded it before its time begins."""
+        """Load the resident instances; a warm server has them loaded from the start."""
         self._is_warm = warm
         self._handle(Started())
         self._is_warm = False
 
     def residents_load_s(self) -> float:
-        """How long it takes to load what shall always be loaded, all of it at once."""
+        """Return how long it takes to load all resident instances at once."""
         load_s = self.device.profile.load_s
         return max([load_s[place] for place in self.scheduler.resident_places()], default=0.0)
 
     def receive(self, block: Block) -> None:
-        """A block and its inputs are here."""
+        """Take in a block whose inputs have arrived."""
         self._arrived[block.id] = self._timeline.now_s, len(block.requests)
         self._handle(BlockArrived(block=block))
 
     def recall(self, requests: tuple[int, ...]) -> None:
-        """Nobody waits for these requests any more."""
+        """Cancel these requests, unless they have begun."""
         self._happen(RequestsCancelled(requests=requests))
 
     def sample(self) -> ServerSnapshot:
-        """Read the sensors, tell the scheduler, and return what the gateway shall see."""
+        """Read the sensors, tell the scheduler, and return a snapshot for the gateway."""
         now_s = self._timeline.now_s
         utilization, power_w = self.device.sample(now_s)
         fleet = self.scheduler.fleet
@@ -118,7 +118,7 @@ class SimulatedServer:
         )
 
     def crowd(self, crowding: float) -> None:
-        """The neighbours on its GPU are busy, or no longer."""
+        """Set the slowdown caused by busy neighbours on the same GPU."""
         if crowding != self.device.crowding:
             self.device.crowd(crowding, self._timeline.now_s)
             self._expect_finish()
@@ -129,7 +129,7 @@ class SimulatedServer:
         self._expect_finish()
 
     def _handle(self, event: Event) -> None:
-        """Feed one event, let observers see what was decided, then carry that out."""
+        """Give the scheduler one event, show observers what it decided, then carry that out."""
         now_s = self._timeline.now_s
         commands = self.scheduler.handle(event, now_s=now_s)
         for observer in self._observers:
@@ -143,7 +143,7 @@ class SimulatedServer:
                 self._upstream.busy_changed(self.index)
 
     def _carry_out(self, command: Command, now_s: float) -> bool:
-        """Do what the scheduler wants; True when the device has new work."""
+        """Carry out a command; return True if the device has new work."""
         match command:
             case RunBatch(batch=batch):
                 self.device.start(batch, now_s)
@@ -170,13 +170,13 @@ class SimulatedServer:
             self._handle(event)
 
     def _expect_finish(self) -> None:
-        """Schedule the device's next finish; a later change makes this one void."""
+        """Schedule the device's next finish; a later change of the device cancels it."""
         at_s = self.device.next_finish_s()
         if at_s is not None:
             self._timeline.at(at_s, self._finish, self.device.version)
 
     def _finish(self, version: int) -> None:
-        """The device is done with a batch: let the scheduler begin the next one, then report."""
+        """Finish a batch: let the scheduler begin the next one, then report."""
         if not self.alive or version != self.device.version:
             return
         now_s = self._timeline.now_s
@@ -189,6 +189,7 @@ class SimulatedServer:
             blocks=batch.blocks,
             ahead=key.ahead,
             size=batch.size,
+            finished_s=now_s,
             busy_s=busy_s,
             energy_j=energy_j,
             queue_s=self._waited_s(batch.blocks, now_s - busy_s),
@@ -200,7 +201,7 @@ class SimulatedServer:
                 self._upstream.busy_changed(self.index)
 
     def _waited_s(self, blocks: tuple[Block, ...], until_s: float) -> tuple[float, ...]:
-        """How long each block (or part of it) was here before it ran."""
+        """Return how long each block (or part of it) waited here before it ran."""
         arrived, waited_s = self._arrived, []
         for block in blocks:
             arrived_s, left = arrived.pop(block.id)

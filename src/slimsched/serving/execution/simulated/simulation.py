@@ -1,6 +1,6 @@
-"""One simulated run: scenario + router + seed → trace and figures."""
+"""One simulated run: turns a scenario, a router and a seed into a trace."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from slimsched.kernel.collector import collector_paused
@@ -10,23 +10,30 @@ from slimsched.serving.execution.simulated.cluster import SimulatedCluster
 from slimsched.serving.execution.simulated.crowding import Crowding
 from slimsched.serving.routing.fluid import fluid_optimum
 from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.registry import RouterMaker, make_router
+from slimsched.serving.routing.registry import RouterMaker, maker_of
+from slimsched.serving.routing.router import Router
 from slimsched.serving.telemetry.meter import Meter
 from slimsched.serving.telemetry.trace import Trace
 
 
 def simulate(
     scenario: Scenario,
-    router: str,
+    router: str | Callable[..., Router],
     *,
     seed: int = 0,
     drain: bool = False,
     observers: Sequence[Observer] = (),
     bound_accuracy: float | None = None,
-    make: RouterMaker = make_router,
+    make: RouterMaker | None = None,
     sizes: Sequence[int] = (),
 ) -> Trace:
-    """Simulate a scenario under a router; the same seed gives the same run, event by event."""
+    """Simulate a scenario under a router; the same seed gives the same run, event by event.
+
+    The router is a spec, such as 'goal[p99<=60ms]' or 'my_router.py:MyRouter', or a class. A class is given
+    `cluster`, `rng`, `seed` and `goal`, as far as it has parameters with these names.
+    """
+    router, own = maker_of(router)
+    make = make or own
     cluster, load = scenario.cluster, scenario.load
     stream = load.stream(seed, cluster.models, shares=scenario.shares, sizes=sizes)
     gateway = Gateway(cluster, make(router, cluster, seed, scenario.goal), scenario.gateway)
@@ -50,7 +57,7 @@ def simulate(
     with collector_paused():
         ended_s = simulated.run(load.seconds, drain=drain)
     for event in simulated.unheard():
-        meter.ran_unheard(event)
+        meter.ran(event)
     summary = meter.summary(
         router=router,
         seconds=ended_s - load.warmup_s,
@@ -58,13 +65,13 @@ def simulate(
         bound_accuracy=bound_accuracy,
         wall_s=perf_counter() - began_s,
         idle_w=_idle_w(scenario, simulated, ended_s),
-        energy_source="; ".join(sorted({profile.source.split(":")[0] for profile in cluster.profiles})),
+        energy_source="; ".join(sorted({profile.energy_source for profile in cluster.profiles})),
     )
     return Trace(summary=summary, answers=meter.answers())
 
 
 def _idle_w(scenario: Scenario, simulated: SimulatedCluster, ended_s: float) -> float:
-    """Mean power of idle devices; under an autoscaler a server that does not run draws nothing."""
+    """Return the idle power of all devices; with an autoscaler, a stopped server draws nothing."""
     idle_w = [profile.idle_w for profile in scenario.cluster.profiles]
     if scenario.autoscale is None:
         return sum(idle_w)

@@ -1,1 +1,1 @@
-"""One router a file; `registry.py` names them."""
+"""The routers, one file each; `registry.py` has the table of their names."""

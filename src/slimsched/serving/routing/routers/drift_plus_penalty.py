@@ -1,4 +1,4 @@
-"""Drift plus penalty (Neely): trade queue growth against accuracy lost."""
+"""Drift plus penalty (Neely): trade queue growth against lost accuracy."""
 
 from random import Random
 
@@ -18,9 +18,10 @@ Values = NDArray[np.float64]
 class DriftPlusPenaltyRouter:
     """Minimises Q_i · work_i(c) + move_i − V · accuracy(c) over servers i and choices c.
 
-    Q_i is the backlog of server i in seconds, work_i(c) the head's service there in units of the mean
-    service at the widest choice, move_i the time its inputs take to get there, accuracy(c) what a request
-    can expect after this choice. V (seconds per unit of accuracy) sets how much queue a point is worth.
+    Q_i is the backlog of server i in seconds. work_i(c) is the head's service time there, divided by the mean
+    service time at the widest choice. move_i is the time to move its inputs there. accuracy(c) is the
+    expected accuracy after this choice. V (seconds per unit of accuracy) sets how much queue a point is
+    worth.
     """
 
     def __init__(self, cluster: Cluster, rng: Random, v: float = 2.0) -> None:
@@ -32,7 +33,7 @@ class DriftPlusPenaltyRouter:
         ]
 
     def route(self, seen: Observation) -> Route:
-        """Score every (choice, server) at once."""
+        """Score every (choice, server) and take the least."""
         tree = self._cluster.models[seen.model].tree
         row = tree.row[seen.path]
         work, gain = self._ahead[seen.model][row]
@@ -43,7 +44,7 @@ class DriftPlusPenaltyRouter:
 
 
 def _ahead(cluster: Cluster, model: ServedModel, path: Path) -> tuple[Values, Values]:
-    """Work (choices, servers) and expected accuracy (choices) of every choice after a path."""
+    """Return work (choices, servers) and expected accuracy (choices) of every choice after a path."""
     longer = [(*path, int(choice)) for choice in model.tree.choices[model.tree.row[path]]]
     service_s = [cluster.work_s[model.key_of_path(one)] for one in longer]
     gain = np.array([model.weight * model.quality.expected(one) for one in longer])

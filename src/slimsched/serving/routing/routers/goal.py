@@ -1,21 +1,22 @@
-"""The goal router: meets stated goals by pricing device time, energy and waiting, and following the prices.
+"""The goal router: sets prices for device time, energy and waiting, so that stated goals are met.
 
 Every (choice c, server i) for the head is scored at once; T is the backlog to aim for:
 
     score(c, i) = −v · A_i(c) + c_i · work_i(c) + (ω · own_i(c) + θ · move_i) / T
     c_i = g · s_i · e_i · (1 + 3 · e_i / T)
 
-A_i(c) is the advantage of a choice under the cost to go (`cost_to_go.py`): accuracy still to be had, less
-device time at the planner's price π (`pricing.py`), less the objective at its price ε. v is what a point of
-accuracy is worth in the head's model (`model_goal.py`). c_i is the queue's own price for a server that has
-e_i seconds more work than T; s_i is how slow it is. own_i is the head's own time on it: the backlog, then
-this and all later segments; move_i is that of its inputs over the network. What a busy server would have to
-load first is not asked for (`warmth.py`). π follows the load, ε the accuracy floor, T the limit on the 99th
-percentile, which is about a fixed time plus one backlog per segment. Where all segments are planned at once,
-`whole_plan.py` takes the place of the score, and latency is that of the answers.
+A_i(c) is the advantage of a choice under the cost to go (`cost_to_go.py`): the accuracy still within reach,
+less device time at the planner's price π (`pricing.py`), less the objective at its price ε. v is what a point
+of accuracy is worth in the head's model (`model_goal.py`). c_i is the price that the queue adds on a server
+with e_i seconds more work than T; s_i is how slow the server is. own_i is the head's own time there: the
+backlog, then this and all later segments. move_i is the time to move its inputs over the network. A busy
+server is not asked for a choice that it would have to load first (`warmth.py`).
 
-Several models share the prices of device time: what a second of a device is worth to one model it must be
-worth to the others.
+π follows the load, ε follows the accuracy floor, and T follows the limit on p99 latency. That latency is
+about a fixed time plus one backlog per segment. Where all segments are planned at once, `whole_plan.py`
+replaces the score and latency is measured on answers.
+
+Several models share one price of device time, because a second of a device must be worth the same to all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,27 +42,29 @@ from slimsched.serving.routing.warmth import Warmth
 from slimsched.serving.routing.whole_plan import DEAREST, WholePlan
 
 PLANNED_ERROR = 1.0
-"""Most that a backlog above its target counts where plans are final: a burst is no lack of capacity."""
+"""Largest error of the backlog that counts where plans are final: a burst is not a lack of capacity."""
 
 STEEPER = 3.0
-"""How much a backlog of twice the target is dearer than in proportion: bursts must be met at once."""
+"""How much steeper than linear the price of backlog rises, so that the router reacts to bursts at once."""
 
 
 class GoalParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Set by hand; `slim router train goal` searches for better ones. Prices are in accuracy."""
+    """Parameters set by hand; `slim router train goal` searches for better ones. Prices are in accuracy."""
 
     crowd_per_s: float = 5.5  # g: price of a second of backlog above the target, per widest plan
-    wait: float = 0.0144  # ω: price of the head's own waiting and running, per target's length of it
-    move: float = 0.05  # θ: price of moving, per target's length of it; it loads the links as well
-    target_s: float = 0.012  # T: backlog to aim for when no limit on latency is stated; set by hand
-    integral_per_s: float = 3.0  # pace of η
-    cold: float = 10.0  # price of what a busy server would have to load first; set by hand
-    in_time: float = 0.0  # in whole plans: the share of deadlines that is the limit if none is stated
-    planner: float = 1.0  # share of the planner's price that is used; 0 leaves the queue's own price
+    wait: float = 0.0144  # ω: price of the head's own waiting and running, per T of it
+    move: float = 0.05  # θ: price of moving, per T of it; moving loads the links as well
+    target_s: float = 0.012  # T: backlog to aim for when no latency limit is stated; set by hand
+    integral_per_s: float = 3.0  # how fast η moves
+    cold: float = 10.0  # price of a choice that a busy server would have to load first; set by hand
+    in_time: float = (
+        0.0  # for whole plans: if no latency limit is stated, this share of the deadline is the limit
+    )
+    planner: float = 1.0  # share of the planner's price that is used; 0: only the queues' own prices
 
 
 class GoalRouter:
-    """Prices in, one argmin out; the number of servers is free.
+    """Scores every choice on every server by prices, and takes the least.
 
     `goal` holds for every model but those with a goal of their own; `goals` adds such goals, by name.
     """
@@ -126,7 +129,7 @@ class GoalRouter:
         return min(shared_s)
 
     def route(self, seen: Observation) -> Route:
-        """Score every (choice, server) and take the cheapest; a stated plan goes where it is done soonest."""
+        """Take the cheapest (choice, server); a stated plan goes to the server that finishes it first."""
         if seen.now_s != self._now_s:
             self._tick(seen)
         if seen.plan >= 0:
@@ -136,7 +139,7 @@ class GoalRouter:
         return self._choose(seen)
 
     def _choose(self, seen: Observation) -> Route:
-        """Decide for the next segment alone."""
+        """Choose for the next segment only."""
         gains, model, target_s = self.gains, self.models[seen.model], self.target_s
         tree = model.cost_to_go.tree
         row = tree.row[seen.path]
@@ -151,7 +154,7 @@ class GoalRouter:
         own_s = seen.backlog_s + count * self._full_s * onward
         own = (gains.wait * own_s + gains.move * self._estimate.move_s(seen)) / target_s
         score = self._crowd_price(seen, target_s) * work + own - model.worth * advantage
-        if gains.cold and not self.pricing.free:
+        if gains.cold and not self.pricing.free and not model.is_short:
             score += gains.cold * self._warmth.cold(seen)[choices]
         way, server = divmod(int(score.argmin()), len(self._cluster))
         choice = int(choices[way])
@@ -164,7 +167,7 @@ class GoalRouter:
         return Route(server, choice, self._estimate.group, "least price")
 
     def _plan(self, seen: Observation) -> Route:
-        """Plan all segments still to come at once."""
+        """Plan all remaining segments at once."""
         plan, model = self._whole_plan, self.models[seen.model]
         if plan.limit_s:
             crowd = self.pricing.scale * plan.crowd(seen.backlog_s)
@@ -179,7 +182,7 @@ class GoalRouter:
         return path in self.models[model].cost_to_go.tree.row
 
     def answered(self, requests: Sequence[Request], now_s: float) -> None:
-        """Learn how long requests take, where nothing else tells."""
+        """Note the latency of answers, for models where nothing else tells it."""
         for request, count in alike(requests):
             self.models[request.model].answered(request, count, now_s, planned=self._plans)
 
@@ -188,7 +191,7 @@ class GoalRouter:
         return GoalRouter(self._cluster, goal, self.gains)
 
     def _price(self, model: ModelGoal) -> float:
-        """What the planner asks for a widest plan of device time, in accuracy of this model."""
+        """Return the planner's price of one widest plan, in accuracy of this model."""
         return max(0.0, self.gains.planner * self.pricing.next() / model.worth - model.objective_price)
 
     def _spread_of(self, rates_per_s: Values, worths: Values) -> float:
@@ -200,13 +203,13 @@ class GoalRouter:
         return float((shares @ worths) / (shares @ shares))
 
     def _crowd_price(self, seen: Observation, target_s: float) -> Values:
-        """What each server's queue adds to it."""
+        """Return what each server's queue adds to the price."""
         excess = np.maximum(seen.backlog_s / target_s - 1.0, 0.0)
         price: Values = self._crowd * target_s * excess * (1.0 + STEEPER * excess)
         return np.minimum(price, DEAREST * self.pricing.scale)
 
     def _tick(self, seen: Observation) -> None:
-        """Once per scheduling step: move the prices."""
+        """Update the prices, once per scheduling step."""
         passed_s = 0.0 if self._now_s < 0.0 else seen.now_s - self._now_s
         self._now_s, self._plans = seen.now_s, seen.plans
         for model in self.models:
@@ -237,7 +240,7 @@ class GoalRouter:
 
 
 def _kinds(cluster: Cluster) -> tuple[np.ndarray, list[int]]:
-    """The kind of each server, by its profile, and the first server of each kind."""
+    """Return the kind of each server, by its profile, and the first server of each kind."""
     kinds = {id(profile): None for profile in cluster.profiles}
     number = {profile: kind for kind, profile in enumerate(kinds)}
     kind_of = np.array([number[id(profile)] for profile in cluster.profiles])
@@ -245,7 +248,7 @@ def _kinds(cluster: Cluster) -> tuple[np.ndarray, list[int]]:
 
 
 def _objective(cluster: Cluster, goal: Goal, first: list[int]) -> list[dict[Key, float]]:
-    """What the objective counts for a key on each kind, a widest plan costing 1 on average."""
+    """Return each key's share of the objective on each kind of device; a widest plan costs 1 on average."""
     if goal.objective == "energy":
         batch = cluster.batch_limit
         raw = [{k: cluster.profiles[i].energy_j(k, batch) / batch for k in cluster.work_s} for i in first]

@@ -1,8 +1,8 @@
-"""The planner: the fluid optimum re-solved now and then, followed by a fast rule (as Proteus does).
+"""The LP router: solves the fluid programme about once per second and follows the solution, as Proteus does.
 
-The programme gives each kind of device a rate for each plan of each model, a request staying on one server.
-The rule sends a new request to the server and the first choice that lag furthest behind the programme, keeps
-it on its server, and goes on with the choice that lags behind among those that may follow its path.
+The programme gives each kind of device a rate for each plan of each model; a request stays on one server. A
+new request goes to the kind of device furthest behind its rate, and to the server of that kind with the
+shortest backlog. At each segment it gets the choice furthest behind its rate among those its path allows.
 """
 
 from random import Random
@@ -18,7 +18,7 @@ from slimsched.serving.routing.router import Route
 
 
 class LpRouter:
-    """Plans for the measured rate plus a margin, and for draining what has queued up."""
+    """Plans for the measured rate plus a margin, and for draining the queues."""
 
     def __init__(self, cluster: Cluster, rng: Random, every_s: float = 1.0, margin: float = 1.1) -> None:
         self._cluster = cluster
@@ -38,7 +38,7 @@ class LpRouter:
         self._kind_given = np.zeros((len(sizes), len(self._members)))
 
     def route(self, seen: Observation) -> Route:
-        """Follow the plan, making a new one when it is old or servers came or went."""
+        """Follow the plan; make a new one when it is old or the servers have changed."""
         if self._is_stale(seen):
             self._plan(seen)
         group = min(seen.count, self._estimate.group)
@@ -47,7 +47,7 @@ class LpRouter:
         return Route(server, choice, group, "behind the plan")
 
     def _is_stale(self, seen: Observation) -> bool:
-        """Whether the plan is old, or made for quite another rate or for servers that are no more."""
+        """Whether the plan is old, or was made for a very different rate or number of servers."""
         age_s = seen.now_s - self._planned_s
         moved = abs(seen.arrival_rate_per_s - self._planned_rate) > 0.1 * self._planned_rate
         return age_s >= self._every_s or (moved and age_s >= 0.05) or len(seen.alive_ids) != self._planned_for
@@ -68,7 +68,7 @@ class LpRouter:
         return seen.alive_ids[0]
 
     def _choice(self, kind: int, model: int, path: Path, group: int) -> int:
-        """The choice furthest behind its share among those that may follow a path."""
+        """Return the choice furthest behind its share among those that may follow a path."""
         at = (kind, model, path)
         tree = self._cluster.models[model].tree
         choices = tree.choices[tree.row[path]]
@@ -87,7 +87,7 @@ class LpRouter:
         return int(choices[furthest])
 
     def _plan(self, seen: Observation) -> None:
-        """Σ_p acc z[d, p] at its largest with Σ_p cost[d, p] z[d, p] ≤ servers of kind d that are alive."""
+        """Maximise Σ_p acc z[d, p] with Σ_p cost[d, p] z[d, p] ≤ live servers of kind d."""
         from scipy.optimize import linprog
 
         self._planned_s, self._planned_rate = seen.now_s, seen.arrival_rate_per_s
@@ -121,7 +121,7 @@ class LpRouter:
 
 
 def _kinds(cluster: Cluster) -> tuple[list[int], list[NDArray[np.int64]], NDArray[np.float64]]:
-    """The kind of each server, the servers of each kind, and the cost of each plan on each kind."""
+    """Return the kind of each server, the servers of each kind, and the cost of each plan on each kind."""
     order = {id(profile): None for profile in cluster.profiles}
     numbers = {profile: kind for kind, profile in enumerate(order)}
     kind_of = [numbers[id(profile)] for profile in cluster.profiles]

@@ -1,4 +1,4 @@
-"""The paper's router at work: state (1) in, three categorical choices (2)-(5) out; numpy only."""
+"""The paper's PPO router: takes the state (1) and samples three choices (2)-(5). It needs only numpy."""
 
 from collections.abc import Mapping
 from math import log1p
@@ -18,7 +18,7 @@ Values = NDArray[np.float64]
 
 
 def most_choices(cluster: Cluster) -> int:
-    """How many choices the second head must have: those of the segment with the most."""
+    """Return the size of the second head: the number of choices in the segment with the most."""
     return max(len(choices) for model in cluster.models for choices in model.spec.segments)
 
 
@@ -31,9 +31,9 @@ class Decision(Struct, frozen=True):
 
 
 def state_of(seen: Observation) -> Values:
-    """s_t of eq. (1): FIFO length and completed count, then queue, power and utilization of every server.
+    """Return s_t of eq. (1): FIFO length, completed count, then queue, power and utilization by server.
 
-    Counts enter as logarithms, utilization as a share; the order is the paper's.
+    Counts are logarithms and utilization is a share, in the paper's order.
     """
     servers = len(seen.queued)
     state = np.empty(2 + 3 * servers)
@@ -45,7 +45,7 @@ def state_of(seen: Observation) -> Values:
 
 
 class PpoRouter:
-    """Samples server, width and group from the heads of a small network; ε stays in the server head."""
+    """Samples server, width and group from three heads of a small model; ε explores servers only."""
 
     def __init__(self, cluster: Cluster, rng: Random, weights: Mapping[str, Values], epsilon: float) -> None:
         self._groups = group_sizes(cluster.batch_limit)
@@ -55,11 +55,11 @@ class PpoRouter:
         self._random = rng.random
         self.epsilon = epsilon
         self.decisions: list[Decision] | None = None
-        """When a list, every decision is appended to it."""
+        """If this is a list, every decision is appended to it."""
         self.use(weights)
 
     def use(self, weights: Mapping[str, Values]) -> None:
-        """Take new weights over."""
+        """Use these weights from now on."""
         wanted = (2 + 3 * self._servers, self._servers + self._choices + len(self._groups))
         given = (weights["input.weight"].shape[1], weights["heads.weight"].shape[0])
         if wanted != given:
@@ -73,7 +73,7 @@ class PpoRouter:
         self._heads = (weights["heads.weight"].T.copy(), weights["heads.bias"])
 
     def route(self, seen: Observation) -> Route:
-        """Sample from the three heads; the dead are masked."""
+        """Sample from the three heads; servers that are down are masked."""
         state = state_of(seen)
         logits = self._logits(state)
         servers, widths = self._servers, self._choices
@@ -93,12 +93,12 @@ class PpoRouter:
         return Route(action[0], action[1], self._groups[action[2]], "sampled from the policy")
 
     def _logits(self, state: Values) -> Values:
-        """MLP_θ of eq. (3), all heads in one vector."""
+        """Return MLP_θ of eq. (3), all heads in one vector."""
         x = np.clip((state - self._mean) * self._scale, -10.0, 10.0)
         x = np.tanh(x @ self._input[0] + self._input[1])
         x = np.tanh(x @ self._hidden[0] + self._hidden[1])
-        found: Values = x @ self._heads[0] + self._heads[1]
-        return found
+        logits: Values = x @ self._heads[0] + self._heads[1]
+        return logits
 
     def _draw(self, chances: Values) -> int:
         return min(int(chances.cumsum().searchsorted(self._random(), side="right")), len(chances) - 1)
@@ -106,5 +106,5 @@ class PpoRouter:
 
 def _softmax(logits: Values) -> Values:
     raised = np.exp(logits - logits.max())
-    total: Values = raised / raised.sum()
-    return total
+    chances: Values = raised / raised.sum()
+    return chances

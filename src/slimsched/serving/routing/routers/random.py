@@ -8,12 +8,12 @@ from slimsched.serving.routing.router import Route
 
 
 def group_sizes(batch_limit: int) -> tuple[int, ...]:
-    """Micro-batch groups to choose from: powers of two up to the batch limit."""
+    """List the group sizes to choose from: powers of two up to the batch limit."""
     return tuple(2**power for power in range(batch_limit.bit_length()) if 2**power <= batch_limit)
 
 
 class RandomRouter:
-    """Any server, any choice, any group, each as likely as any other."""
+    """Picks server, choice and group at random, each with equal chance."""
 
     def __init__(self, cluster: Cluster, rng: Random) -> None:
         self._random = rng.random
@@ -21,7 +21,7 @@ class RandomRouter:
         self._trees = [model.tree for model in cluster.models]
 
     def route(self, seen: Observation) -> Route:
-        """Throw three dice."""
+        """Draw a server, a choice and a group."""
         draw, alive, groups = self._random, seen.alive_ids, self._groups
         tree = self._trees[seen.model]
         choices = tree.choices[tree.row[seen.path]]

@@ -8,7 +8,7 @@ from slimsched.serving.routing.router import Route
 
 
 class RoundRobinRouter:
-    """Equal shares for all, whatever their speed; the choice changes after each full turn."""
+    """Gives all servers equal shares, whatever their speed; the choice changes after each full turn."""
 
     def __init__(self, cluster: Cluster, rng: Random) -> None:
         self._group = cluster.batch_limit
@@ -16,7 +16,7 @@ class RoundRobinRouter:
         self._turn = 0
 
     def route(self, seen: Observation) -> Route:
-        """Take the next server."""
+        """Return the next server in turn."""
         alive = seen.alive_ids
         turn, self._turn = self._turn, self._turn + 1
         tree = self._trees[seen.model]

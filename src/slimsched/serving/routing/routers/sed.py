@@ -1,4 +1,4 @@
-"""Shortest expected delay: backlog, move and run, all in seconds."""
+"""Shortest expected delay: backlog plus move plus run, in seconds."""
 
 from random import Random
 
@@ -9,13 +9,13 @@ from slimsched.serving.routing.router import Route
 
 
 class SedRouter:
-    """The server where the head should end first, at the widest choice that should be in time there."""
+    """Picks the server that should finish the head first, and the widest choice that is in time there."""
 
     def __init__(self, cluster: Cluster, rng: Random) -> None:
         self._estimate = Estimate(cluster)
 
     def route(self, seen: Observation) -> Route:
-        """Compare expected ends."""
+        """Compare when each server should finish."""
         estimate = self._estimate
         end_s = estimate.wait_s(seen) + estimate.widest_s(seen)
         server = int(end_s.argmin())

@@ -1,8 +1,8 @@
-"""A shortlist before an expensive router: shards of servers, each with a router of its own.
+"""The sharded router: splits the servers into shards, each with its own router.
 
-A new request goes to the less loaded of two shards drawn at random (power of two choices), and stays there:
-its activations move within the shard. The router is asked about the shard's servers only, so its cost no
-longer grows with the cluster. Servers are dealt out in turn, which gives every shard the same mix of devices.
+A new request goes to the less loaded of two random shards (power of two choices) and stays there, so its
+activations move within the shard. Each router sees only its shard's servers, so its cost does not grow with
+the cluster. Servers are dealt to shards in turn, so every shard has the same mix of devices.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from slimsched.serving.routing.router import Route, Router
 
 
 class _Shard:
-    """Every k-th server, seen through views of the whole observation."""
+    """Every k-th server, with views of the whole cluster's observation."""
 
     def __init__(self, number: int, shards: int, cluster: Cluster, make: Callable[[Cluster], Router]) -> None:
         self._pick = slice(number, None, shards)
@@ -26,19 +26,19 @@ class _Shard:
         self.seen = Observation(len(part), len(part.models))
 
     def look_at(self, whole: Observation) -> None:
-        """See the servers through the whole's own arrays from now on."""
+        """Make this shard's arrays views of the whole observation's arrays."""
         for name, value in vars(whole).items():
             if isinstance(value, np.ndarray) and name != "model_rates_per_s":
                 setattr(self.seen, name, value[self._pick])
         self.count_alive()
 
     def count_alive(self) -> None:
-        """Take over who is up."""
+        """Update the list of servers that are up."""
         self.seen.alive_ids = [int(i) for i in np.flatnonzero(self.seen.alive)]
 
     @property
     def load_s(self) -> float:
-        """Backlog of a server, in the mean."""
+        """Mean backlog per server."""
         return float(self.seen.backlog_s.sum()) / len(self.seen.alive_ids)
 
     def route(self, whole: Observation) -> Route | None:
@@ -46,6 +46,7 @@ class _Shard:
         seen, shards = self.seen, self._shards
         seen.now_s, seen.segment, seen.previous = whole.now_s, whole.segment, whole.previous
         seen.model, seen.count, seen.path, seen.plan = whole.model, whole.count, whole.path, whole.plan
+        seen.choices, seen.plans = whole.choices, whole.plans
         seen.arrival_s, seen.deadline_s, seen.min_accuracy = (
             whole.arrival_s,
             whole.deadline_s,
@@ -66,7 +67,7 @@ class _Shard:
 
 
 class ShardedRouter:
-    """Chooses a shard, then asks its router."""
+    """Picks a shard, then asks its router."""
 
     def __init__(
         self, cluster: Cluster, rng: Random, make: Callable[[Cluster], Router], *, size: int = 32
@@ -79,13 +80,13 @@ class ShardedRouter:
         self._up: list[_Shard] = []
 
     def route(self, seen: Observation) -> Route | None:
-        """The route its shard's router chooses."""
+        """Return the route that the shard's router chooses."""
         if seen is not self._whole or seen.alive_ids is not self._alive_ids:
             self._look(seen)
         return self._choose(seen).route(seen)
 
     def _choose(self, seen: Observation) -> _Shard:
-        """Where the input lies; for new requests the less loaded of two."""
+        """Return the shard that holds the input; for a new request, the less loaded of two."""
         if seen.source >= 0:
             shard = self._shards[seen.source % len(self._shards)]
             if shard.seen.alive_ids:

@@ -1,4 +1,4 @@
-"""SlackFit, after SuperServe: the (choice, batch) whose latency lies just under the slack that is left."""
+"""SlackFit, after SuperServe: takes the (choice, batch) whose latency is just below the remaining slack."""
 
 from random import Random
 
@@ -11,10 +11,10 @@ from slimsched.serving.routing.routers.random import group_sizes
 
 
 class SlackFitRouter:
-    """Latency buckets over (choice, group) for each segment and server; the fullest bucket that fits wins.
+    """Sorts (choice, group) by latency for each segment and server, and takes the slowest that fits.
 
-    SuperServe schedules whole networks on equal GPUs; here the slack is shared equally by the segments
-    that remain, and the server is the one where the head can start first.
+    SuperServe schedules whole models on equal GPUs. Here the remaining segments share the slack equally, and
+    the head goes to the server where it can start first.
     """
 
     def __init__(self, cluster: Cluster, rng: Random) -> None:
@@ -24,7 +24,7 @@ class SlackFitRouter:
         self._buckets: dict[tuple[int, Path, str], list[tuple[float, int, int]]] = {}
 
     def route(self, seen: Observation) -> Route:
-        """Take the bucket just under the slack; the narrowest, fullest one when none fits."""
+        """Take the slowest bucket within the slack; else the narrowest choice in the largest group."""
         wait_s = self._estimate.wait_s(seen)
         server = int(wait_s.argmin())
         share_s = (seen.deadline_s - seen.now_s) / (self._cluster.models[seen.model].segments - seen.segment)
@@ -37,7 +37,7 @@ class SlackFitRouter:
         return Route(server, narrowest, self._groups[-1], "no slack: narrowest")
 
     def _sorted(self, model: int, path: Path, server: int) -> list[tuple[float, int, int]]:
-        """(latency, choice, group) from the slowest bucket down; in a bucket the wider first."""
+        """List (latency, choice, group), slowest first; at equal latency the wider choice comes first."""
         profile, served = self._cluster.profiles[server], self._cluster.models[model]
         buckets = self._buckets.get((model, path, profile.name))
         if buckets is None:

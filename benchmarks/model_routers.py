@@ -1,0 +1,69 @@
+"""Routers on a user's model, live on this machine: accuracy, latency and energy beside the fluid bound.
+
+    python benchmarks/model_routers.py --model DIR [--config benchmarks/one-gpu.toml] [--load 1.3]
+
+The load is a multiple of what the widest plan can carry. Accuracy is that of the model's quality table: for a
+model without labels, how often its answers agree with its own widest plan.
+"""
+
+import argparse
+import asyncio
+import json
+
+from slimsched.serving.execution.live.example_set import made_up_examples
+from slimsched.serving.execution.live.live_comparison import compare_live
+from slimsched.serving.execution.live.power_meter import open_nvml
+from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
+from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
+from slimsched.serving.routing.registry import make_router
+
+
+def main() -> None:
+    """Run every router on the same servers and arrivals; print a row for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", default="slimresnet")
+    parser.add_argument("--config", default="laptop")
+    parser.add_argument("--routers", default="random,drift-plus-penalty,goal")
+    parser.add_argument("--load", type=float, default=1.3)
+    parser.add_argument("--seconds", type=float, default=6.0)
+    options = parser.parse_args()
+    raw, path = read_scenario(options.config)
+    scenario = build_scenario({**raw, "model": [{"source": options.model}]}, path.name, path.parent)
+    model = scenario.cluster.models[0]
+    widest_per_s = capacity_per_s(scenario.cluster, model.spec.widest)
+    rate = options.load * widest_per_s
+    scenario = scenario.with_load(rate_per_s=rate, seconds=options.seconds)
+    bound = fluid_optimum(scenario.cluster, rate)
+    print(
+        f"{model.name}, quality: {model.quality.name}; {rate:,.0f} requests/s = {options.load:g} × what the "
+        f"widest plan can carry; fluid bound {100 * bound.accuracy:.2f} %",
+        flush=True,
+    )
+    rows = asyncio.run(
+        compare_live(
+            scenario,
+            [(router, scenario) for router in options.routers.split(",")],
+            [made_up_examples(model.spec, count=64)],
+            seed=0,
+            meter=open_nvml(0),
+            make=make_router,
+            progress=lambda router: print(router, flush=True),
+        )
+    )
+    for row in rows:
+        one = row.summary
+        shown = {
+            "router": row.router,
+            "quality_percent": round(100 * one.accuracy_prior, 2),
+            "latency_mean_ms": round(1e3 * one.latency_mean_s, 1),
+            "latency_p99_ms": round(1e3 * one.latency_p99_s, 1),
+            "answered_meanwhile": round(row.answered_meanwhile / max(1, one.arrived), 3),
+            "in_time": round(one.slo_attainment, 3),
+            "energy_j_per_answer": round(row.energy_j / max(1, one.completed), 4),
+            "utilization_var": one.gpu_var,
+        }
+        print(json.dumps(shown), flush=True)
+
+
+if __name__ == "__main__":
+    main()

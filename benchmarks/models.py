@@ -1,0 +1,243 @@
+"""How much of a model's bare speed the server keeps: fixed plans, offline loop and server in turn.
+
+    python benchmarks/models.py --model DIR [--plan PLAN ...] [--images 8] [--device cuda] [--rounds 3]
+
+The offline loop runs the model's own segments as fast as it can, without a server: one process per core on a
+CPU, several lanes on a GPU. The server gets the same plan over HTTP in a closed loop. Both are measured in
+turn, so that a machine's drift touches both. A GPU's utilization is read while each runs.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from slimsched.models.spec import Path as Plan
+from slimsched.serving.api.load_generator import LoadGenerator, Target
+from slimsched.serving.domain.instance import Instance
+from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.execution.live.cpu_executor import CpuExecutor
+from slimsched.serving.execution.live.event_loop import run
+from slimsched.serving.execution.live.example_set import made_up_examples
+from slimsched.serving.execution.live.executor_choice import host_models
+from slimsched.serving.execution.model_source import read_model
+
+HERE = Path(__file__).parent
+LANES = 4
+_state: dict[str, Any] = {}
+
+
+def offline_cpu(source: str, plan: Plan, batch: int, seconds: float, cores: int) -> float:
+    """Examples per second of one process on each core."""
+    context = get_context("spawn")
+    together = context.Barrier(cores, timeout=300)
+    with ProcessPoolExecutor(cores, context, _start, (source, plan, batch, together)) as pool:
+        return sum(pool.map(_loop, [seconds] * cores))
+
+
+def _start(source: str, plan: Plan, batch: int, together: Any) -> None:
+    model = read_model(source, rated=False)
+    executor = CpuExecutor(host_models([model], torch.device("cpu")), threads=1)
+    _load(executor, model, plan)
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[os.getpid() % os.cpu_count()]})  # type: ignore[operator]
+    _state.update(executor=executor, keys=model.legs(plan), batch=batch, together=together)
+
+
+def _loop(seconds: float) -> float:
+    executor, keys, batch = _state["executor"], _state["keys"], _state["batch"]
+    inputs = executor.example(keys[0], batch)
+    _once(executor, keys, inputs)
+    _state["together"].wait()
+    began_s, done = time.perf_counter(), 0
+    while time.perf_counter() - began_s < seconds:
+        _once(executor, keys, inputs)
+        done += batch
+    rate = done / (time.perf_counter() - began_s)
+    _state["together"].wait()
+    return rate
+
+
+def _once(executor: Any, keys: Any, rows: Any) -> Any:
+    for key in keys:
+        rows = executor.run(key, rows)
+    return rows
+
+
+def _load(executor: Any, model: ServedModel, plan: Plan, lanes: int = 1) -> None:
+    keys = model.legs(plan)
+    for number in range(lanes * len(keys)):
+        key = keys[number % len(keys)]
+        executor.load(Instance(id=number, segment=key.segment, choice=key.choice, memory_bytes=0))
+
+
+def offline_cuda(source: str, plan: Plan, batch: int, seconds: float) -> float:
+    """Examples per second from host memory, several lanes on one device."""
+    from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device
+
+    model = read_model(source, rated=False)
+    executor = CudaExecutor(host_models([model], cuda_device()), buckets=(batch,), lanes=LANES)
+    _load(executor, model, plan, LANES)
+    keys = model.legs(plan)
+    inputs = executor.example(keys[0], batch)
+    _once(executor, keys, inputs)
+    began_s = time.perf_counter()
+
+    def work(_: int) -> int:
+        done = 0
+        while time.perf_counter() - began_s < seconds:
+            _once(executor, keys, inputs)
+            done += batch
+        return done
+
+    with ThreadPoolExecutor(LANES) as pool:
+        done = sum(pool.map(work, range(LANES)))
+    return done / (time.perf_counter() - began_s)
+
+
+@contextmanager
+def server(source: str, config: str, port: int, log: Path) -> Any:
+    """`slim serve` with this model, in a process of its own."""
+    models = [] if source == "slimresnet" else ["--model", source]
+    command = [sys.executable, "-c", "from slimsched.cli.app import main; main()", "serve", *models]
+    command += ["--config" if config.endswith(".toml") else "--scenario", config]
+    command += ["--http-port", str(port), "--grpc-port", str(port + 1)]
+    with log.open("w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+    try:
+        _wait(f"http://127.0.0.1:{port}/v2/health/ready", process, log)
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(2400):
+        if process.poll() is not None:
+            raise SystemExit(log.read_text())
+        try:
+            with urllib.request.urlopen(url, timeout=1):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit(f"not ready after 240 s:\n{log.read_text()}")
+
+
+def served_per_s(
+    model: ServedModel, plan: Plan, port: int, images: int, seconds: float, rate: float
+) -> float:
+    """Examples per second through the server in a closed loop: the steady middle of a burst."""
+    examples = made_up_examples(model.spec, count=64)
+    inputs = {tensor.name: array for tensor, array in zip(model.spec.inputs, examples.inputs, strict=True)}
+    target = Target(model=model.name, outputs=(model.spec.outputs[0].name,))
+    requests = max(64, int(rate * seconds / images))
+    numbers = np.random.default_rng(0).integers(64, size=(requests, images))
+    generator = LoadGenerator(
+        f"http://127.0.0.1:{port}",
+        inputs,
+        target.prefix({"plan": model.spec.text(plan)}),
+        connections=max(16, 768 // images if model.spec.row_bytes < 10_000 else 256 // images),
+    )
+    sent = run(generator.run(np.zeros(requests), numbers))
+    done_s = np.sort([one.done_s for one in sent if one.status == 200])
+    if len(done_s) < requests:
+        print(f"{requests - len(done_s)} of {requests} requests were refused", file=sys.stderr)
+    first, last = len(done_s) // 5, 4 * len(done_s) // 5
+    return float((last - first) * images / (done_s[last] - done_s[first]))
+
+
+class Utilization:
+    """Mean utilization of the GPU while in use, by NVML; empty where there is none."""
+
+    def __enter__(self) -> "Utilization":
+        self._text = ""
+        self._process = None
+        if shutil.which("nvidia-smi"):
+            self._process = subprocess.Popen(
+                ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "100"],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._text = self._process.communicate()[0]
+
+    @property
+    def percent(self) -> float | None:
+        """The mean, without the first and the last fifth."""
+        values = [float(line) for line in self._text.split() if line.strip().isdigit()]
+        fifth = len(values) // 5
+        return statistics.mean(values[fifth : len(values) - fifth]) if values else None
+
+
+def main() -> None:
+    """Measure the plans in turn and print a row for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", default="slimresnet", help="a model folder, or slimresnet")
+    parser.add_argument("--plan", action="append", help="a plan; by default the narrowest and the widest")
+    parser.add_argument("--images", type=int, default=8, help="examples per request")
+    parser.add_argument("--batch", type=int, default=0, help="batch of the offline loop; 0: 32, on a GPU 64")
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--config", default="", help="scenario of the server; by default two cores, or h200")
+    parser.add_argument("--port", type=int, default=18200)
+    options = parser.parse_args()
+    model = read_model(options.model, rated=False)
+    plans = [model.spec.path(text) for text in options.plan or ()] or [
+        model.spec.narrowest,
+        model.spec.widest,
+    ]
+    config = options.config or (
+        "h200" if options.device == "cuda" else str(HERE / "peers" / "two-cores.toml")
+    )
+    batch = options.batch or (32 if options.device == "cpu" else 64)
+    rows = []
+    with TemporaryDirectory() as folder, server(options.model, config, options.port, Path(folder) / "log"):
+        for plan in plans:
+            rates = [_round(options, model, plan, batch) for _ in range(options.rounds)]
+            share = statistics.median(served / offline for offline, served, *_ in rates)
+            row = {
+                "model": model.name,
+                "plan": model.spec.text(plan),
+                "images": options.images,
+                "offline_per_s": round(statistics.median(one[0] for one in rates), 1),
+                "served_per_s": round(statistics.median(one[1] for one in rates), 1),
+                "share": round(share, 3),
+                "gpu_percent": [one[2:] for one in rates][-1],
+            }
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+
+
+def _round(options: argparse.Namespace, model: ServedModel, plan: Plan, batch: int) -> tuple[Any, ...]:
+    with Utilization() as alone:
+        if options.device == "cuda":
+            offline = offline_cuda(options.model, plan, batch, options.seconds)
+        else:
+            offline = offline_cpu(options.model, plan, batch, options.seconds, os.cpu_count() or 1)
+    with Utilization() as behind:
+        served = served_per_s(model, plan, options.port, options.images, options.seconds, offline)
+    return offline, served, alone.percent, behind.percent
+
+
+if __name__ == "__main__":
+    main()
