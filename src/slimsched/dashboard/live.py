@@ -69,6 +69,10 @@ class Dashboard:
         """Take a frame every quarter of a second until cancelled; report a failure and carry on."""
         solving = asyncio.create_task(asyncio.to_thread(BoundCurve, self._cluster))
         while True:
+            now = self.view.current() if self.view.current is not None else self._cluster
+            if now is not self._cluster and now.active:
+                self._cluster, self.view.bound = now, None
+                solving = asyncio.create_task(asyncio.to_thread(BoundCurve, now))
             if self.view.bound is None and solving.done():
                 self._set_bound(solving)
             self._newest = self._next_message()

@@ -24,9 +24,12 @@ from slimsched.serving.api.grpc_server import GrpcServer
 from slimsched.serving.api.http_server import HttpServer, json_page
 from slimsched.serving.api.metrics import Metrics
 from slimsched.serving.api.openapi import document
+from slimsched.serving.api.repository import RepositoryControl
 from slimsched.serving.api.service import InferenceService, Limits
 from slimsched.serving.api.tracing import otlp_traces
+from slimsched.serving.execution.catalogue import Catalogue
 from slimsched.serving.execution.live.cluster import LiveCluster
+from slimsched.serving.execution.model_repository import ModelRepository
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.goal import format_goal
@@ -42,22 +45,35 @@ class FrontDoor:
         scenario = chosen.scenario.for_clients()
         self._options, self._console, self._names = options, console, scenario.cluster.names
         self._tls = read_tls(options.tls_cert, options.tls_key)
-        self._traces = otlp_traces(scenario.cluster) if options.otel else None
         self._folder = log_folder(options.log, options.log_limit)
         setting = chosen.setting(options.router, for_clients=True)
         opened = open_engine(engine, scenario, setting, self._folder)
         self._autoscale, self._fleet = scenario.autoscale, opened.fleet
         router = make_router(options.router, scenario.cluster, 0, scenario.goal)
-        gateway = Gateway(scenario.cluster, router, scenario.gateway, first_block=opened.first_id)
+        catalogue = Catalogue(scenario, options.router)
+        gateway = Gateway(
+            scenario.cluster, router, scenario.gateway, first_block=opened.first_id, growth=catalogue
+        )
         opened.watch(gateway)
+        self._traces = otlp_traces(lambda: gateway.cluster) if options.otel else None
         observers: list[Observer] = []
         self._cluster = LiveCluster(
             gateway, opened.engine, observers, clock_zero_s=opened.clock_zero_s, first_id=opened.first_id
         )
-        self._service = InferenceService(self._cluster, Limits())
+        folder = None if options.model_repository is None else ModelRepository(options.model_repository)
+        self._service = InferenceService(
+            self._cluster, Limits(row_bytes=0 if folder is None else folder.row_bytes)
+        )
         self._service.tally.access_log = options.access_log
         self._metrics = Metrics(gateway, self._service.tally, self._cluster.power_source, options.router)
         self._dashboard = self._open_dashboard(scenario)
+        self._dashboard.view.current = lambda: gateway.cluster
+        self._repository: RepositoryControl | None = None
+        if folder is not None:
+            self._repository = RepositoryControl(
+                folder, self._service, self._cluster, gateway, catalogue, opened.engine
+            )
+            self._service.extensions += ["model_repository", "model_repository(unload_dependents)"]
         self._goal = GoalControl(gateway, self._cluster.set_goal, goal_state(options, scenario))
         self._open_protocols()
         self._log = self._metrics.log = opened.log
@@ -118,10 +134,9 @@ class FrontDoor:
         )
 
     def _open_protocols(self) -> None:
-        schema = document(self._service)
         pages = {
             "/metrics": self._metrics.page,
-            "/openapi.json": lambda: json_page(schema),
+            "/openapi.json": lambda: json_page(document(self._service)),
             **self._dashboard.pages,
         }
         self._http = HttpServer(
@@ -129,9 +144,10 @@ class FrontDoor:
             token=self._options.token,
             pages=pages,
             goal=self._goal,
+            repository=self._repository,
             assets=self._dashboard.assets,
         )
-        self._grpc = GrpcServer(self._service, token=self._options.token)
+        self._grpc = GrpcServer(self._service, token=self._options.token, repository=self._repository)
 
     async def _listen(self) -> str:
         """Listen with both protocols; return where, in words."""

@@ -34,6 +34,14 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
         Path | None,
         typer.Option("--state", envvar="SLIM_STATE", help="File that keeps a goal set while running."),
     ] = None
+    model_repository: Annotated[
+        Path | None,
+        typer.Option(
+            "--model-repository",
+            metavar="FOLDER",
+            help="Let clients load and unload models while running, from this folder only.",
+        ),
+    ] = None
     log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line.")] = (
         "text"
     )
@@ -72,6 +80,10 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
 
       slim serve --log logs
 
+      slim serve --model cats --model dogs
+
+      slim serve --model-repository models
+
       slim serve --engine ray --address auto
 
       curl localhost:8000/v2/models/slimresnet
@@ -82,6 +94,8 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
     check_goal(served.goal, [served.router])
     chosen = scenario.read(served.goal)
     engine.check()
+    if served.model_repository is not None and engine.engine != "local":
+        raise ConfigError("--model-repository works with --engine local only; leave one of them out")
     if served.log_format not in structured_log.FORMATS:
         raise ConfigError(f"--log-format '{served.log_format}' is unknown; use text or json")
     structured_log.set_up(served.log_format, os.environ.get("SLIM_LOG", "INFO"))

@@ -126,7 +126,7 @@ class GoalControl:
 
     def _changed(self, goal: Goal, asked: GoalRequest) -> Goal:
         """The goal as a request wants it; a general goal leaves those of single models as they are."""
-        models = self._gateway.cluster.models
+        models = self._gateway.cluster.active
         if asked.model is None:
             if asked.goal is None:
                 raise BadRequest('null is no goal; send {"goal": "max accuracy"} to ask for nothing else')
@@ -142,7 +142,7 @@ class GoalControl:
         return replace(goal, by_model=own)
 
     def _check_reach(self, goal: Goal) -> None:
-        for model in self._gateway.cluster.models:
+        for model in self._gateway.cluster.active:
             reachable_goal(format_goal(goal.of(model.name)), [model])
 
 

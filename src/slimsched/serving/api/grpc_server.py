@@ -21,7 +21,9 @@ from slimsched.serving.api.call import (
     read_terms,
 )
 from slimsched.serving.api.proto import inference_pb2
-from slimsched.serving.api.refusal import BadRequest, RefusalError, Unauthenticated
+from slimsched.serving.api.refusal import BadRequest, NotFound, RefusalError, Unauthenticated
+from slimsched.serving.api.repository import RepositoryControl, switched_off
+from slimsched.serving.api.repository_request import version_of
 from slimsched.serving.api.service import InferenceResult, InferenceService
 from slimsched.serving.api.tensor import bytes_tensor, check_tensor, read_bytes
 
@@ -34,8 +36,10 @@ Method = Callable[[Any], Awaitable[Any]]
 class GrpcServer:
     """Serves one InferenceService over gRPC."""
 
-    def __init__(self, service: InferenceService, *, token: str = "") -> None:
-        self._service, self._token = service, token
+    def __init__(
+        self, service: InferenceService, *, token: str = "", repository: RepositoryControl | None = None
+    ) -> None:
+        self._service, self._token, self._repository = service, token, repository
         limits = service.limits
         self._server = grpc.aio.server(
             options=[("grpc.max_receive_message_length", limits.body_bytes)],
@@ -48,6 +52,9 @@ class GrpcServer:
             "ServerMetadata": (self._server_metadata, pb.ServerMetadataRequest),
             "ModelMetadata": (self._model_metadata, pb.ModelMetadataRequest),
             "ModelInfer": (self._model_infer, pb.ModelInferRequest),
+            "RepositoryIndex": (self._repository_index, pb.RepositoryIndexRequest),
+            "RepositoryModelLoad": (self._repository_load, pb.RepositoryModelLoadRequest),
+            "RepositoryModelUnload": (self._repository_unload, pb.RepositoryModelUnloadRequest),
         }
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(
@@ -115,7 +122,10 @@ class GrpcServer:
         return pb.ServerReadyResponse(ready=self._service.is_ready)
 
     async def _model_ready(self, request: Any) -> Any:
-        self._service.face(request.name, request.version)
+        try:
+            self._service.face(request.name, request.version)
+        except NotFound:  # as Triton answers: a model that is not there is not ready
+            return pb.ModelReadyResponse(ready=False)
         return pb.ModelReadyResponse(ready=self._service.is_ready)
 
     async def _server_metadata(self, request: Any) -> Any:
@@ -124,6 +134,25 @@ class GrpcServer:
     async def _model_metadata(self, request: Any) -> Any:
         face = self._service.face(request.name, request.version)
         return pb.ModelMetadataResponse(**face.metadata())
+
+    async def _repository_index(self, request: Any) -> Any:
+        models = self._opened().index(ready=request.ready)
+        return pb.RepositoryIndexResponse(models=models)
+
+    async def _repository_load(self, request: Any) -> Any:
+        control = self._opened()
+        parameters: dict[str, Any] = {name: _value(one) for name, one in request.parameters.items()}
+        await control.load(request.model_name, version_of(parameters))
+        return pb.RepositoryModelLoadResponse()
+
+    async def _repository_unload(self, request: Any) -> Any:
+        await self._opened().unload(request.model_name)
+        return pb.RepositoryModelUnloadResponse()
+
+    def _opened(self) -> RepositoryControl:
+        if self._repository is None:
+            raise switched_off()
+        return self._repository
 
     async def _model_infer(self, request: Any) -> Any:
         call = read_call(request, self._service)

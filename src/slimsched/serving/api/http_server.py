@@ -6,6 +6,7 @@ import logging
 import ssl
 from collections.abc import Callable
 from time import monotonic
+from urllib.parse import unquote
 
 import msgspec
 
@@ -21,6 +22,8 @@ from slimsched.serving.api.refusal import (
     Unauthenticated,
     Unavailable,
 )
+from slimsched.serving.api.repository import RepositoryControl, switched_off
+from slimsched.serving.api.repository_request import RepositoryRequest
 from slimsched.serving.api.service import InferenceService
 
 log = logging.getLogger("slim.http")
@@ -44,21 +47,26 @@ class HttpServer:
         token: str = "",
         pages: dict[str, PageHandler] | None = None,
         goal: GoalControl | None = None,
+        repository: RepositoryControl | None = None,
         assets: dict[str, PageHandler] | None = None,
     ) -> None:
         self._service, self._token = service, token
         self._pages, self._assets = pages or {}, assets or {}
-        self._goal = goal
+        self._goal, self._repository = goal, repository
         self._open: set[HttpProtocol] = set()
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Start to listen and return the port; port 0 picks a free one."""
-        limits = self._service.limits
+        service = self._service  # its limits follow the models
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: HttpProtocol(
-                self.handle, self._refuse, limits.body_bytes, self._open, limits.connections
+                self.handle,
+                self._refuse,
+                service.limits.body_bytes,
+                self._open,
+                service.limits.connections,
             ),
             host,
             port,
@@ -121,6 +129,8 @@ class HttpServer:
             return json_page(
                 self._goal.change(request.body) if request.method == "PUT" else self._goal.show()
             )
+        if parts[1:2] == ["repository"]:
+            return await self._ask_repository(request, parts[2:])
         if parts[1:2] == ["models"] and len(parts) >= 3:
             return await self._model(request, parts[2], parts[3:])
         raise NotFound(f"no path {request.path}; see /v2 and /v2/models/MODEL")
@@ -141,6 +151,24 @@ class HttpServer:
                 raise Unavailable(f"model '{name}' is not ready")
             return json_page({"name": name, "ready": True})
         raise NotFound(f"no path {request.path}; a model has /, /ready and /infer")
+
+    async def _ask_repository(self, request: HttpRequest, parts: list[str]) -> HttpResponse:
+        if parts != ["index"] and (parts[:1] != ["models"] or len(parts) != 3):
+            raise NotFound(f"no path {request.path}; see /v2/repository/index")
+        _require_method(request, "POST")
+        if self._repository is None:
+            raise switched_off()
+        asked = _read_repository_request(request.body)
+        if parts == ["index"]:
+            return json_page(self._repository.index(ready=asked.ready))
+        _, name, step = parts
+        if step == "load":
+            await self._repository.load(unquote(name), asked.version())
+        elif step == "unload":
+            await self._repository.unload(unquote(name))
+        else:
+            raise NotFound(f"no path {request.path}; a model of the repository has /load and /unload")
+        return json_page({})
 
     async def _infer(self, request: HttpRequest, face: ModelFace) -> HttpResponse:
         length = request.headers.get("inference-header-content-length")
@@ -172,6 +200,13 @@ class HttpServer:
         given = request.headers.get("authorization", "")
         if self._token and not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
             raise Unauthenticated("a token is required; send the header Authorization: Bearer TOKEN")
+
+
+def _read_repository_request(body: bytes) -> RepositoryRequest:
+    try:
+        return msgspec.json.decode(body or b"{}", type=RepositoryRequest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the body is not understood: {error}") from None
 
 
 def refused(status: int, why: str) -> HttpResponse:

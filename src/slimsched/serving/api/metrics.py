@@ -63,7 +63,7 @@ class Metrics:
         self._drawn_j: defaultdict[str, float] = defaultdict(float)
         self._sampled_s: dict[str, float] = {}
         self._past: deque[_Count] = deque([_Count(0.0, 0, 0, 0, 0.0)])
-        self._bound = FluidGauge(gateway.cluster)
+        self._bound = FluidGauge(lambda: gateway.cluster)
         self.log: LogState | None = None
         """The event log that the server writes, if any."""
 
@@ -255,7 +255,7 @@ class LogState(Protocol):
 class FluidGauge:
     """The fluid bound at the current rate, solved in a thread at most once every few seconds."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Callable[[], Cluster]) -> None:
         self._cluster = cluster
         self._accuracy, self._rate, self._at_s = nan, -1.0, -BOUND_EVERY_S
         self._thread: Thread | None = None
@@ -270,7 +270,8 @@ class FluidGauge:
         return self._accuracy
 
     def _solve(self, rate_per_s: float) -> None:
-        self._accuracy = fluid_optimum(self._cluster, rate_per_s).accuracy
+        if (cluster := self._cluster()).active:
+            self._accuracy = fluid_optimum(cluster, rate_per_s).accuracy
 
 
 def _limited(known: Counter[str], reason: str) -> str:

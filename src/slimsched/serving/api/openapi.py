@@ -10,6 +10,7 @@ from slimsched.serving.api.service import InferenceService, Limits
 _WHY = {
     "400": "The request is wrong; the message says where.",
     "401": "A token is required.",
+    "403": "The operator does not allow it.",
     "404": "No such path, model or version.",
     "405": "The path exists, but not for this method.",
     "413": "The body is too large.",
@@ -28,6 +29,7 @@ def document(service: InferenceService) -> dict[str, Any]:
         "/v2/health/live": {"get": _get("Whether the process is alive", "405")},
         "/v2/health/ready": {"get": _get("Whether requests are accepted", "405", "503")},
         "/v2/goal": {"get": _get("The current goal"), "put": _put_goal()},
+        **_repository(),
         "/metrics": {"get": _get("Metrics in the Prometheus text format", kind="text/plain")},
     }
     for face in service.faces:
@@ -44,6 +46,29 @@ def document(service: InferenceService) -> dict[str, Any]:
         "paths": paths,
         "components": {"schemas": schemas, "securitySchemes": {"token": token}},
         "security": [{}, {"token": []}],
+    }
+
+
+def _repository() -> dict[str, Any]:
+    """The model repository; servers that were started without one refuse."""
+    version = {"version": {"type": "string", "description": "the newest one if left out"}}
+    name = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+    listed = {"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}}
+    done = {"application/json": {"schema": {"type": "object"}}}
+    ready, loaded = {"ready": {"type": "boolean"}}, {"parameters": {"type": "object", "properties": version}}
+
+    def post(about: str, body: dict[str, Any], answer: dict[str, Any], *codes: str) -> dict[str, Any]:
+        content = {"application/json": {"schema": {"type": "object", "properties": body}}}
+        refusals = _responses(answer, "400", "401", "403", *codes)
+        return {"summary": about, "requestBody": {"content": content}, "responses": refusals}
+
+    path = "/v2/repository/models/{model}"
+    load = post("Load a model, or a new version of it", loaded, done, "404", "503")
+    unload = post("Unload a model", {"parameters": {"type": "object"}}, done, "404")
+    return {
+        "/v2/repository/index": {"post": post("List the models of the repository", ready, listed)},
+        f"{path}/load": {"parameters": name, "post": load},
+        f"{path}/unload": {"parameters": name, "post": unload},
     }
 
 

@@ -27,6 +27,13 @@ class Unauthenticated(RefusalError):  # noqa: N818
     grpc_code = "UNAUTHENTICATED"
 
 
+class Forbidden(RefusalError):  # noqa: N818
+    """The operator does not allow it."""
+
+    status = 403
+    grpc_code = "PERMISSION_DENIED"
+
+
 class NotFound(RefusalError):  # noqa: N818
     """No such path, model or version."""
 

@@ -29,6 +29,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     examples_per_request: int = 64
     body_bytes: int = 0  # 0: 4 MiB, or what a full request takes as raw tensors, whichever is more
+    row_bytes: int = 0  # inputs of one example of the largest model that may be loaded later
     examples_in_system: int = 4096
     connections: int = 1024  # HTTP connections, and also gRPC calls at the same time
 
@@ -52,11 +53,16 @@ class InferenceService:
     """Accepts calls while it is ready, answers or refuses each, and drains before it stops."""
 
     def __init__(self, cluster: LiveCluster, limits: Limits) -> None:
-        self.faces = [ModelFace(model) for model in cluster.models]
-        self.limits = _with_body(limits, self.faces)
         self.phase = Phase.STARTING
         self.tally = Tally()
-        self._cluster = cluster
+        self.extensions = ["binary_tensor_data", "parameters"]
+        self._cluster, self._limits = cluster, limits
+        self.use_models()
+
+    def use_models(self) -> None:
+        """Offer the models that the cluster serves now."""
+        self.faces = [ModelFace(model) for model in self._cluster.models]
+        self.limits = _with_body(self._limits, self.faces)
         self._by_name = {face.name: face for face in self.faces}
 
     async def start(self) -> None:
@@ -91,7 +97,7 @@ class InferenceService:
         """Find a model by name; refuse one, or a version, that this server has not."""
         face = self._by_name.get(name)
         if face is None:
-            known = ", ".join(f"'{one}'" for one in self._by_name)
+            known = ", ".join(f"'{one}'" for one in self._by_name) or "none"
             raise NotFound(f"unknown model '{name}'; this server has {known}")
         if version not in ("", face.version):
             raise NotFound(f"unknown version '{version}' of '{name}'; this server has '{face.version}'")
@@ -99,8 +105,7 @@ class InferenceService:
 
     def server_metadata(self) -> dict[str, object]:
         """Return the name, version and extensions of this server."""
-        extensions = ["binary_tensor_data", "parameters"]
-        return {"name": "slim-scheduler", "version": __version__, "extensions": extensions}
+        return {"name": "slim-scheduler", "version": __version__, "extensions": self.extensions}
 
     def _admit(self, call: Call) -> None:
         if self.phase is not Phase.READY:
@@ -147,8 +152,8 @@ def _with_body(limits: Limits, faces: list[ModelFace]) -> Limits:
     """Fill in how large a body may be, where the operator has not said so."""
     if limits.body_bytes:
         return limits
-    largest = max(face.spec.row_bytes for face in faces) * limits.examples_per_request
-    return replace(limits, body_bytes=max(4 * 2**20, largest + 2**16))
+    largest = max([limits.row_bytes, *(face.spec.row_bytes for face in faces)])
+    return replace(limits, body_bytes=max(4 * 2**20, largest * limits.examples_per_request + 2**16))
 
 
 def _refusal(dropped: DroppedError) -> RefusalError:

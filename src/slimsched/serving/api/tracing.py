@@ -1,6 +1,6 @@
 """OpenTelemetry traces from the event log: one span per image, and below it one span per segment."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import time_ns
 from typing import Any
 
@@ -27,8 +27,8 @@ class _Open(Struct):
 class SegmentSpans:
     """Turns the gateway's log entries into spans; the tracer decides which images to sample."""
 
-    def __init__(self, tracer: Any, cluster: Cluster) -> None:
-        self._tracer, self._names, self._models = tracer, cluster.names, cluster.models
+    def __init__(self, tracer: Any, cluster: Callable[[], Cluster]) -> None:
+        self._tracer, self._names, self._cluster = tracer, cluster().names, cluster
         self._open: dict[int, _Open] = {}
         self._zero_ns: int | None = None
 
@@ -72,7 +72,7 @@ class SegmentSpans:
         if image is None or not image.sent_ns:
             return
         start_ns, choices, ran_s = image.sent_ns, (event.choice, *event.ahead), event.legs_s
-        segments = self._models[request.model].spec.segments
+        segments = self._cluster().models[request.model].spec.segments
         for number, choice in enumerate(choices):
             end_ns = now_ns - int(1e9 * sum(ran_s[number + 1 :]))
             given = {
@@ -90,7 +90,9 @@ class SegmentSpans:
         image = self._open.pop(request.id, None)
         if image is not None:
             image.span.set_attribute("slim.outcome", outcome)
-            image.span.set_attribute("slim.plan", self._models[request.model].spec.text(request.path))
+            image.span.set_attribute(
+                "slim.plan", self._cluster().models[request.model].spec.text(request.path)
+            )
             image.span.end(now_ns)
 
     def _epoch_ns(self, now_s: float) -> int:
@@ -102,7 +104,7 @@ class SegmentSpans:
 class Traces:
     """The spans, and the provider that exports them."""
 
-    def __init__(self, provider: Any, cluster: Cluster) -> None:
+    def __init__(self, provider: Any, cluster: Callable[[], Cluster]) -> None:
         self._provider = provider
         self.spans = SegmentSpans(provider.get_tracer("slimsched", __version__), cluster)
 
@@ -111,7 +113,7 @@ class Traces:
         self._provider.shutdown()
 
 
-def otlp_traces(cluster: Cluster) -> Traces:
+def otlp_traces(cluster: Callable[[], Cluster]) -> Traces:
     """Return traces that are sent by OTLP over HTTP.
 
     The usual environment variables say where to send them and how many to sample, for example

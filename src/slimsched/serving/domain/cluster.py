@@ -1,6 +1,6 @@
 """The cluster as it is known before a run: servers, profiles, links and models."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,11 @@ GATEWAY = -1
 
 
 class Cluster:
-    """Static facts about the cluster, for routers; servers and models are numbered in order."""
+    """Static facts that a router may use; servers and models are numbered in order.
+
+    A model that was taken away keeps its number, so that requests under way can still be answered: it is one
+    of `models`, but none of the `active` ones.
+    """
 
     def __init__(
         self,
@@ -28,10 +32,14 @@ class Cluster:
         links: Sequence[Link],
         gateway_link: Link,
         batch_limit: int,
+        retired: frozenset[int] = frozenset(),
     ) -> None:
         self.names = tuple(names)
         self.profiles = tuple(profiles)
         self.models = tuple(model.numbered(number) for number, model in enumerate(models))
+        self.retired = retired
+        self.active = tuple(model for model in self.models if model.number not in retired)
+        """The models that take new requests."""
         self.links = tuple(links)
         self.gateway_link = gateway_link
         self.batch_limit = batch_limit
@@ -60,6 +68,35 @@ class Cluster:
             links=self.links[pick],
             gateway_link=self.gateway_link,
             batch_limit=self.batch_limit,
+            retired=self.retired,
+        )
+
+    def with_model(self, model: ServedModel, profiles: Sequence[Profile]) -> "Cluster":
+        """The same cluster with one more model, last in the list; `profiles` has its own by server."""
+        joined: dict[int, Profile] = {}
+        for whole, part in zip(self.profiles, profiles, strict=True):
+            if id(whole) not in joined:  # servers with equal profiles must share them
+                joined[id(whole)] = Profile.joined([*whole.parts, part])
+        return Cluster(
+            names=self.names,
+            profiles=[joined[id(whole)] for whole in self.profiles],
+            models=[*self.models, model],
+            links=self.links,
+            gateway_link=self.gateway_link,
+            batch_limit=self.batch_limit,
+            retired=self.retired,
+        )
+
+    def without(self, numbers: Collection[int]) -> "Cluster":
+        """The same cluster where these models take no new requests."""
+        return Cluster(
+            names=self.names,
+            profiles=self.profiles,
+            models=self.models,
+            links=self.links,
+            gateway_link=self.gateway_link,
+            batch_limit=self.batch_limit,
+            retired=self.retired | frozenset(numbers),
         )
 
     def link_of(self, place: int) -> Link:

@@ -76,6 +76,10 @@ class Profile:
         whole.load_s = {at: seconds for part in parts for at, seconds in part.load_s.items()}
         return whole
 
+    def part(self, model: int) -> "Profile":
+        """The profile of one of the models."""
+        return next(part for part in self.parts if next(iter(part.latency_table_s)).model == model)
+
     def slowed(self, factor: float) -> "Profile":
         """Return the profile of a device that takes `factor` times as long for everything."""
         if len(self.parts) > 1:

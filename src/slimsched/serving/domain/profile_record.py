@@ -75,8 +75,8 @@ class ProfileRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def record_of(profile: Profile, model: ServedModel) -> ProfileRecord:
-    """Return the record of one model's part of a profile."""
-    part = next(part for part in profile.parts if next(iter(part.latency_table_s)).model == model.number)
+    """Write one model's part of a profile down."""
+    part = profile.part(model.number)
     steps, places = list(model.keys), [(segment, choice) for segment, choice in model.spec.places()]
     return ProfileRecord(
         name=part.name,

@@ -6,6 +6,7 @@ from slimsched.kernel.errors import DataError
 from slimsched.kernel.log import Header
 from slimsched.kernel.replay import Replayable
 from slimsched.serving.domain.machine import AUTOSCALER_NAME, GATEWAY_NAME, server_of
+from slimsched.serving.execution.catalogue import Catalogue
 from slimsched.serving.execution.run_setting import read_setting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.autoscaler import Autoscaler, LoadReported
@@ -29,12 +30,12 @@ def machines_for(
 
     'server-0#2' is the second life of server-0: a scheduler that knows nothing about the first.
     """
-    cluster = scenario.cluster
+    cluster, catalogue = scenario.cluster, Catalogue(scenario, router, seed, make=make)
 
     def machine(name: str) -> Replayable:
         if name == GATEWAY_NAME:
             router_made = make(router, cluster, seed, scenario.goal)
-            gateway = Gateway(cluster, router_made, scenario.gateway, first_block=first_id)
+            gateway = Gateway(cluster, router_made, scenario.gateway, first_block=first_id, growth=catalogue)
             return Replayable(gateway, GatewayEvent)
         if name == AUTOSCALER_NAME and scenario.autoscale is not None:
             return Replayable(Autoscaler(scenario.autoscale), LoadReported)
@@ -43,7 +44,12 @@ def machines_for(
             known = ", ".join([GATEWAY_NAME, *cluster.names[:8]])
             raise DataError(f"the log names a machine '{name}' that its scenario has not; it has {known}")
         index = cluster.names.index(server)
-        scheduler = GreedyScheduler(scenario.schedulers[index], cluster.profiles[index], cluster.models)
+        scheduler = GreedyScheduler(
+            scenario.schedulers[index],
+            cluster.profiles[index],
+            cluster.models,
+            find=catalogue.on(index),
+        )
         return Replayable(scheduler, SchedulerEvent)
 
     return machine

@@ -36,7 +36,11 @@ class Scenario(Struct, frozen=True, kw_only=True):
     hosts: tuple[Host | None, ...] = ()
     """The host of each server when it runs live; None if it can only be simulated."""
     costs: tuple[ServiceCost, ...] = ()
-    """The extra cost of each server's batches beyond its profile; empty: none."""
+    """What each server's batches cost in service beyond its profile; empty: nothing."""
+    devices: tuple[tuple[str, float], ...] = ()
+    """The device of each server and its speed, so that profiles of further models can be found."""
+    beside: str = ""
+    """The folder of the scenario file."""
     neighbours_slowdown: tuple[float, ...] = ()
     """How much longer batches take while 1, 2, … other servers on the same GPU are busy; empty: no longer."""
 

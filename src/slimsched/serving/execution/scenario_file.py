@@ -101,7 +101,7 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
         link if file.gateway_link is None else _section(file.gateway_link, Link, name, "gateway_link")
     )
     models, shares = _models(file, name, beside, accuracy or file.accuracy)
-    names, profiles, links, schedulers, hosts, costs = [], [], [], [], [], []
+    names, profiles, links, schedulers, hosts, costs, devices = [], [], [], [], [], [], []
     known: dict[tuple[str, float], Profile] = {}
     for raw in file.server:
         server = _section(raw, _Server, name, "server")
@@ -114,7 +114,7 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
         if (server.device, speed) not in known:
             known[server.device, speed] = device_profile(server.device, models, beside).slowed(1 / speed)
         profile = known[server.device, speed]
-        _check_scheduler(own, profile, f"{name} [server] '{server.name}'")
+        check_scheduler(own, profile, f"{name} [server] '{server.name}'")
         for number in range(server.count):
             names.append(server.name if server.count == 1 else f"{server.name}-{number}")
             profiles.append(profile)
@@ -122,6 +122,7 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
             schedulers.append(own)
             hosts.append(server.host)
             costs.append(server.service)
+            devices.append((server.device, speed))
     _check_servers(names, links, name)
     cluster = Cluster(
         names=names,
@@ -149,6 +150,8 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
         hosts=tuple(hosts),
         costs=tuple(costs) if any(cost != ALONE for cost in costs) else (),
         neighbours_slowdown=file.neighbours_slowdown,
+        devices=tuple(devices),
+        beside=str(beside),
         autoscale=_autoscale(file.autoscale, name, len(names)),
     )
     return scenario.with_faults(tuple(_section(raw, Fault, name, "fault") for raw in file.fault))
@@ -312,7 +315,8 @@ def _check_servers(names: list[str], links: list[Link], file: str) -> None:
         raise ConfigError(f"{file} [link]: bandwidth_bytes_per_s must be above 0, latency_s at least 0")
 
 
-def _check_scheduler(options: SchedulerOptions, profile: Profile, where: str) -> None:
+def check_scheduler(options: SchedulerOptions, profile: Profile, where: str) -> None:
+    """Refuse options that do not go with a device and its models."""
     largest = max(profile.instance_bytes.values())
     if options.vram_cap_bytes < largest:
         raise ConfigError(

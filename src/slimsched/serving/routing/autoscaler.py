@@ -144,7 +144,7 @@ def _missed(gateway: Gateway) -> str:
     router = gateway.router
     if not isinstance(router, GuardedRouter) or not gateway.in_system:
         return ""
-    for model in router.router.models:
+    for model in router.router.active:
         goal, meter = model.goal, model.meter
         if goal.p99_s and meter.p99_s is not None and meter.p99_s > goal.p99_s * (1 + 10 * MISSED_SHARE):
             return f"p99 {1e3 * meter.p99_s:.0f} ms, goal {1e3 * goal.p99_s:.0f} ms"

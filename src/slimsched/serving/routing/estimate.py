@@ -24,7 +24,7 @@ class Estimate:
         self.run_s = lru_cache(maxsize=None)(self._run_s)
         self.rest_s = lru_cache(maxsize=None)(self._rest_s)
         self._ways = lru_cache(maxsize=None)(self._ways_on)
-        empty_s = [self._empty_s(number) for number in range(len(cluster.models))]
+        empty_s = [self._empty_s(model.number) for model in cluster.active or cluster.models]
         self.empty_s = max(empty_s)
         """Roughly the latency of a request in an empty cluster, for the slowest model."""
 

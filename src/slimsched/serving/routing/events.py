@@ -7,6 +7,7 @@ from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.key import Key, onward
+from slimsched.serving.domain.model_change import ModelsChanged
 from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.routing.goal import Goal
@@ -107,5 +108,6 @@ Event = (
     | ServerLeaving
     | ServerUp
     | GoalChanged
+    | ModelsChanged
     | Wake
 )

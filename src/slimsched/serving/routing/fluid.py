@@ -51,12 +51,13 @@ def fluid_optimum(
 ) -> FluidOptimum:
     """Solve the programme, optionally with a budget for power above idle.
 
-    `shares` are the models' shares of the rate; by default they are equal.
+    `shares` are the models' shares of the rate; where none are given, active models have equal ones.
     """
     from scipy.optimize import linprog
 
     models = cluster.models
-    given = np.asarray(shares if shares is not None else [1.0 / len(models)] * len(models), dtype=float)
+    equal = [float(model in cluster.active) / max(1, len(cluster.active)) for model in models]
+    given = np.asarray(shares if shares is not None else equal, dtype=float)
     keys = [key for model in models for key in model.keys.values()]
     kinds: dict[int, tuple[Profile, int]] = {}
     for profile in cluster.profiles:

@@ -20,6 +20,7 @@ from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.key import Key, onward
+from slimsched.serving.domain.model_change import ModelsChanged
 from slimsched.serving.domain.request import NO_PLAN, Request
 from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
 from slimsched.serving.routing.events import (
@@ -35,6 +36,8 @@ from slimsched.serving.routing.events import (
     TelemetryReceived,
 )
 from slimsched.serving.routing.fifo import Fifo, Place
+from slimsched.serving.routing.goal import Goal
+from slimsched.serving.routing.growth import Growth
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import AnswerListener, GoalFollower, Route, Router
 from slimsched.serving.routing.terms import choice_within_terms
@@ -67,9 +70,18 @@ class Gateway:
     """A pure state machine around a router: events go in, commands come out."""
 
     def __init__(
-        self, cluster: Cluster, router: Router, options: GatewayOptions, *, first_block: int = 0
+        self,
+        cluster: Cluster,
+        router: Router,
+        options: GatewayOptions,
+        *,
+        first_block: int = 0,
+        growth: Growth | None = None,
     ) -> None:
         self.cluster = cluster
+        self._growth = growth
+        self.goal: Goal | None = None
+        """The goal that was stated last while running, if any."""
         self.options = options
         self._use(router)
         self.seen = Observation(len(cluster), len(cluster.models))
@@ -111,7 +123,10 @@ class Gateway:
             case GoalChanged(goal=goal):
                 if not isinstance(self.router, GoalFollower):
                     raise SlimError(f"router {type(self.router).__name__} follows no goal: it cannot change")
+                self.goal = goal
                 self._use(self.router.with_goal(goal))
+            case ModelsChanged():
+                self._change_models(event)
             case Wake():
                 self._wake_s = None
                 if self.options.step_s > 0.0:
@@ -140,6 +155,14 @@ class Gateway:
         if any(server in (sent.server, sent.source) for sent in self._sent.values()):
             return True
         return any(fifo.waits_for(server) for fifo in self._queues.values())
+
+    def _change_models(self, change: ModelsChanged) -> None:
+        """Serve other models from now on, with a fresh router; what is under way goes on as it was."""
+        if self._growth is None:
+            raise SlimError("this gateway cannot change its models: nobody has told it where they come from")
+        self.cluster = self._growth.change(self.cluster, change)
+        self.seen.know_models(len(self.cluster.models))
+        self._use(self._growth.router(self.cluster, self.goal))
 
     def _use(self, router: Router) -> None:
         """Use this router from now on."""

@@ -50,6 +50,11 @@ class Observation:
         self.vram_bytes: NDArray[np.float64] = np.zeros(servers)
         self.telemetry_s: NDArray[np.float64] = np.zeros(servers)
 
+    def know_models(self, count: int) -> None:
+        """Make room for models that were added."""
+        more = count - len(self.model_rates_per_s)
+        self.model_rates_per_s = np.append(self.model_rates_per_s, np.zeros(more))
+
     def set_alive(self, server: int, alive: bool) -> None:
         """Mark a server up or down."""
         self.alive[server] = alive

@@ -5,10 +5,16 @@ from msgspec import Struct
 from slimsched.kernel.wake import Wake
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cancellation import RequestsCancelled
+from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
 
 
 class Started(Struct, frozen=True, kw_only=True, tag=True):
-    """The device is ready, with nothing loaded."""
+    """The device is there, with nothing loaded.
+
+    `models` are those to serve, where they are no longer those that the cluster began with.
+    """
+
+    models: tuple[ModelEntry, ...] = ()
 
 
 class BlockArrived(Struct, frozen=True, kw_only=True, tag=True):
@@ -53,5 +59,6 @@ Event = (
     | InstanceLoaded
     | InstanceUnloaded
     | TelemetrySampled
+    | ModelsChanged
     | Wake
 )

@@ -22,14 +22,25 @@ class Fleet:
     """The list I of Algorithm 1, and the memory its instances use."""
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
-        self._nested = [model.spec.nested for model in models]
+        self._nested: dict[int, bool] = {}
         self._slots: dict[int, _Slot] = {}
-        self._by_segment: list[list[list[_Slot]]] = [[[] for _ in range(model.segments)] for model in models]
+        self._by_segment: dict[int, list[list[_Slot]]] = {}
         self._next_id = 0
         self.memory_bytes = 0
+        for model in models:
+            self.know(model)
 
     def __len__(self) -> int:
         return len(self._slots)
+
+    def know(self, model: ServedModel) -> None:
+        """Be ready for instances of one more model."""
+        self._nested[model.number] = model.spec.nested
+        self._by_segment[model.number] = [[] for _ in range(model.segments)]
+
+    def of_model(self, model: int) -> list[tuple[Instance, InstanceState]]:
+        """List the instances of a model, with their states."""
+        return [(slot.instance, slot.state) for slots in self._by_segment[model] for slot in slots]
 
     def instances(self) -> list[Instance]:
         """List all instances that are loaded, loading or unloading."""

@@ -10,16 +10,18 @@ that no loaded or loading instance fits gets one instance at once. A key whose i
 to N_new more when at least Q_th of its requests wait.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import assert_never
 
+from slimsched.kernel.errors import SlimError
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.instance import Instance
+from slimsched.serving.domain.instance import Instance, InstanceState
 from slimsched.serving.domain.key import Key, onward
+from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
@@ -36,6 +38,8 @@ from slimsched.serving.scheduling.fleet import Fleet
 from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.scheduling.queue import KeyQueue
 
+Finder = Callable[[ModelEntry], tuple[ServedModel, Profile]]
+"""Finds a model that is added while the server runs, and what it costs on this device."""
 STARVED_S = 0.25
 """How long a busy device may refuse to load the first instance for a key, in deadline order."""
 
@@ -43,13 +47,21 @@ STARVED_S = 0.25
 class GreedyScheduler:
     """Batches requests by key, picks the best-fit free instance, loads more if needed, unloads idle ones."""
 
-    def __init__(self, options: SchedulerOptions, profile: Profile, models: Sequence[ServedModel]) -> None:
+    def __init__(
+        self,
+        options: SchedulerOptions,
+        profile: Profile,
+        models: Sequence[ServedModel],
+        *,
+        find: Finder | None = None,
+    ) -> None:
         self.options = options
-        self.models = tuple(models)
+        self.models = {model.number: model for model in models}
         self.fleet = Fleet(models)
+        self._find = find
         self.queue = KeyQueue(by_deadline=options.order == "deadline", by_priority=options.priorities)
         self._waiting: dict[Key, tuple[str, tuple[object, ...]]] = {}
-        self._profile = profile
+        self.profile = profile
         self._utilization: float | None = None
         self._running: dict[int, Batch] = {}
         self._next_batch = 0
@@ -61,9 +73,14 @@ class GreedyScheduler:
     def handle(self, event: Event, *, now_s: float) -> list[Command]:
         """Take one event into account and return what must now be done."""
         recalled: list[Block] = []
+        changed: list[Command] = []
         match event:
-            case Started():
-                return self._load_residents(now_s)
+            case Started(models=entries):
+                if entries:
+                    self._begin_with(entries)
+                return self._load_residents(self.models, now_s)
+            case ModelsChanged(added=added, retired=retired):
+                changed = self._change_models(added, retired, now_s)
             case BlockArrived(block=block):
                 self.queue.push(block)
             case RequestsCancelled(requests=requests):
@@ -82,6 +99,7 @@ class GreedyScheduler:
             case _:
                 assert_never(event)
         commands: list[Command] = [DropBlock(block=block, reason=DropReason.CANCELLED) for block in recalled]
+        commands += changed
         commands += self._serve(now_s)
         if self._wake_s is None:
             commands += self._unload_idle(now_s)
@@ -98,10 +116,10 @@ class GreedyScheduler:
 
     def queued_by_segment(self) -> tuple[int, ...]:
         """Count waiting requests by segment: first all segments of the first model, then of the next."""
-        sizes = [[0] * model.segments for model in self.models]
+        sizes = {number: [0] * model.segments for number, model in self.models.items()}
         for key in self.queue:
             sizes[key.model][key.segment] += self.queue.size(key)
-        return tuple(size for model in sizes for size in model)
+        return tuple(size for model in sizes.values() for size in model)
 
     def _serve(self, now_s: float) -> list[Command]:
         """Lines 2-10: serve the head. In deadline order, a key that must wait does not hold up the others."""
@@ -176,7 +194,7 @@ class GreedyScheduler:
         Kernels run faster on multiples of 8, and calls with several images are split less often.
         """
         limit, longest_s = self.options.batch_limit, self.options.batch_limit_s
-        while limit > 1 and 0.0 < longest_s < self._profile.latency_s(key, limit):
+        while limit > 1 and 0.0 < longest_s < self.profile.latency_s(key, limit):
             limit -= 1
         if 8 < limit < self.options.batch_limit:
             limit = 8 * round(limit / 8)
@@ -208,7 +226,7 @@ class GreedyScheduler:
     def _late(self, key: Key, now_s: float) -> list[Command]:
         """Drop the first block of a key if even a batch of one would miss its deadline."""
         block = self.queue.first(key)
-        if now_s + self._profile.latency_s(key, 1) <= block.deadline_s:
+        if now_s + self.profile.latency_s(key, 1) <= block.deadline_s:
             return []
         late = self.queue.pop(key, len(block.requests))
         return [DropBlock(block=part, reason=DropReason.DEADLINE_OUT_OF_REACH) for part in late]
@@ -227,7 +245,7 @@ class GreedyScheduler:
         wanted = min(self.options.scale_cap, -(-size // self.options.batch_limit)) if busy else 1
         commands: list[Command] = []
         for _ in range(wanted):
-            memory = self._profile.instance_bytes[key.place]
+            memory = self.profile.instance_bytes[key.place]
             if not self._fits_vram(key, memory):
                 return commands or self._reclaim(now_s)
             if not self._below_block(key):
@@ -239,11 +257,46 @@ class GreedyScheduler:
             self._refused_s.pop(key, None)
         return commands
 
-    def _load_residents(self, now_s: float) -> list[Command]:
-        """Load one instance of every resident choice in every segment, as far as VRAM allows."""
+    def is_warm(self, model: int) -> bool:
+        """Whether nothing of a model is being loaded."""
+        return all(state is not InstanceState.LOADING for _, state in self.fleet.of_model(model))
+
+    def _begin_with(self, entries: Sequence[ModelEntry]) -> None:
+        """Serve these models instead of those that the cluster began with."""
+        found = [self._found(entry) for entry in entries]
+        self.models = {model.number: model for model, _ in found}
+        self.fleet = Fleet([model for model, _ in found])
+        self.profile = Profile.joined([part for _, part in found])
+
+    def _change_models(
+        self, added: Sequence[ModelEntry], retired: Sequence[int], now_s: float
+    ) -> list[Command]:
+        """Load what shall stay loaded of new models; let go of what is idle of those that went."""
+        for model, part in [self._found(entry) for entry in added]:
+            self.models[model.number] = model
+            self.fleet.know(model)
+            self.profile = Profile.joined([*self.profile.parts, part])
+        commands = self._load_residents([entry.number for entry in added], now_s)
+        for number in retired:
+            for instance, state in self.fleet.of_model(number):
+                self._resident.discard(instance.id)
+                if state is InstanceState.FREE:
+                    self.fleet.step(instance.id, "unload", now_s)
+                    commands.append(UnloadInstance(instance=instance.id))
+        return commands
+
+    def _found(self, entry: ModelEntry) -> tuple[ServedModel, Profile]:
+        if self._find is None:
+            raise SlimError("this server cannot change its models: nobody has told it where they come from")
+        return self._find(entry)
+
+    def _load_residents(self, models: Collection[int], now_s: float) -> list[Command]:
+        """One instance of every resident choice in every segment of these models, as far as VRAM allows."""
         commands: list[Command] = []
         for place in self.resident_places():
-            memory = self._profile.instance_bytes[place]
+            if place[0] not in models:
+                continue
+            memory = self.profile.instance_bytes[place]
             if self.fleet.memory_bytes + memory <= self.options.vram_cap_bytes:
                 instance = self.fleet.add(place, memory, now_s)
                 self._resident.add(instance.id)
@@ -259,7 +312,7 @@ class GreedyScheduler:
         return [
             (model.number, segment, choice)
             for name in self.options.resident
-            for model in self.models
+            for model in self.models.values()
             for segment, choice in model.spec.places()
             if self._is_named(model, segment, choice, name)
         ]

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
 from slimsched.serving.domain.machine import AUTOSCALER_NAME, GATEWAY_NAME
+from slimsched.serving.domain.model_change import ModelsChanged
 from slimsched.serving.domain.model_outline import outlines
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.routing.autoscaler import Scale
@@ -44,6 +45,8 @@ class LiveView:
     ) -> None:
         self._names, self._router = cluster.names, router
         self.bound = bound
+        self.current: Callable[[], Cluster] | None = None
+        """Gives the cluster as it is, where its models may change."""
         self.energy_source = "; ".join(sorted({profile.energy_source for profile in cluster.profiles}))
         """Where figures of power come from: the profiles, unless someone knows better."""
         self._models, self._stages = cluster.models, Stages(outlines(cluster.models))
@@ -131,6 +134,17 @@ class LiveView:
             whereabouts.server_down(event.server)
         elif isinstance(event, ServerUp):
             self._turn(now_s, event.server, up=True)
+        elif isinstance(event, ModelsChanged) and self.current is not None:
+            self._change_models(now_s, self.current(), event)
+
+    def _change_models(self, now_s: float, cluster: Cluster, event: ModelsChanged) -> None:
+        """Follow models that came or went; new ones stand last, so that what is known stays in its place."""
+        self._models, self._stages = cluster.models, Stages(outlines(cluster.models))
+        self._recent.grow(cluster.models, self._stages)
+        self._whereabouts.grow(self._stages)
+        names = [f"model {cluster.models[entry.number].name} is loaded" for entry in event.added]
+        names += [f"model {cluster.models[number].name} takes no more requests" for number in event.retired]
+        self._happenings.extend(Happening(at_s=now_s, text=text) for text in names)
 
     def _asked(self, now_s: float, command: Struct) -> None:
         if isinstance(command, SendBlock):

@@ -80,6 +80,13 @@ class Recent:
         self.ran_by: NDArray[np.int64] = np.zeros((servers, len(stages), len(stages.names)), dtype=np.int64)
         """Examples run, by server, stage and name of the choice."""
 
+    def grow(self, models: Sequence[ServedModel], stages: Stages) -> None:
+        """Know further models, which stand behind those that were there."""
+        self._models, self._stages = models, stages
+        before, kept = self.ran_by, self.ran_by.shape
+        self.ran_by = np.zeros((kept[0], len(stages), len(stages.names)), dtype=np.int64)
+        self.ran_by[:, : kept[1], : kept[2]] = before
+
     def arrived(self, now_s: float, count: int) -> None:
         """Count requests that arrived."""
         self._arrivals.add(now_s, count)

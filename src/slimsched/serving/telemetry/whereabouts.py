@@ -21,6 +21,12 @@ class Whereabouts:
             [0] * len(stages) for _ in range(servers + 1)
         ]  # the last row is the gateway's: its number is -1
 
+    def grow(self, stages: Stages) -> None:
+        """Know the stages of further models, which stand behind those that were there."""
+        self._stages = stages
+        for counts in self._counts:
+            counts += [0] * (len(stages) - len(counts))
+
     def count(self, at: int) -> tuple[int, ...]:
         """Count the requests at a server, or at the gateway, by stage."""
         return tuple(self._counts[at])

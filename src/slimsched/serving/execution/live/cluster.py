@@ -1,7 +1,7 @@
 """The live cluster: the same gateway as in simulation, with an engine's servers that run its commands."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from time import monotonic
 from typing import NamedTuple, assert_never
 
@@ -16,16 +16,20 @@ from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.cluster import GATEWAY
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.machine import GATEWAY_NAME
+from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
 from slimsched.serving.domain.request import NEVER_S, Request
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.terms import ANY_TERMS, Terms
 from slimsched.serving.execution.live.engine import Engine
 from slimsched.serving.execution.live.messages import (
     BatchDone,
+    HostModel,
+    ModelHosted,
     Ready,
     TakeBlock,
     ToGateway,
 )
+from slimsched.serving.execution.live.model_hosting import ModelHosting
 from slimsched.serving.execution.live.parcel import Answered, Parcel
 from slimsched.serving.execution.scaling import LOOK_S, Fleet, Scaling
 from slimsched.serving.routing.autoscaler import AutoscaleOptions, load_of
@@ -44,6 +48,9 @@ from slimsched.serving.routing.events import (
 )
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.goal import Goal
+
+DRAIN_LOOK_S = 0.02
+"""How often a model that is taken away is looked at."""
 
 
 class DroppedError(SlimError):
@@ -80,6 +87,7 @@ class LiveCluster:
         self._arrived: list[Request] = []  # that the gateway has not been told of yet
         self._next_id = first_id
         self._zero_s = monotonic() if clock_zero_s is None else clock_zero_s
+        self._hosting = ModelHosting(engine.send, len(self._names))
         self._power_source = [""] * len(self._names)
         self.power_sources = ""
         """Where the servers' power figures come from."""
@@ -98,8 +106,8 @@ class LiveCluster:
 
     @property
     def models(self) -> tuple[ServedModel, ...]:
-        """The served models."""
-        return self._gateway.cluster.models
+        """The models that take new requests."""
+        return self._gateway.cluster.active
 
     @property
     def any_alive(self) -> bool:
@@ -131,14 +139,14 @@ class LiveCluster:
     ) -> Parcel:
         """Accept a call with the bytes of each input tensor, `count` rows each; await it for the answer."""
         now_s = self.now_s
-        parcel = self._parcel(inputs, count, now_s)
+        parcel = self._parcel(inputs, count, now_s, model)
         self._arrive([_request(number, -1, terms, now_s, model) for number in parcel.requests])
         return parcel
 
     def submit_each(self, calls: Sequence[Call], terms: Terms = ANY_TERMS) -> list[Parcel]:
         """Accept several calls of one example each."""
         now_s = self.now_s
-        parcels = [self._parcel(call.inputs, 1, now_s) for call in calls]
+        parcels = [self._parcel(call.inputs, 1, now_s, call.model) for call in calls]
         self._arrive(
             [
                 _request(parcel.first, call.example, terms, now_s, call.model)
@@ -157,9 +165,9 @@ class LiveCluster:
         arrived, self._arrived = tuple(self._arrived), []
         self._tell(RequestsArrived(requests=arrived))
 
-    def _parcel(self, inputs: Sequence[bytes | memoryview], count: int, now_s: float) -> Parcel:
+    def _parcel(self, inputs: Sequence[bytes | memoryview], count: int, now_s: float, model: int) -> Parcel:
         waiter: asyncio.Future[Answered] = self._loop.create_future()
-        parcel = Parcel(self._next_id, [memoryview(raw) for raw in inputs], count, now_s, waiter)
+        parcel = Parcel(self._next_id, [memoryview(raw) for raw in inputs], count, now_s, waiter, model)
         self._next_id += count
         self._open.update(dict.fromkeys(parcel.requests, parcel))
         return parcel
@@ -191,12 +199,35 @@ class LiveCluster:
         """Give the router another goal."""
         self._tell(GoalChanged(goal=goal))
 
-    def server_up(self, server: int) -> None:
-        """Called by the engine when a server accepts work."""
-        self._tell(ServerUp(server=server))
+    async def add_model(
+        self, entry: ModelEntry, messages: Sequence[HostModel], *, replacing: Sequence[int] = ()
+    ) -> None:
+        """Load a model on every server; once it is warm everywhere it takes over from those it replaces.
+
+        Raises what a server says if it cannot load the model; nothing has changed then.
+        """
+        up = [server for server in range(len(self._names)) if self.is_alive(server)]
+        await self._hosting.host(entry.number, messages, up)
+        self._tell(ModelsChanged(added=(entry,), retired=tuple(replacing)))
+
+    def retire_models(self, numbers: Sequence[int]) -> None:
+        """Take no new requests to these models."""
+        self._tell(ModelsChanged(retired=tuple(numbers)))
+
+    async def drain_model(self, number: int) -> None:
+        """Wait until all requests to a retired model are answered or dropped, then let servers forget it."""
+        while any(parcel.model == number for parcel in self._open.values()):
+            await asyncio.sleep(DRAIN_LOOK_S)
+        self._hosting.drop(number)
+
+    def server_up(self, server: int, models: Collection[int] | None = None) -> None:
+        """The engine says a server takes work; if it lacks a model it must load that first."""
+        if models is None or self._hosting.came_up(server, models):
+            self._tell(ServerUp(server=server))
 
     def server_down(self, server: int) -> None:
-        """Called by the engine when a server is gone."""
+        """The engine says a server is gone."""
+        self._hosting.went_down(server)
         self._tell(ServerDown(server=server))
 
     def server_leaving(self, server: int) -> None:
@@ -217,6 +248,9 @@ class LiveCluster:
                 self._tell(message)
             case BlockDropped() | InputLost():
                 self._tell(message)
+            case ModelHosted():
+                if self._hosting.reported(server, message):
+                    self._tell(ServerUp(server=server))
             case Ready():
                 pass  # the engine has told us by server_up
             case _:
@@ -263,7 +297,7 @@ class LiveCluster:
     def _note_batch(self, finished: SegmentFinished, raw: list[bytes]) -> None:
         """Record the batch on the receipt of each request."""
         key, examples = finished.blocks[0].key, finished.examples
-        segment, specs = key.segment, self.models[key.model].spec.outputs
+        segment, specs = key.segment, self._gateway.cluster.models[key.model].spec.outputs
         outputs = [
             np.frombuffer(one, NUMPY[spec.datatype]).reshape(examples, *spec.shape)
             for one, spec in zip(raw, specs, strict=bool(raw))

@@ -20,13 +20,23 @@ class CpuExecutor:
     """
 
     lanes = 1
+    device = torch.device("cpu")
 
     def __init__(self, models: Sequence[HostedModel], *, threads: int = 1, speed: float = 1.0) -> None:
         torch.set_num_threads(threads)
-        self._models = models
+        self._models = {model.served.number: model for model in models}
         self._rest = 1.0 / speed - 1.0
         self._users: dict[int, Instance] = {}
         self._lock = Lock()
+
+    def host(self, model: HostedModel) -> None:
+        """Try every key of a model with one example, then take it; what was made for that goes again."""
+        model.rehearse()
+        self._models[model.served.number] = model
+
+    def release(self, model: int) -> None:
+        """Let a model and its weights go."""
+        self._models.pop(model, None)
 
     def load(self, instance: Instance) -> int:
         """Make the segment at the instance's choice, for all previous choices."""
@@ -71,7 +81,7 @@ class CpuExecutor:
 
     def memory_bytes(self) -> int:
         """Bytes of the weights that loaded segments use."""
-        return sum(model.weight_bytes() for model in self._models)
+        return sum(model.weight_bytes() for model in list(self._models.values()))
 
     def _fits(self, user: Instance, key: Key) -> bool:
         if (user.model, user.segment) != (key.model, key.segment):

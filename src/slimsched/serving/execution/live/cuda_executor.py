@@ -44,7 +44,7 @@ class CudaExecutor:
     ) -> None:
         self.lanes = lanes
         self.device = models[0].device
-        self._models = models
+        self._models = {model.served.number: model for model in models}
         self._buckets = buckets or buckets_up_to(batch_limit)
         self._slots: dict[int, tuple[CudaSlot, int]] = {}
         self._free: dict[tuple[int, int], list[CudaSlot]] = {
@@ -54,8 +54,23 @@ class CudaExecutor:
         self._loading = Lock()
         for model in models:
             for key in model.served.keys.values():
-                self._rehearse(key, 1)
+                _rehearse(model, key, 1)
         self._rehearsed: set[tuple[int, int]] = set()
+
+    def host(self, model: HostedModel) -> None:
+        """Try every key of a model with one example, then take it."""
+        with self._loading:
+            model.rehearse()
+        with self._freed:
+            for segment in range(model.served.segments):
+                self._free[model.served.number, segment] = []
+        self._models[model.served.number] = model
+
+    def release(self, model: int) -> None:
+        """Let a model and its weights go."""
+        self._models.pop(model, None)
+        with self._loading:
+            torch.cuda.empty_cache()
 
     def load(self, instance: Instance) -> int:
         """Capture the instance's graphs; return the bytes of its buffers and memory pool."""
@@ -65,10 +80,10 @@ class CudaExecutor:
             if home not in self._rehearsed:
                 for key in keys:
                     for bucket in self._buckets if key.segment == instance.segment else ():
-                        self._rehearse(key, bucket)
+                        _rehearse(model, key, bucket)
                 self._rehearsed.add(home)
             for key in (keys[0], keys[-1]):
-                self._rehearse(key, 1)  # libraries set themselves up once in each thread
+                _rehearse(model, key, 1)  # libraries set themselves up once in each thread
             torch.cuda.empty_cache()
             before = torch.cuda.memory_reserved(self.device)
             slot = CudaSlot(model, instance, self._buckets)
@@ -126,7 +141,7 @@ class CudaExecutor:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the resident weights."""
-        return sum(model.weight_bytes() for model in self._models)
+        return sum(model.weight_bytes() for model in list(self._models.values()))
 
     def give_back(self, slot: CudaSlot) -> None:
         """Free a slot for other batches."""
@@ -156,11 +171,11 @@ class CudaExecutor:
                     raise SlimError(f"no instance that can run {key} is loaded; load one first")
                 self._freed.wait()
 
-    @torch.no_grad()
-    def _rehearse(self, key: Key, bucket: int) -> None:
-        """Run once without a graph, so that kernels are compiled and convolutions planned before capture."""
-        model = self._models[key.model]
-        model.segment(key)(tuple(tensor.to(self.device) for tensor in model.example(key, bucket)))
+
+@torch.no_grad()
+def _rehearse(model: HostedModel, key: Key, bucket: int) -> None:
+    """Run once without a graph: kernels are compiled and convolution plans chosen before any capture."""
+    model.segment(key)(tuple(tensor.to(model.device) for tensor in model.example(key, bucket)))
 
 
 class Launched:

@@ -1,8 +1,10 @@
 """The interface of engines, which start servers for a live cluster and carry messages to them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, runtime_checkable
 
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.model_change import ModelEntry
 from slimsched.serving.execution.live.messages import ToGateway, ToServer
 from slimsched.serving.routing.autoscaler import Load
 
@@ -10,8 +12,8 @@ from slimsched.serving.routing.autoscaler import Load
 class EngineListener(Protocol):
     """Receives the events of an engine."""
 
-    def server_up(self, server: int) -> None:
-        """A server is warmed up and accepts work."""
+    def server_up(self, server: int, models: Collection[int] | None = None) -> None:
+        """A server is warmed up and takes work, with these models; None: with all of them."""
         ...
 
     def server_down(self, server: int) -> None:
@@ -48,6 +50,15 @@ class Engine(Protocol):
 
     async def stop(self, *, drain: bool = True) -> None:
         """Stop every server; with `drain`, after its work is done."""
+        ...
+
+
+@runtime_checkable
+class ModelChanger(Protocol):
+    """An engine whose servers can load other models while they run."""
+
+    def set_models(self, entries: Sequence[ModelEntry], cluster: Cluster) -> None:
+        """Let servers that start from now on begin with these models."""
         ...
 
 

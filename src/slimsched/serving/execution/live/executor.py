@@ -2,17 +2,33 @@
 
 from typing import Protocol, runtime_checkable
 
+import torch
+
 from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.key import Key
+from slimsched.serving.execution.live.hosted_model import HostedModel
 
 
 class Executor(Protocol):
     """Loads and unloads instances and runs batches of one key; any thread may call `run`."""
 
     @property
+    def device(self) -> torch.device:
+        """Where models run."""
+        ...
+
+    @property
     def lanes(self) -> int:
         """How many batches may run at once."""
+        ...
+
+    def host(self, model: HostedModel) -> None:
+        """Take one more model; raises if some part of it cannot run."""
+        ...
+
+    def release(self, model: int) -> None:
+        """Let a model go, of which nothing is loaded any more."""
         ...
 
     def load(self, instance: Instance) -> int:

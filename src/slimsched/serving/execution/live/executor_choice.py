@@ -22,7 +22,11 @@ SWITCH_S = 0.0005
 
 def read_models(spec: ServerSpec) -> tuple[list[ServedModel], Profile]:
     """Return the models of a server in order, and one profile of them all."""
-    models = [read_model(source, rated=False).numbered(number) for number, source in enumerate(spec.models)]
+    numbers = spec.numbers or range(len(spec.models))
+    models = [
+        read_model(source, rated=False).numbered(number)
+        for number, source in zip(numbers, spec.models, strict=True)
+    ]
     parts = [record.profile(model) for record, model in zip(spec.profiles, models, strict=True)]
     return models, Profile.joined(parts)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from slimsched.models.elastic import ElasticModel, Segment, Tensors
+from slimsched.models.model_error import ModelError, users_code
 from slimsched.models.run_options import AS_IS, RunOptions
 from slimsched.models.tensors import DTYPES, example_inputs
 from slimsched.serving.domain.key import Key
@@ -90,6 +91,17 @@ class HostedModel:
                 storages[_address(tensor)] = tensor.numel() * tensor.element_size()
         return sum(storages.values())
 
+    @torch.no_grad()
+    def rehearse(self) -> None:
+        """Run every key with one made-up example; raise what is wrong with the first that cannot run."""
+        for key in self.served.keys.values():
+            with users_code(f"model '{self.served.name}', {self.served.key_text(key)}"):
+                rows = self.segment(key)(tuple(tensor.to(self.device) for tensor in self.example(key, 1)))
+            if self.ends(key):
+                self._check_outputs(rows)
+        for key in self.made():
+            self.drop(key)
+
     def inputs(self, rows: int) -> Tensors:
         """Make random raw inputs on the host, as clients send them."""
         return example_inputs(self._elastic, rows)
@@ -127,6 +139,16 @@ class HostedModel:
         for leg in self.served.legs(plan)[: key.segment]:
             rows = self.segment(leg)(rows)
         return tuple(Layout(tuple(t.shape[1:]), tuple(t.stride()[1:]), t.dtype) for t in rows)
+
+    def _check_outputs(self, rows: Tensors) -> None:
+        """Refuse outputs of other shapes than the spec says."""
+        for tensor, wanted in zip(rows, self.spec.outputs, strict=True):
+            if tuple(tensor.shape) != (1, *wanted.shape):
+                raise ModelError(
+                    f"model '{self.spec.name}' gives '{wanted.name}' the shape {list(tensor.shape)}, but "
+                    f"its spec says [1, {', '.join(map(str, wanted.shape))}] for one example",
+                    remedy="check it with slim model check",
+                )
 
     def _made(self, key: Key) -> Segment:
         names = self.spec.segments

@@ -1,5 +1,7 @@
 """Keeps servers up between live runs: each run has a new gateway, and all runs use the same servers."""
 
+from collections.abc import Collection
+
 from slimsched.serving.execution.live.engine import Engine, EngineListener
 from slimsched.serving.execution.live.messages import ToGateway, ToServer
 
@@ -42,8 +44,8 @@ class KeptEngine:
         """Stop the servers."""
         await self._engine.stop()
 
-    def server_up(self, server: int) -> None:
-        """A server accepts work."""
+    def server_up(self, server: int, models: Collection[int] | None = None) -> None:
+        """A server takes work; it keeps the models it has."""
         self._up.add(server)
         if self._listener is not None:
             self._listener.server_up(server)

@@ -11,6 +11,9 @@ from pathlib import Path
 import msgspec
 
 from slimsched.kernel.errors import SlimError
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.model_change import ModelEntry
+from slimsched.serving.domain.profile_record import record_of
 from slimsched.serving.execution.live import shared_tensor
 from slimsched.serving.execution.live.engine import EngineListener
 from slimsched.serving.execution.live.frame_connection import FrameConnection
@@ -82,6 +85,17 @@ class LocalEngine:
         connection = self._connections.get(server)
         if connection is not None:
             connection.send(message)
+
+    def set_models(self, entries: Sequence[ModelEntry], cluster: Cluster) -> None:
+        """Let servers that start from now on begin with these models."""
+        for place, spec in enumerate(self._specs):
+            profile = cluster.profiles[spec.index]
+            self._specs[place] = msgspec.structs.replace(
+                spec,
+                models=[entry.source for entry in entries],
+                numbers=[entry.number for entry in entries],
+                profiles=[record_of(profile, cluster.models[entry.number]) for entry in entries],
+            )
 
     def peer_address(self, server: int) -> str:
         """Return the socket where other servers fetch this server's activations."""
@@ -156,7 +170,7 @@ class LocalEngine:
         """Keep one server alive; give up if it keeps dying before it is ready."""
         while not self._stopping and spec.index in self._wanted:
             self._lives[spec.index] += 1
-            living = msgspec.structs.replace(spec, life=self._lives[spec.index])
+            living = msgspec.structs.replace(self._specs[spec.index], life=self._lives[spec.index])
             starting = asyncio.create_task(self._start_process(living))
             self._starting.add(starting)
             starting.add_done_callback(self._starting.discard)
@@ -194,7 +208,7 @@ class LocalEngine:
         if isinstance(message, Ready) and not self._stopping:
             self._connections[message.server] = connection
             self._ready[message.server].set()
-            self._listener.server_up(message.server)
+            self._listener.server_up(message.server, message.models)
         elif (server := self._server_of(connection)) is not None:
             self._listener.received(server, message)
 

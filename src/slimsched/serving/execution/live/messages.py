@@ -6,6 +6,8 @@ Commands and events of the gateway's and servers' state machines are also sent a
 from msgspec import Struct
 
 from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.model_change import ModelEntry
+from slimsched.serving.domain.profile_record import ProfileRecord
 from slimsched.serving.execution.live.shared_tensor import TensorFacts
 from slimsched.serving.routing.commands import Forget, RecallRequests
 from slimsched.serving.routing.events import BlockDropped, InputLost, SegmentFinished, TelemetryReceived
@@ -26,11 +28,33 @@ class Drain(Struct, frozen=True, kw_only=True, tag=True):
     """Gateway to server: stop once nothing is queued or running."""
 
 
+class HostModel(Struct, frozen=True, kw_only=True, tag=True):
+    """Gateway to server: load one more model and say when it is warm; the profile is that of this device."""
+
+    entry: ModelEntry
+    profile: ProfileRecord
+
+
+class UnhostModel(Struct, frozen=True, kw_only=True, tag=True):
+    """Gateway to server: nobody asks for this model any more; give its memory back."""
+
+    number: int
+
+
+class ModelHosted(Struct, frozen=True, kw_only=True, tag=True):
+    """Server to gateway: a model is loaded and warm, or why it cannot be."""
+
+    server: int
+    number: int
+    error: str = ""
+
+
 class Ready(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to gateway: warmed up and listening."""
+    """Server to gateway: warmed up and listening, with these models."""
 
     server: int
     pid: int
+    models: list[int] = []
 
 
 class BatchDone(Struct, frozen=True, kw_only=True, tag=True):
@@ -60,5 +84,5 @@ class Fetched(Struct, frozen=True, kw_only=True, tag=True):
     tensors: list[SharedTensor] = []
 
 
-ToServer = TakeBlock | Forget | RecallRequests | Drain
-ToGateway = Ready | BatchDone | BlockDropped | InputLost | TelemetryReceived
+ToServer = TakeBlock | Forget | RecallRequests | Drain | HostModel | UnhostModel
+ToGateway = Ready | BatchDone | BlockDropped | InputLost | TelemetryReceived | ModelHosted

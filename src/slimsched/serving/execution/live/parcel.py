@@ -46,7 +46,9 @@ class Parcel:
         count: int,
         arrival_s: float,
         waiter: "asyncio.Future[Answered]",
+        model: int = 0,
     ) -> None:
+        self.model = model
         self.first, self.count, self.arrival_s, self.waiter = first, count, arrival_s, waiter
         self._inputs, self._left = inputs, count
         self._receipts = [Receipt()]

@@ -11,6 +11,7 @@ import torch
 from slimsched.kernel.observer import Observer
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.models.elastic import Tensors
+from slimsched.models.model_error import ModelError
 from slimsched.models.tensors import DTYPES
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block
@@ -18,24 +19,31 @@ from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.machine import life_name
+from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import BatchRun
 from slimsched.serving.execution.live.executor import Executor, OverlappingExecutor
+from slimsched.serving.execution.live.executor_choice import host_models
 from slimsched.serving.execution.live.lanes import Lanes
 from slimsched.serving.execution.live.messages import (
     BatchDone,
     Drain,
+    HostModel,
+    ModelHosted,
     TakeBlock,
     ToGateway,
     ToServer,
+    UnhostModel,
 )
 from slimsched.serving.execution.live.overlapping_lanes import OverlappingLanes
 from slimsched.serving.execution.live.peers import Peers
 from slimsched.serving.execution.live.power_meter import PowerMeter
 from slimsched.serving.execution.live.server_spec import ServerSpec
+from slimsched.serving.execution.live.warm_up import touch, warm_up
+from slimsched.serving.execution.model_source import read_model
 from slimsched.serving.routing.commands import Forget, RecallRequests
 from slimsched.serving.routing.events import BlockDropped, InputLost, SegmentFinished, TelemetryReceived
 from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
@@ -49,6 +57,8 @@ from slimsched.serving.scheduling.events import (
     TelemetrySampled,
 )
 from slimsched.serving.scheduling.greedy import GreedyScheduler
+
+LOOK_S = 0.005
 
 
 class LiveServer:
@@ -65,10 +75,15 @@ class LiveServer:
         tell: Callable[[ToGateway], None],
         observers: Sequence[Observer] = (),
     ) -> None:
-        self.scheduler = GreedyScheduler(spec.scheduler, profile, models)
+        self._known = {model.number: (model, profile.part(model.number)) for model in models}
+        self._retired: set[int] = set()
+        self._hosted = set(self._known)  # models whose code and weights are here
+        self.scheduler = GreedyScheduler(
+            spec.scheduler, profile, models, find=lambda entry: self._known[entry.number]
+        )
         self.drained = asyncio.Event()
         self._machine = life_name(spec.name, spec.life)
-        self._spec, self._profile, self._executor, self._meter = spec, profile, executor, meter
+        self._spec, self._executor, self._meter = spec, executor, meter
         self._peers, self._tell = peers, tell
         self._observers = observers
         self._loop = asyncio.get_running_loop()
@@ -90,8 +105,9 @@ class LiveServer:
         return monotonic() - self._spec.clock_zero_s
 
     async def start(self) -> None:
-        """Load the instances that stay loaded, and return when they are ready."""
-        self.handle(Started())
+        """Load what shall always be loaded, and return when it is."""
+        entries = zip(self._spec.numbers, self._spec.models, strict=False)  # no numbers: as at the start
+        self.handle(Started(models=tuple(ModelEntry(number=n, source=source) for n, source in entries)))
         while self._lanes.under_way:
             await asyncio.sleep(0.001)
 
@@ -104,11 +120,66 @@ class LiveServer:
                 self._store.forget(requests)
             case RecallRequests(requests=requests):
                 self.handle(RequestsCancelled(requests=requests))
+            case HostModel():
+                self._spawn(self._host(message))
+            case UnhostModel(number=number):
+                self._unhost(number)
             case Drain():
                 self._draining = True
                 self._check_drained()
             case _:
                 assert_never(message)
+
+    @property
+    def models(self) -> list[int]:
+        """The numbers of the models that are served here."""
+        return [number for number in self.scheduler.models if number not in self._retired]
+
+    async def _host(self, message: HostModel) -> None:
+        """Load a model beside the others, warm it up, and say so; or say what is wrong with it."""
+        entry, error = message.entry, ""
+        try:
+            served, part = await asyncio.to_thread(self._prepare, message)
+            if entry.number in self._retired:
+                raise ModelError("nobody wants it any more")
+            self._known[entry.number] = served, part
+            self.handle(ModelsChanged(added=(entry,)))
+            while not self.scheduler.is_warm(entry.number):
+                await asyncio.sleep(LOOK_S)
+            loaded = [instance for instance, _ in self.scheduler.fleet.of_model(entry.number)]
+            await asyncio.to_thread(touch, self._executor, [served], loaded)
+        except Exception as problem:
+            error = str(problem) or type(problem).__name__
+            self._unhost(entry.number)
+        self._tell(ModelHosted(server=self._spec.index, number=entry.number, error=error))
+
+    def _prepare(self, message: HostModel) -> tuple[ServedModel, Profile]:
+        """Read a model, run every part of it once and warm it up; in a thread of its own."""
+        entry = message.entry
+        try:
+            served = read_model(entry.source, rated=False).numbered(entry.number, weight=entry.weight)
+            self._hosted.add(entry.number)
+            (hosted,) = host_models([served], self._executor.device)
+            self._executor.host(hosted)
+            warm_up(self._executor, [served], self._spec.scheduler.batch_limit)
+            return served, message.profile.profile(served)
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise ModelError(f"the code of {entry.source} tried to end the server: {error!r}") from None
+
+    def _unhost(self, number: int) -> None:
+        """Unload what is idle of a model; what is still busy follows."""
+        is_new = number not in self._retired
+        self._retired.add(number)
+        if is_new and number in self.scheduler.models:
+            self.handle(ModelsChanged(retired=(number,)))
+        self._release()
+
+    def _release(self) -> None:
+        """Let the code and weights go of models of which nothing is loaded any more."""
+        for number in self._retired & self._hosted:
+            if number not in self.scheduler.models or not self.scheduler.fleet.of_model(number):
+                self._hosted.discard(number)
+                self._executor.release(number)
 
     def surrender(self, requests: Sequence[int]) -> Tensors | None:
         """Hand activations over to another server; None unless all of them are here."""
@@ -133,7 +204,7 @@ class LiveServer:
             passed_s = max(1e-6, reading.at_s - self._last.at_s)
             power_w = (reading.energy_j - self._last.energy_j) / passed_s
             self._attribute(
-                active_j, reading.energy_j - self._last.energy_j - self._profile.idle_w * passed_s
+                active_j, reading.energy_j - self._last.energy_j - self.scheduler.profile.idle_w * passed_s
             )
             self._last = reading
             utilization = min(1.0, self._busy_s / ((monotonic() - began_s) * self._executor.lanes))
@@ -216,7 +287,7 @@ class LiveServer:
     def _ran(self, batch: Batch, run: BatchRun) -> None:
         """Handle a finished batch: let the lane run the next one, then report."""
         self._busy_s += run.busy_s
-        energy_j = self._profile.energy_j(batch.key, batch.size)
+        energy_j = self.scheduler.profile.energy_j(batch.key, batch.size)
         self._active_j += energy_j
         energy_j *= self._correction
         self.handle(BatchFinished(instance=batch.instance, busy_s=run.busy_s, energy_j=energy_j))
@@ -252,6 +323,8 @@ class LiveServer:
 
     def _unloaded(self, instance: int, _: object) -> None:
         self.handle(InstanceUnloaded(instance=instance))
+        if self._retired:
+            self._release()
         self._check_drained()
 
     def _failed(self, error: Exception) -> None:

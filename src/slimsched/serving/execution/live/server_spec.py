@@ -18,7 +18,9 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     models: list[str]
     """Where each model comes from: the name of a shipped model, or a folder."""
     profiles: list[ProfileRecord]
-    """The cost of each model on this device, in the order of the models."""
+    """What each model costs on this device, in the order of the models."""
+    numbers: list[int] = []
+    """The models' numbers, where they are no longer those that the cluster began with."""
     gateway_socket: str
     own_socket: str
     shared_prefix: str

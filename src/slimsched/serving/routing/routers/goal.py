@@ -82,8 +82,9 @@ class GoalRouter:
         self.gains = gains or GoalParameters()
         self._cluster = cluster
         self._estimate = Estimate(cluster)
-        self._full_s: Values = np.mean([cluster.plan_s(m, m.spec.widest) for m in cluster.models], axis=0)
-        """Device time of a widest plan by server, as the mean over models: the unit of work."""
+        active = cluster.active or cluster.models
+        self._full_s: Values = np.mean([cluster.plan_s(m, m.spec.widest) for m in active], axis=0)
+        """Device time of a widest plan, the mean over models, by server: the unit of work."""
         self._crowd = self.gains.crowd_per_s * self._full_s * (1.0 / self._full_s).mean()
         self._kind_of, first = _kinds(cluster)
         work = [{key: float(s[i] / self._full_s[i]) for key, s in cluster.work_s.items()} for i in first]
@@ -94,10 +95,12 @@ class GoalRouter:
                 CostToGo(model, work, _objective(cluster, self.goal.of(model.name), first)),
                 target_s=self.gains.target_s,
                 empty_s=self._estimate.empty_s,
-                competes=len(cluster.models) > 1,
+                competes=len(active) > 1,
             )
             for model in cluster.models
         ]
+        self.active = [self.models[model.number] for model in active]
+        """The goals of the models that take new requests."""
         costs_to_go = [model.cost_to_go for model in self.models]
         capacity = np.bincount(self._kind_of, 1.0 / self._full_s).astype(np.float64)
         self.pricing = Pricing(costs_to_go, capacity, integral_per_s=self.gains.integral_per_s)
@@ -118,10 +121,10 @@ class GoalRouter:
         deadlines set it, it grows with the number of models, and with what their accuracy is worth.
         """
         if self._spread == 1.0 or self._whole_plan.limit_s:
-            return min(model.target_s for model in self.models)
+            return min(model.target_s for model in self.active)
         shared_s = [
             model.target_s if model.goal.p99_s else min(TARGET_LIMIT_S, self._spread * model.target_s)
-            for model in self.models
+            for model in self.active
         ]
         return min(shared_s)
 
@@ -211,7 +214,7 @@ class GoalRouter:
         self._now_s, self._plans = seen.now_s, seen.plans
         for model in self.models:
             model.meter.fade(passed_s)
-        if seen.plans and self.gains.in_time and not any(model.goal.p99_s for model in self.models):
+        if seen.plans and self.gains.in_time and not any(model.goal.p99_s for model in self.active):
             limit_s = self.gains.in_time * (seen.deadline_s - seen.arrival_s)
             if target_s := self._whole_plan.update_target(limit_s, passed_s):
                 for model in self.models:
@@ -224,7 +227,7 @@ class GoalRouter:
         capacity_per_s = float(plans_per_s.sum())
         backlog_s = float(seen.backlog_s @ plans_per_s) / capacity_per_s
         if len(self.models) > 1:
-            share_out(self.models)
+            share_out(self.active)
             rates, worths = seen.model_rates_per_s, np.array([model.worth for model in self.models])
             self.pricing.mix(rates / max(float(rates.sum()), 1e-9), worths)
             self._spread = self._spread_of(rates, worths)
@@ -251,6 +254,6 @@ def _objective(cluster: Cluster, goal: Goal, first: list[int]) -> list[dict[Key,
         raw = [{k: cluster.profiles[i].energy_j(k, batch) / batch for k in cluster.work_s} for i in first]
     else:
         raw = [{key: float(work_s[i]) for key, work_s in cluster.work_s.items()} for i in first]
-    widest = [model.legs(model.spec.widest) for model in cluster.models]
+    widest = [model.legs(model.spec.widest) for model in cluster.active or cluster.models]
     mean = float(np.mean([sum(one[key] for key in keys) for one in raw for keys in widest]))
     return [{key: value / mean for key, value in one.items()} for one in raw]
