@@ -107,7 +107,10 @@ TWO = (("a", "b"), ("a", "b"))
         ({"segments": (("a",),) * 9}, "has 9 segments; it may have 1 to 8"),
         ({"segments": (("a", "a"),)}, r"segment 0: choices \['a', 'a'\] must be different names"),
         ({"segments": (("a",), ())}, r"segment 1: choices \[\] must be different names"),
-        ({"segments": (("a,b",),)}, "segment 0: a choice's name must not be empty or hold a comma"),
+        (
+            {"segments": (("a,b",),)},
+            "segment 0: a choice's name must not be empty, hold a comma or begin or end with a space",
+        ),
         ({"segments": (("",),)}, "segment 0: a choice's name must not be empty"),
         ({"plans": ()}, "has 0 plans; write out 1 to 1024 of them"),
         ({"plans": ((),)}, r"plan \[\] must name 1 to 2 choices"),

@@ -20,8 +20,11 @@ def test_every_documented_path_answers_with_a_documented_code(served: Served) ->
     paths = json.loads(body)["paths"]
     assert "/v2/models/slimresnet/infer" in paths
     for path, operations in paths.items():
+        closed = path.startswith("/v2/repository")  # this server was started without one
         for method, operation in operations.items():
-            status, _ = ask(method.upper(), path)
+            if method == "parameters":
+                continue
+            status, _ = ask(method.upper(), path.replace("{model}", "slimresnet"))
             assert str(status) in operation["responses"], f"{method} {path} gave {status}"
-            assert status == (200 if method == "get" else 400)
+            assert status == (200 if method == "get" else 403 if closed else 400)
             assert {int(code) for code in operation["responses"]} <= set(REASONS)
