@@ -104,6 +104,7 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim demo": Not("takes a minute", where="tests/cli/serving/test_demo.py"),
     "curl": Ask(),
     "curl -N": Ask("--max-time 1"),
+    "curl -X POST": Not("needs a model repository", where="tests/serving/api/test_repository.py"),
     "open http://127.0.0.1:8000/": Ask(),
     "python3 -": Run(),
     "python examples/": Not("an example", where="tests/examples"),
