@@ -20,7 +20,7 @@ def test_every_answered_image_has_one_span_per_segment() -> None:
     kept, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
     scenario = load_scenario("paper").with_load(rate_per_s=500.0, seconds=0.5)
-    spans = SegmentSpans(provider.get_tracer("test"), scenario.cluster)
+    spans = SegmentSpans(provider.get_tracer("test"), lambda: scenario.cluster)
     row = simulate(scenario, "sed", seed=0, drain=True, observers=[spans]).summary
     children = defaultdict(list)
     for span in kept.get_finished_spans():
@@ -43,6 +43,6 @@ def test_every_answered_image_has_one_span_per_segment() -> None:
 def test_an_image_that_is_not_sampled_costs_no_memory() -> None:
     provider = TracerProvider(sampler=ALWAYS_OFF)
     scenario = load_scenario("paper").with_load(rate_per_s=200.0, seconds=0.2)
-    spans = SegmentSpans(provider.get_tracer("test"), scenario.cluster)
+    spans = SegmentSpans(provider.get_tracer("test"), lambda: scenario.cluster)
     simulate(scenario, "sed", seed=0, drain=True, observers=[spans])
     assert not spans._open
