@@ -191,7 +191,6 @@ def test_a_server_that_dies_comes_back_with_the_current_models(
     triton = Triton(served, "grpc")
     triton.client.load_model("dogs")
     triton.client.unload_model("cats")
-    time.sleep(2.0)  # so that the logs of the first lives are on disk
     before = set(served.children())
     for pid in before:
         os.kill(pid, signal.SIGKILL)

@@ -29,7 +29,7 @@ def document(service: InferenceService) -> dict[str, Any]:
         "/v2/health/live": {"get": _get("Whether the process is alive", "405")},
         "/v2/health/ready": {"get": _get("Whether requests are accepted", "405", "503")},
         "/v2/goal": {"get": _get("The current goal"), "put": _put_goal()},
-        **_repository(),
+        **(_repository() if "model_repository" in service.extensions else {}),
         "/metrics": {"get": _get("Metrics in the Prometheus text format", kind="text/plain")},
     }
     for face in service.faces:
@@ -50,7 +50,7 @@ def document(service: InferenceService) -> dict[str, Any]:
 
 
 def _repository() -> dict[str, Any]:
-    """The model repository; servers that were started without one refuse."""
+    """The model repository, where the operator allows it."""
     version = {"version": {"type": "string", "description": "the newest one if left out"}}
     name = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
     listed = {"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}}
@@ -67,8 +67,8 @@ def _repository() -> dict[str, Any]:
     unload = post("Unload a model", {"parameters": {"type": "object"}}, done, "404")
     return {
         "/v2/repository/index": {"post": post("List the models of the repository", ready, listed)},
-        f"{path}/load": {"parameters": name, "post": load},
-        f"{path}/unload": {"parameters": name, "post": unload},
+        f"{path}/load": {"post": {**load, "parameters": name}},
+        f"{path}/unload": {"post": {**unload, "parameters": name}},
     }
 
 

@@ -96,7 +96,9 @@ def open_server_log(spec: ServerSpec) -> LogWriter | None:
         limit_bytes = spec.log_limit_bytes - sum(path.stat().st_size for path in lives if path.exists())
         if limit_bytes <= 0:
             return None
-    return LogWriter(lives[-1], spec.log_header, limit_bytes=limit_bytes)
+    writer = LogWriter(lives[-1], spec.log_header, limit_bytes=limit_bytes)
+    writer.flush()  # a process that is killed at once leaves a log that can be read
+    return writer
 
 
 async def keep_server_log(writer: LogWriter, server: str) -> None:
