@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from two_models import SLIM, slim
+from two_model_run import SLIM, slim
 
 from served import CONFIG
 
