@@ -1,6 +1,6 @@
 """Routers on a user's model, live on this machine: accuracy, latency and energy beside the fluid bound.
 
-    python benchmarks/model_routers.py --model DIR [--config benchmarks/one-gpu.toml] [--load 1.3]
+    python benchmarks/model_routers.py --model DIR [--config one-gpu] [--load 1.3]
 
 The load is a multiple of what the widest plan can carry. Accuracy is that of the model's quality table: for a
 model without labels, how often its answers agree with its own widest plan.

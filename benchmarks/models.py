@@ -3,8 +3,8 @@
     python benchmarks/models.py --model DIR [--plan PLAN ...] [--images 8] [--device cuda] [--rounds 3]
 
 The offline loop runs the model's own segments as fast as it can, without a server: one process per core on a
-CPU, several lanes on a GPU. The server gets the same plan over HTTP in a closed loop. Both are measured in
-turn, so that a machine's drift touches both. A GPU's utilization is read while each runs.
+CPU, several lanes on a GPU. wrk asks the server for the same plan over HTTP, in a closed loop. Both are
+measured in turn, so that a machine's drift touches both. A GPU's utilization is read while each runs.
 """
 
 import argparse
@@ -24,15 +24,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
+from wrk import run_wrk
 
 from slimsched.models.spec import Path as Plan
-from slimsched.serving.api.load_generator import LoadGenerator, Target
+from slimsched.serving.api.client_message import write_request
 from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor
-from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.example_set import made_up_examples
 from slimsched.serving.execution.live.executor_choice import host_models
 from slimsched.serving.execution.model_source import read_model
@@ -138,27 +137,24 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     raise SystemExit(f"not ready after 240 s:\n{log.read_text()}")
 
 
-def served_per_s(
-    model: ServedModel, plan: Plan, port: int, images: int, seconds: float, rate: float
-) -> float:
-    """Examples per second through the server in a closed loop: the steady middle of a burst."""
-    examples = made_up_examples(model.spec, count=64)
+def served_per_s(model: ServedModel, plan: Plan, options: argparse.Namespace) -> float:
+    """Examples per second through the server, asked by wrk in a closed loop."""
+    examples = made_up_examples(model.spec, count=options.images)
     inputs = {tensor.name: array for tensor, array in zip(model.spec.inputs, examples.inputs, strict=True)}
-    target = Target(model=model.name, outputs=(model.spec.outputs[0].name,))
-    requests = max(64, int(rate * seconds / images))
-    numbers = np.random.default_rng(0).integers(64, size=(requests, images))
-    generator = LoadGenerator(
-        f"http://127.0.0.1:{port}",
-        inputs,
-        target.prefix({"plan": model.spec.text(plan)}),
-        connections=max(16, 768 // images if model.spec.row_bytes < 10_000 else 256 // images),
+    outputs = (model.spec.outputs[0].name,)
+    body, json_bytes = write_request(inputs, outputs, {"plan": model.spec.text(plan)})
+    result = run_wrk(
+        f"http://127.0.0.1:{options.port}",
+        f"/v2/models/{model.name}/infer",
+        body,
+        json_bytes,
+        connections=max(8, options.under_way // options.images),
+        seconds=options.seconds,
+        binary=options.wrk,
     )
-    sent = run(generator.run(np.zeros(requests), numbers))
-    done_s = np.sort([one.done_s for one in sent if one.status == 200])
-    if len(done_s) < requests:
-        print(f"{requests - len(done_s)} of {requests} requests were refused", file=sys.stderr)
-    first, last = len(done_s) // 5, 4 * len(done_s) // 5
-    return float((last - first) * images / (done_s[last] - done_s[first]))
+    if result.failed:
+        print(f"{result.failed} requests were refused or broken", file=sys.stderr)
+    return result.per_s * options.images
 
 
 class Utilization:
@@ -195,6 +191,8 @@ def main() -> None:
     parser.add_argument("--plan", action="append", help="a plan; by default the narrowest and the widest")
     parser.add_argument("--images", type=int, default=8, help="examples per request")
     parser.add_argument("--batch", type=int, default=0, help="batch of the offline loop; 0: 32, on a GPU 64")
+    parser.add_argument("--under-way", type=int, default=256, help="examples asked for at a time")
+    parser.add_argument("--wrk", default="wrk", help="the program wrk")
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -235,7 +233,7 @@ def _round(options: argparse.Namespace, model: ServedModel, plan: Plan, batch: i
         else:
             offline = offline_cpu(options.model, plan, batch, options.seconds, os.cpu_count() or 1)
     with Utilization() as behind:
-        served = served_per_s(model, plan, options.port, options.images, options.seconds, offline)
+        served = served_per_s(model, plan, options)
     return offline, served, alone.percent, behind.percent
 
 

@@ -1,4 +1,4 @@
-"""Models give on a GPU what they give on a CPU, once their modules are moved there."""
+"""Models give on a GPU what they give on a CPU, once they are placed there."""
 
 from pathlib import Path
 
@@ -18,8 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "models"
 
 @torch.inference_mode()
 def answers(model: ElasticModel, raw: Tensors, device: str) -> list[torch.Tensor]:
-    for module in model.modules():
-        module.to(device)
+    model.place(torch.device(device))
     moved = tuple(one.to(device) for one in raw)
     plans = model.spec.plans[:: max(1, len(model.spec.plans) // 16)]
     return [outputs[0].cpu() for _, outputs in PlanRun(model).outputs(moved, plans)]
@@ -41,7 +40,6 @@ def test_moved_models_give_the_same_answers(tmp_path: Path, name: str) -> None:
 
 def test_slimresnet_runs_in_bfloat16_on_a_gpu() -> None:
     model = trained_model()
-    model.net.to("cuda")
-    assert model.precision == torch.bfloat16
     (logits,) = answers(model, random_inputs(model.spec, 4), "cuda")[:1]
+    assert model.precision == torch.bfloat16
     assert logits.dtype == torch.float32

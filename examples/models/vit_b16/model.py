@@ -25,6 +25,7 @@ class First(nn.Module):
 def build(spec: ModelSpec) -> Nested:
     torch.manual_seed(0)  # random weights: train them, then name them in model.toml
     vit = vit_b_16()
+    nn.init.normal_(vit.heads.head.weight, std=0.02)  # torchvision starts it at zero
     net = nn.Sequential(Embed(vit), *vit.encoder.layers, vit.encoder.ln, First(), vit.heads)
     cut = [["0", "1", "2", "3"], ["4", "5", "6"], ["7", "8", "9"], ["10", "11", "12", "13", "14", "15"]]
     return Nested(spec, net, cut=cut, hidden=[("0", "3")], prepare=lambda x: x / 127.5 - 1)

@@ -66,8 +66,7 @@ def _compare(
     advance: Advance,
 ) -> NDArray[np.bool_]:
     spec = model.spec
-    for module in model.modules():
-        module.to(device)
+    model.place(torch.device(device))
     run = PlanRun(model)
     rows = {plan: row for row, plan in enumerate(spec.plans)}
     correct = np.zeros((len(rows), len(data)), dtype=bool)

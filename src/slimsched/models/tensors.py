@@ -1,10 +1,10 @@
 """Tensors for a spec: torch types by protocol name, and random inputs."""
 
 import torch
-from torch import Tensor
 
 from slimsched.models.elastic import ElasticModel, Tensors
-from slimsched.models.spec import ModelSpec, TensorSpec
+from slimsched.models.random_arrays import random_arrays
+from slimsched.models.spec import ModelSpec
 
 DTYPES: dict[str, torch.dtype] = {
     "BOOL": torch.bool,
@@ -23,22 +23,13 @@ DTYPES: dict[str, torch.dtype] = {
 
 
 def random_inputs(spec: ModelSpec, count: int, *, seed: int = 0) -> Tensors:
-    """Draw inputs: floats from the normal distribution, bytes over their range, other integers 0 or 1."""
-    generator = torch.Generator().manual_seed(seed)
-    return tuple(_random(tensor, count, generator) for tensor in spec.inputs)
+    """Draw random inputs as tensors."""
+    return tuple(torch.from_numpy(array) for array in random_arrays(spec, count, seed=seed))
 
 
 def example_inputs(model: ElasticModel, count: int, *, seed: int = 0) -> Tensors:
     """Take the model's own examples if it has any, else random inputs."""
     return model.examples(count) or random_inputs(model.spec, count, seed=seed)
-
-
-def _random(tensor: TensorSpec, count: int, generator: torch.Generator) -> Tensor:
-    dtype, shape = DTYPES[tensor.datatype], (count, *tensor.shape)
-    if dtype.is_floating_point:
-        return torch.randn(shape, generator=generator).to(dtype)
-    above = 256 if dtype == torch.uint8 else 2
-    return torch.randint(0, above, shape, generator=generator).to(dtype)
 
 
 def shape_text(tensors: Tensors) -> str:

@@ -19,8 +19,8 @@ from slimsched.serving.execution.live.example_set import ExampleSet, made_up_exa
 def examples_of(models: Sequence[ServedModel], data: Path | None) -> list[ExampleSet]:
     """One set of examples per model.
 
-    The shipped model takes CIFAR-100's test images from `data` or SLIM_DATA. Another model takes the labelled
-    examples of `data`: a folder of class folders, or an .npz file.
+    The shipped models take CIFAR-100's test images from `data` or SLIM_DATA, or the examples of an .npz file.
+    Another model takes the labelled examples of `data`: a folder of class folders, or an .npz file.
     """
     if data is not None and len(models) > 1:
         raise ConfigError("--data names the examples of one model; leave it out with several models")
@@ -34,7 +34,7 @@ def describe(examples: Sequence[ExampleSet]) -> str:
 
 def test_examples(spec: ModelSpec, data: Path | None) -> ExampleSet:
     """Examples for any model: CIFAR-100's test images for the shipped one, what `data` holds for others."""
-    if spec.name in (SLIMRESNET, SLIMVIT):
+    if spec.name in (SLIMRESNET, SLIMVIT) and (data is None or data.is_dir()):
         return _cifar_examples(spec, data)
     if data is None:
         return made_up_examples(spec)

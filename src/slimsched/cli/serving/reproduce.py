@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.cli.options import AsJson, Seed, with_options
-from slimsched.cli.serving.scenario import Accuracy, Seconds, Workers
+from slimsched.cli.serving.scenario import Accuracy, Seconds, Workers, model_source
 from slimsched.kernel.errors import UnknownNameError
+from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.telemetry.summary import Summary
 
@@ -41,6 +42,10 @@ class ReproduceOptions(Struct, frozen=True, kw_only=True):
         bool, typer.Option("--live", help="Measure tables and figures again, on this machine.")
     ] = False
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the pictures of figures.")] = None
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="DIR", help="Tables for another model: slimvit, or a model folder."),
+    ] = None
 
     @property
     def processes(self) -> int:
@@ -49,7 +54,13 @@ class ReproduceOptions(Struct, frozen=True, kw_only=True):
 
     def accuracy_for(self, name: str) -> str:
         """Which accuracy table a reproduction uses: the paper's own, unless told otherwise."""
-        return self.accuracy or ("measured" if name == "tables" else "paper")
+        return self.accuracy or ("measured" if name == "tables" or self.model else "paper")
+
+    def scenario_of(self, scenario: str, name: str) -> Scenario:
+        """Return a scenario with the model, the accuracies and the length that a reproduction asks for."""
+        models = [model_source(self.model)] if self.model else []
+        loaded = load_scenario(scenario, accuracy=self.accuracy_for(name), models=models)
+        return loaded.with_load(seconds=self.seconds)
 
 
 class Column(Struct, frozen=True, kw_only=True):
@@ -100,6 +111,8 @@ def command(
       slim reproduce fig1 fig2 fig3 --out figures
 
       slim reproduce tables --scenario h200 --live
+
+      slim reproduce table3 table4 table5 --model slimvit
     """
     for name in what:
         if name not in REPRODUCTIONS:
@@ -122,7 +135,7 @@ def serving_table(name: str, options: ReproduceOptions) -> Reproduced:
     from slimsched.serving.execution.simulated.comparison import compare
 
     column = TABLES[name]
-    scenario = load_scenario("paper", accuracy=options.accuracy_for(name)).with_load(seconds=options.seconds)
+    scenario = options.scenario_of("paper", name)
     (compared,) = compare(
         scenario,
         [column.router],
@@ -187,10 +200,8 @@ def tables(name: str, options: ReproduceOptions) -> Reproduced:
     from slimsched.cli.serving.reproduce_live import reproduce_tables
 
     return reproduce_tables(
-        options.scenario,
+        options.scenario_of(options.scenario, name),
         live=options.live,
-        accuracy=options.accuracy_for(name),
-        seconds=options.seconds,
         seed=options.seed,
         data=options.data,
     )

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from slimsched.serving.execution.live.live_comparison import LiveRow, compare_live
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.telemetry.summary import Summary
 
 ROUTERS = ("random", "ppo-efficient", "ppo-balanced", "drift-plus-penalty:v=0.5", "goal")
@@ -20,10 +19,9 @@ COLUMNS = ("accuracy %", "latency ms", "p99 ms", "answered %", "in time %", "J/r
 
 
 def reproduce_tables(
-    scenario_name: str, *, live: bool, accuracy: str, seconds: float | None, seed: int, data: Path | None
+    scenario: Scenario, *, live: bool, seed: int, data: Path | None
 ) -> tuple[dict[str, Any], Callable[[Console], None]]:
     """Return every router's figures, live beside simulated, and a function that shows them."""
-    scenario = load_scenario(scenario_name, accuracy=accuracy).with_load(seconds=seconds)
     measured = {row.router: row for row in (_live(scenario, seed, data) if live else [])}
     simulated = {router: _simulated(scenario, router, seed) for router in ROUTERS}
     idle_w = max(profile.idle_w for profile in scenario.cluster.profiles)

@@ -80,9 +80,11 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     neighbours_slowdown: tuple[float, ...] = ()
 
 
-def load_scenario(name_or_path: str, *, accuracy: str | None = None) -> Scenario:
-    """Read a shipped scenario by name, or any scenario by path."""
+def load_scenario(name_or_path: str, *, accuracy: str | None = None, models: Sequence[str] = ()) -> Scenario:
+    """Read a shipped scenario by name, or any scenario by path; `models` replace those of the file."""
     raw, path = read_scenario(name_or_path)
+    if models:
+        raw["model"] = [{"source": source} for source in models]
     return build_scenario(raw, path.name, path.parent, accuracy=accuracy)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.models.arrays import NUMPY
+from slimsched.models.random_arrays import random_arrays
 from slimsched.models.spec import ModelSpec
 
 MADE_UP = 256
@@ -29,13 +29,5 @@ class ExampleSet(Struct, frozen=True, kw_only=True):
 
 
 def made_up_examples(spec: ModelSpec, count: int = MADE_UP, seed: int = 0) -> ExampleSet:
-    """Draw examples: floats from the normal distribution, bytes over their range, other integers 0 or 1."""
-    rng = np.random.default_rng(seed)
-    arrays: list[NDArray[Any]] = []
-    for tensor in spec.inputs:
-        dtype, shape = NUMPY[tensor.datatype], (count, *tensor.shape)
-        if dtype.kind == "f":
-            arrays.append(rng.standard_normal(shape).astype(dtype))
-        else:
-            arrays.append(rng.integers(0, 256 if tensor.datatype == "UINT8" else 2, shape).astype(dtype))
-    return ExampleSet(inputs=tuple(arrays), source="random examples")
+    """Draw random examples."""
+    return ExampleSet(inputs=random_arrays(spec, count, seed=seed), source="random examples")
