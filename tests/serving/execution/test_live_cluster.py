@@ -99,6 +99,25 @@ def random_images(count: int) -> "np.typing.NDArray[np.uint8]":
     return np.random.default_rng(0).integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
 
 
+def test_large_inputs_are_read_where_the_gateway_put_them() -> None:
+    async def test(running: LiveCluster, engine: LocalEngine) -> None:
+        arena, images = engine.arena, random_images(48)
+        assert arena is not None
+        calls = [running.submit([part.tobytes()], count=len(part)) for part in np.split(images, 4)]
+        assert arena.in_use_bytes >= images.nbytes
+        engine.kill(0)  # what it had is sent again
+        answers = await asyncio.gather(*calls)
+        model = load()
+        logits = np.concatenate([answer.outputs[0] for answer in answers])
+        receipts = [one for answer in answers for one in list(answer.receipts) * (12 // len(answer.receipts))]
+        for image, row, receipt in zip(images, logits, receipts, strict=True):
+            whole = whole_network(model, torch.from_numpy(image)[None], widths_of(receipt.path))
+            assert (torch.from_numpy(row.copy()) - whole[0]).norm() < 0.05 * whole[0].norm()
+        assert arena.in_use_bytes == 0
+
+    live(test)
+
+
 def test_answers_are_the_networks_own_though_activations_cross_between_servers(tmp_path: Path) -> None:
     async def test(running: LiveCluster, engine: LocalEngine) -> None:
         images = random_images(24)

@@ -1,6 +1,7 @@
 """One thread that keeps several batches under way: each comes back once, in whatever order they end."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -37,14 +38,15 @@ class Device:
     def __init__(self) -> None:
         self._next_looks = 40
 
-    def launch(self, key: Key, inputs: Tensors, instance: int | None = None) -> Slow:
+    def launch(self, key: Key, pieces: Sequence[Tensors], instance: int | None = None) -> Slow:
+        (inputs,) = pieces
         if (inputs[0] < 0).any():
             raise RuntimeError("negative")
         self._next_looks -= 10
         return Slow(inputs, self._next_looks)
 
     def run(self, key: Key, inputs: Tensors) -> Tensors:
-        return self.launch(key, inputs).wait()
+        return self.launch(key, [inputs]).wait()
 
     def ends(self, key: Key) -> bool:
         return False

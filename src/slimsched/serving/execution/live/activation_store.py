@@ -53,20 +53,21 @@ class ActivationStore:
 
     def take(self, requests: Sequence[int]) -> Tensors:
         """Return the rows of these requests, in order, and remove them from the store."""
-        with self._lock:
-            whole = self._whole.get(requests[0])
-            if whole is not None and whole.requests == requests:
-                del self._whole[requests[0]]
-                return whole.tensors
-        opened = self._opened()
-        found = list(map(opened.pop, requests))
-        pieces = _pieces(found, requests)
-        return pieces[0] if len(pieces) == 1 else _joined(pieces)
+        return joined(self.take_pieces([requests]))
 
-    def take_all(self, parts: Sequence[Sequence[int]]) -> Tensors:
-        """Take the rows of several blocks, one block after the other."""
-        pieces = [self.take(requests) for requests in parts]
-        return pieces[0] if len(pieces) == 1 else _joined(pieces)
+    def take_pieces(self, parts: Sequence[Sequence[int]]) -> list[Tensors]:
+        """Take the rows of several blocks, one block after the other, without joining them."""
+        pieces: list[Tensors] = []
+        for requests in parts:
+            with self._lock:
+                whole = self._whole.get(requests[0])
+                if whole is not None and whole.requests == requests:
+                    del self._whole[requests[0]]
+                    pieces.append(whole.tensors)
+                    continue
+            opened = self._opened()
+            pieces += _pieces(list(map(opened.pop, requests)), requests)
+        return pieces
 
     def has(self, requests: Sequence[int]) -> bool:
         """Whether the rows of all these requests are here."""
@@ -106,7 +107,10 @@ def _pieces(found: list[_Rows], requests: Sequence[int]) -> list[Tensors]:
     return pieces
 
 
-def _joined(pieces: list[Tensors]) -> Tensors:
+def joined(pieces: Sequence[Tensors]) -> Tensors:
+    """Return pieces as one."""
+    if len(pieces) == 1:
+        return pieces[0]
     rows = tuple([torch.cat(tensors) for tensors in zip(*pieces, strict=True)])
     if rows[0].is_cuda:
         torch.cuda.current_stream(rows[0].device).synchronize()

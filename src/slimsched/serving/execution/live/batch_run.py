@@ -1,5 +1,6 @@
 """Runs one batch in a lane's thread: gathers the inputs, runs the executor, stores the outputs."""
 
+from collections.abc import Sequence
 from time import monotonic
 
 import numpy as np
@@ -9,7 +10,7 @@ from msgspec import Struct
 from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block, block_of
-from slimsched.serving.execution.live.activation_store import ActivationStore
+from slimsched.serving.execution.live.activation_store import ActivationStore, joined
 from slimsched.serving.execution.live.executor import Executor, Launched
 
 
@@ -34,7 +35,8 @@ class BatchUnderWay:
     def __init__(self, executor: Executor, store: ActivationStore, batch: Batch) -> None:
         self._began_s = monotonic()
         self._executor, self._store, self._batch = executor, store, batch
-        self._inputs = store.take_all([[request.id for request in block.requests] for block in batch.blocks])
+        blocks = [[request.id for request in block.requests] for block in batch.blocks]
+        self._pieces = store.take_pieces(blocks)
         self._to_come = list(zip(batch.key.legs, (batch.instance, *batch.also), strict=True))
         self._ends_s = [self._began_s]
         self._launched: Launched | None = None
@@ -43,7 +45,7 @@ class BatchUnderWay:
         )  # isinstance of a protocol takes longer than a launch
         if self._launch is not None:
             try:
-                self._begin_leg(self._inputs)
+                self._begin_leg(self._pieces)
             except Exception:
                 self._launched = None  # it is run instead, and fails there, one by one
 
@@ -53,7 +55,7 @@ class BatchUnderWay:
             if not self._to_come:
                 return True
             try:
-                self._begin_leg(self._launched.wait())
+                self._begin_leg([self._launched.wait()])
             except Exception:
                 self._launched = None
         return self._launched is None
@@ -64,15 +66,15 @@ class BatchUnderWay:
         try:
             if self._launched is None:
                 self._ends_s = [self._began_s]
-                rows = _run(self._executor, batch, self._inputs, self._ends_s)
+                rows = _run(self._executor, batch, joined(self._pieces), self._ends_s)
             else:
                 rows = self._launched.wait()
                 while self._to_come:
-                    self._begin_leg(rows)
+                    self._begin_leg([rows])
                     rows = self._launched.wait()
                 self._ends_s.append(monotonic())
         except Exception:
-            rows, reasons = _one_by_one(self._executor, batch, self._inputs)
+            rows, reasons = _one_by_one(self._executor, batch, joined(self._pieces))
         done, failed = _sort(batch, reasons)
         outputs: list[bytes] = []
         if self._executor.ends(batch.key):
@@ -85,12 +87,12 @@ class BatchUnderWay:
             done=done, failed=failed, outputs=outputs, began_s=self._began_s, busy_s=busy_s, legs_s=legs_s
         )
 
-    def _begin_leg(self, inputs: Tensors) -> None:
+    def _begin_leg(self, pieces: Sequence[Tensors]) -> None:
         if len(self._to_come) < len(self._batch.key.legs):
             self._ends_s.append(monotonic())
         assert self._launch is not None
         leg, instance = self._to_come.pop(0)
-        self._launched = self._launch(leg, inputs, instance)
+        self._launched = self._launch(leg, pieces, instance)
 
 
 def run_batch(executor: Executor, store: ActivationStore, batch: Batch) -> BatchRun:

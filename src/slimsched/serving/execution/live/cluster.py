@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from time import monotonic
 from typing import NamedTuple, assert_never
 
@@ -21,9 +22,11 @@ from slimsched.serving.domain.request import NEVER_S, Request
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.terms import ANY_TERMS, Terms
 from slimsched.serving.execution.live.engine import Engine
+from slimsched.serving.execution.live.input_arena import LEAST_BYTES
 from slimsched.serving.execution.live.messages import (
     BatchDone,
     HostModel,
+    InputPiece,
     ModelHosted,
     Ready,
     TakeBlock,
@@ -167,10 +170,23 @@ class LiveCluster:
 
     def _parcel(self, inputs: Sequence[bytes | memoryview], count: int, now_s: float, model: int) -> Parcel:
         waiter: asyncio.Future[Answered] = self._loop.create_future()
-        parcel = Parcel(self._next_id, [memoryview(raw) for raw in inputs], count, now_s, waiter, model)
+        views = [memoryview(raw) for raw in inputs]
+        parcel = Parcel(self._next_id, views, count, now_s, waiter, model)
+        self._lay_down(parcel, views)
         self._next_id += count
         self._open.update(dict.fromkeys(parcel.requests, parcel))
         return parcel
+
+    def _lay_down(self, parcel: Parcel, views: list[memoryview]) -> None:
+        """Put large inputs where the servers can read them, unless they are there already."""
+        if (arena := self._engine.arena) is None or sum(map(len, views)) < LEAST_BYTES:
+            return
+        offsets, release = [arena.offset(view) for view in views], None
+        if None in offsets:
+            if (laid := arena.put(views)) is None:
+                return
+            offsets, release = [arena.offset(view) for view in laid], partial(arena.give_back, laid[0])
+        parcel.lies_at([offset for offset in offsets if offset is not None], release)
 
     def cancel(self, parcel: Parcel) -> None:
         """Drop the examples that are not answered yet, because nobody waits for them."""
@@ -283,14 +299,20 @@ class LiveCluster:
 
     def _send(self, server: int, block: Block, source: int, reason: str) -> None:
         inputs: list[list[memoryview]] = []
+        pieces: list[InputPiece] = []
         segment, peer = block.key.segment, ""
         for _, parcel, start, end in self._stretches(block.requests):
             for receipt in parcel.receipts(start, end):
                 receipt.reasons = (*receipt.reasons[:segment], *[reason] * len(block.key.legs))
             if source == GATEWAY:
+                if (piece := parcel.piece(start, end)) is not None:
+                    pieces.append(piece)
                 inputs.append(parcel.inputs(start, end))
         if source != server and source != GATEWAY:
             peer = self._engine.peer_address(source)
+        if pieces and len(pieces) == len(inputs):
+            self._engine.send(server, TakeBlock(block=block, pieces=pieces))
+            return
         joined = [b"".join(rows) for rows in zip(*inputs, strict=True)]
         self._engine.send(server, TakeBlock(block=block, inputs=joined, peer=peer))
 
@@ -324,6 +346,7 @@ class LiveCluster:
                 receipt.energy_source = self.power_sources
             for request in requests[row : row + end - start]:
                 del self._open[request.id]
+            parcel.left(end - start)
             parcel.answered(end - start)
 
     def _stretches(self, requests: Sequence[Request]) -> Iterator[tuple[int, Parcel, int, int]]:
@@ -345,6 +368,7 @@ class LiveCluster:
 
     def _drop(self, request: Request, error: DroppedError) -> None:
         one = self._open.pop(request.id)
+        one.left(1)
         if not one.waiter.done():
             one.waiter.set_exception(error)
 

@@ -120,16 +120,19 @@ class CudaExecutor:
         """Run one segment on a free slot, in parts if the rows exceed the largest bucket."""
         largest = self._buckets[-1]
         if len(inputs[0]) <= largest:
-            return self.launch(key, inputs).wait()
+            return self.launch(key, [inputs]).wait()
         parts = zip(*(torch.split(tensor, largest) for tensor in inputs), strict=True)
         outputs = [self.run(key, part) for part in parts]
         return tuple(torch.cat(tensors) for tensors in zip(*outputs, strict=True))
 
-    def launch(self, key: Key, inputs: Tensors, instance: int | None = None) -> "Launched":
-        """Start one segment on the instance's slot, or on any free one; the slot is taken until `wait`."""
+    def launch(self, key: Key, pieces: Sequence[Tensors], instance: int | None = None) -> "Launched":
+        """Start one segment on the instance's slot, or on any free one; the slot is taken until `wait`.
+
+        The inputs may come in pieces: the rows of one, then those of the next.
+        """
         slot = self._claim(key, instance)
         try:
-            return Launched(self, slot, inputs, slot.launch(key, inputs), is_last=self.ends(key))
+            return Launched(self, slot, pieces, slot.launch(key, pieces), is_last=self.ends(key))
         except BaseException:
             self.give_back(slot)
             raise
@@ -181,12 +184,18 @@ def _rehearse(model: HostedModel, key: Key, bucket: int) -> None:
 class Launched:
     """A segment running on a slot; keeps the inputs alive until they are read."""
 
-    __slots__ = ("_executor", "_inputs", "_is_last", "_rows", "_slot")
+    __slots__ = ("_executor", "_is_last", "_pieces", "_rows", "_slot")
 
     def __init__(
-        self, executor: CudaExecutor, slot: CudaSlot, inputs: Tensors, rows: Tensors, *, is_last: bool
+        self,
+        executor: CudaExecutor,
+        slot: CudaSlot,
+        pieces: Sequence[Tensors],
+        rows: Tensors,
+        *,
+        is_last: bool,
     ) -> None:
-        self._executor, self._slot, self._inputs, self._rows = executor, slot, inputs, rows
+        self._executor, self._slot, self._pieces, self._rows = executor, slot, pieces, rows
         self._is_last = is_last
 
     def ready(self) -> bool:

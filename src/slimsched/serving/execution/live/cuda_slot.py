@@ -1,5 +1,6 @@
 """One instance on a CUDA device: a stream, its buffers, and a graph per key and batch bucket."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.key import Key
 from slimsched.serving.execution.live.batch_bucket import bucket_for
 from slimsched.serving.execution.live.hosted_model import HostedModel
+from slimsched.serving.execution.live.input_arena import LEAST_BYTES
 
 
 class _Captured(Struct, frozen=True):
@@ -62,17 +64,17 @@ class CudaSlot:
             return False
         return key.choice == self.choice or (self._nested and key.choice < self.choice)
 
-    def launch(self, key: Key, inputs: Tensors) -> Tensors:
+    def launch(self, key: Key, pieces: Sequence[Tensors]) -> Tensors:
         """Copy in, replay, copy out, all on the slot's stream; the result is valid once `wait` returns.
 
         The outputs of a complete plan go to host buffers of the slot, which the next launch overwrites.
         """
-        size = inputs[0].shape[0]
+        size, first = sum([piece[0].shape[0] for piece in pieces]), pieces[0][0]
         captured = self._graphs[key, bucket_for(size, self._buckets)]
-        if inputs[0].shape[1:] != captured.inputs[0].shape[1:] or size > self._buckets[-1]:
+        if first.shape[1:] != captured.inputs[0].shape[1:] or size > self._buckets[-1]:
             wanted = ", ".join(str(one) for one in captured.inputs[0].shape[1:])
             raise DataError(
-                f"{key} was given shape {tuple(inputs[0].shape)}; it takes (N, {wanted}) with "
+                f"{key} was given {size} rows of shape {tuple(first.shape[1:])}; it takes (N, {wanted}) with "
                 f"N ≤ {self._buckets[-1]}"
             )
         before = torch._C._cuda_getCurrentStream(
@@ -80,8 +82,8 @@ class CudaSlot:
         )  # torch.cuda's own calls take five times as long
         torch._C._cuda_setStream(*self._place)
         try:
-            for place, tensor in enumerate(inputs):
-                self._copy_in(captured, place, tensor, size)
+            for place, target in enumerate(captured.inputs):
+                self._copy_in(target, place, [piece[place] for piece in pieces])
             outputs = self._outputs(key, captured)
             if key in self._host:
                 rows = tuple([host[:size] for host in self._host[key]])
@@ -126,16 +128,18 @@ class CudaSlot:
         captured.graph.replay()
         return captured.outputs
 
-    def _copy_in(self, captured: _Captured, place: int, tensor: Tensor, size: int) -> None:
-        target = captured.inputs[place]
-        target = target if size == target.shape[0] else target[:size]
-        if tensor.is_cuda or not self._is_first:
-            target.copy_(tensor, non_blocking=tensor.is_cuda)
-        else:
-            staged = self._staging[place][: tensor.numel() * tensor.element_size()]
-            staged = staged.view(tensor.dtype).view(tensor.shape)
-            staged.copy_(tensor)
-            target.copy_(staged, non_blocking=True)
+    def _copy_in(self, target: Tensor, place: int, tensors: Sequence[Tensor]) -> None:
+        """Copy the pieces of one input, one after the other; those from the host by way of pinned memory."""
+        staged = self._is_first and not all(map(_is_reachable, tensors))
+        into = (
+            self._staging[place][: target.nbytes].view(target.dtype).view(target.shape) if staged else target
+        )
+        at = 0
+        for tensor in tensors:
+            into[at : at + tensor.shape[0]].copy_(tensor, non_blocking=not staged and self._is_first)
+            at += tensor.shape[0]
+        if staged:
+            target[:at].copy_(into[:at], non_blocking=True)
 
     def _capture(self, key: Key, bucket: int) -> _Captured:
         """Capture a graph of one key at one batch size; no graph if the model's code does not allow it."""
@@ -162,6 +166,11 @@ class CudaSlot:
                 for one in outputs
             )
         return _Captured(graph, inputs, outputs)
+
+
+def _is_reachable(tensor: Tensor) -> bool:
+    """Whether the device can copy this tensor by itself."""
+    return tensor.is_cuda or (tensor.nbytes >= LEAST_BYTES and tensor.is_pinned())
 
 
 class _Window:

@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.model_change import ModelEntry
+from slimsched.serving.execution.live.input_arena import InputArena
 from slimsched.serving.execution.live.messages import ToGateway, ToServer
 from slimsched.serving.routing.autoscaler import Load
 
@@ -31,6 +32,11 @@ class EngineListener(Protocol):
 
 class Engine(Protocol):
     """Starts, supervises and stops servers, and carries messages."""
+
+    @property
+    def arena(self) -> InputArena | None:
+        """Memory that the gateway shares with all servers; None if they are on other machines."""
+        ...
 
     async def start(self, listener: EngineListener) -> None:
         """Start every server and return when all are ready."""

@@ -1,5 +1,6 @@
 """The interface of executors, which run a server's batches on a device."""
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -79,6 +80,9 @@ class Launched(Protocol):
 class OverlappingExecutor(Executor, Protocol):
     """An executor whose device works in parallel with the host."""
 
-    def launch(self, key: Key, inputs: Tensors, instance: int | None = None) -> Launched:
-        """Start one segment on this instance, or on any free one, and return at once."""
+    def launch(self, key: Key, pieces: Sequence[Tensors], instance: int | None = None) -> Launched:
+        """Start one segment on this instance, or on any free one, and return at once.
+
+        The inputs come in pieces: the rows of one, then those of the next.
+        """
         ...

@@ -12,6 +12,7 @@ from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor
 from slimsched.serving.execution.live.executor import Executor
 from slimsched.serving.execution.live.hosted_model import HostedModel
+from slimsched.serving.execution.live.input_arena import ArenaReader
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.live.unix_peers import UnixPeers
 from slimsched.serving.execution.model_source import load_elastic, read_model
@@ -49,6 +50,17 @@ def make_executor(spec: ServerSpec, models: Sequence[ServedModel]) -> Executor:
 
     sys.setswitchinterval(SWITCH_S)
     return CudaExecutor(host_models(models, cuda_device()), batch_limit=spec.scheduler.batch_limit)
+
+
+def make_arena(spec: ServerSpec) -> ArenaReader | None:
+    """Open the memory that holds large inputs; a GPU copies straight out of it."""
+    if not spec.arena:
+        return None
+    if spec.host.kind == "cpu":
+        return ArenaReader(Path(spec.arena))
+    from slimsched.serving.execution.live.pinned_arena import PinnedArena
+
+    return PinnedArena(Path(spec.arena))
 
 
 def make_peers(spec: ServerSpec) -> UnixPeers:

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 from slimsched.serving.execution.live.engine import Engine, EngineListener
+from slimsched.serving.execution.live.input_arena import InputArena
 from slimsched.serving.execution.live.messages import ToGateway, ToServer
 
 
@@ -13,6 +14,11 @@ class KeptEngine:
         self._engine = engine
         self._listener: EngineListener | None = None
         self._up: set[int] = set()
+
+    @property
+    def arena(self) -> InputArena | None:
+        """Memory that the gateway shares with all servers."""
+        return self._engine.arena
 
     async def open(self) -> None:
         """Start the servers."""

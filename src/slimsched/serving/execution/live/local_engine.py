@@ -17,6 +17,7 @@ from slimsched.serving.domain.profile_record import record_of
 from slimsched.serving.execution.live import shared_tensor
 from slimsched.serving.execution.live.engine import EngineListener
 from slimsched.serving.execution.live.frame_connection import FrameConnection
+from slimsched.serving.execution.live.input_arena import open_arena
 from slimsched.serving.execution.live.messages import Drain, Ready, ToGateway, ToServer
 from slimsched.serving.execution.live.server_spec import ServerSpec
 
@@ -38,12 +39,14 @@ class LocalEngine:
         self._folder = tempfile.TemporaryDirectory(prefix="slim-")
         root, prefix = Path(self._folder.name), f"slim-{os.getpid()}"
         self._prefix = prefix
+        self.arena = open_arena(prefix)
         self._specs = [
             msgspec.structs.replace(
                 spec,
                 gateway_socket=str(root / "gateway"),
                 own_socket=str(root / f"server-{spec.index}"),
                 shared_prefix=prefix,
+                arena=str(self.arena.path) if self.arena is not None else "",
             )
             for spec in specs
         ]
@@ -159,6 +162,8 @@ class LocalEngine:
         for task in self._supervisors.values():
             task.cancel()
         self._socket.close()
+        if self.arena is not None:
+            self.arena.close()
         shared_tensor.clear(self._prefix)
         self._folder.cleanup()
 

@@ -13,14 +13,23 @@ from slimsched.serving.routing.commands import Forget, RecallRequests
 from slimsched.serving.routing.events import BlockDropped, InputLost, SegmentFinished, TelemetryReceived
 
 
+class InputPiece(Struct, frozen=True, array_like=True):
+    """Rows of some requests in the input arena: where each input tensor begins."""
+
+    rows: int
+    offsets: list[int]
+
+
 class TakeBlock(Struct, frozen=True, kw_only=True, tag=True):
     """Gateway to server: run this block; its inputs are included, or are at the server at `peer`.
 
-    `inputs` holds the bytes of each input tensor, one row per request.
+    `inputs` holds the bytes of each input tensor, one row per request. Large inputs lie in the input arena
+    instead, and `pieces` says where.
     """
 
     block: Block
     inputs: list[bytes] = []
+    pieces: list[InputPiece] = []
     peer: str = ""
 
 

@@ -1,13 +1,15 @@
 """A parcel: the examples of one call, the caller that waits for them, and their receipts so far."""
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
+
+from slimsched.serving.execution.live.messages import InputPiece
 
 Arrays = tuple[NDArray[Any], ...]
 """The outputs of several examples, in the order of the model's spec, one row per example."""
@@ -51,6 +53,9 @@ class Parcel:
         self.model = model
         self.first, self.count, self.arrival_s, self.waiter = first, count, arrival_s, waiter
         self._inputs, self._left = inputs, count
+        self._here = count
+        self._offsets: Sequence[int] = ()
+        self._release: Callable[[], None] | None = None
         self._receipts = [Receipt()]
         self._outputs: Arrays | None = None
 
@@ -69,6 +74,24 @@ class Parcel:
             return list(self._inputs)
         sizes = [len(raw) // self.count for raw in self._inputs]
         return [raw[start * size : end * size] for raw, size in zip(self._inputs, sizes, strict=True)]
+
+    def lies_at(self, offsets: Sequence[int], release: Callable[[], None] | None) -> None:
+        """Its inputs lie in the arena; `release` gives their room back when the last example has left."""
+        self._offsets, self._release = offsets, release
+
+    def piece(self, start: int, end: int) -> InputPiece | None:
+        """Say where some examples lie in the arena; None if they do not lie there."""
+        if not self._offsets:
+            return None
+        sizes = [len(raw) // self.count for raw in self._inputs]
+        offsets = [offset + start * size for offset, size in zip(self._offsets, sizes, strict=True)]
+        return InputPiece(end - start, offsets)
+
+    def left(self, count: int) -> None:
+        """This many examples have been answered or dropped; after the last one, give the room back."""
+        self._here -= count
+        if not self._here and self._release is not None:
+            self._release()
 
     def receipts(self, start: int, end: int) -> list[Receipt]:
         """Return separate receipts of these examples, so that writing to them does not change the rest."""

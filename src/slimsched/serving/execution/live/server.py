@@ -26,12 +26,13 @@ from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import BatchRun
 from slimsched.serving.execution.live.executor import Executor, OverlappingExecutor
-from slimsched.serving.execution.live.executor_choice import host_models
+from slimsched.serving.execution.live.executor_choice import host_models, make_arena
 from slimsched.serving.execution.live.lanes import Lanes
 from slimsched.serving.execution.live.messages import (
     BatchDone,
     Drain,
     HostModel,
+    InputPiece,
     ModelHosted,
     TakeBlock,
     ToGateway,
@@ -90,6 +91,7 @@ class LiveServer:
         overlaps = isinstance(executor, OverlappingExecutor)
         self._lanes = (OverlappingLanes if overlaps else Lanes)(executor.lanes, self._failed)
         self._store = ActivationStore()
+        self._arena = make_arena(spec)
         self._arrived_s: dict[int, float] = {}  # by request, on the host's clock
         self._draining = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -114,8 +116,8 @@ class LiveServer:
     def receive(self, message: ToServer) -> None:
         """Handle a message from the gateway."""
         match message:
-            case TakeBlock(block=block, inputs=inputs, peer=peer):
-                self._take(block, inputs, peer)
+            case TakeBlock():
+                self._take(message)
             case Forget(requests=requests):
                 self._store.forget(requests)
             case RecallRequests(requests=requests):
@@ -254,22 +256,39 @@ class LiveServer:
     def _key_text(self, key: Key) -> str:
         return self.scheduler.models[key.model].key_text(key)
 
-    def _take(self, block: Block, inputs: list[bytes], peer: str) -> None:
+    def _take(self, message: TakeBlock) -> None:
         """Store a block's inputs, or fetch its activations, then pass the block to the scheduler."""
+        block = message.block
         ids = [request.id for request in block.requests]
-        if peer:
-            self._spawn(self._fetch(block, ids, peer))
+        if message.peer:
+            self._spawn(self._fetch(block, ids, message.peer))
             return
-        if inputs:
-            specs = self.scheduler.models[block.key.model].spec.inputs
-            self._store.put(
-                ids,
-                tuple(
-                    torch.frombuffer(bytearray(raw), dtype=DTYPES[one.datatype]).view(len(ids), *one.shape)
-                    for raw, one in zip(inputs, specs, strict=True)
-                ),
-            )
+        if message.inputs:
+            self._store.put(ids, self._tensors(block, len(ids), [bytearray(raw) for raw in message.inputs]))
+        at = 0
+        for piece in message.pieces:
+            self._store.put(ids[at : at + piece.rows], self._read(block, piece))
+            at += piece.rows
         self._arrive(block, ids)
+
+    def _tensors(self, block: Block, rows: int, raws: Sequence[bytearray | memoryview]) -> Tensors:
+        specs = self.scheduler.models[block.key.model].spec.inputs
+        return tuple(
+            torch.frombuffer(raw, dtype=DTYPES[one.datatype]).view(rows, *one.shape)
+            for raw, one in zip(raws, specs, strict=True)
+        )
+
+    def _read(self, block: Block, piece: InputPiece) -> Tensors:
+        """Read inputs where the gateway put them; a device copies them itself, a CPU works on a copy."""
+        assert self._arena is not None
+        specs = self.scheduler.models[block.key.model].spec.inputs
+        raws = [
+            self._arena.view(offset, piece.rows * one.row_bytes)
+            for offset, one in zip(piece.offsets, specs, strict=True)
+        ]
+        if self._executor.device.type == "cpu":
+            return self._tensors(block, piece.rows, [bytearray(raw) for raw in raws])
+        return self._tensors(block, piece.rows, raws)
 
     def _arrive(self, block: Block, ids: list[int]) -> None:
         if not self._store.has(ids):

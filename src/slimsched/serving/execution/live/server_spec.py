@@ -26,6 +26,8 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     shared_prefix: str
     clock_zero_s: float
     telemetry_period_s: float
+    arena: str = ""
+    """The file with large inputs, shared with the gateway; empty if inputs come in messages."""
     life: int = 1
     """Counts how often the server has been started."""
     log: str = ""

@@ -14,6 +14,7 @@ from uuid import uuid4
 from slimsched.kernel.errors import SlimError
 from slimsched.serving.execution.live.engine import EngineListener
 from slimsched.serving.execution.live.frame_connection import FrameConnection
+from slimsched.serving.execution.live.input_arena import InputArena
 from slimsched.serving.execution.live.messages import Drain, Ready, ToServer
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.ray.charter import Membership, encode, new_charter, server_name
@@ -74,6 +75,7 @@ class RayEngine:
         self, specs: Sequence[ServerSpec], roster: Any, membership: Membership, namespace: str
     ) -> None:
         self.namespace = namespace
+        self.arena: InputArena | None = None  # servers may be on other machines
         self.first_id = membership.number << GATEWAY_BITS
         self.clock_zero_s = monotonic() - (time() - membership.epoch_s)
         self._load: Callable[[], Load] = Load  # the current load of this gateway

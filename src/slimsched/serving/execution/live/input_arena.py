@@ -1,0 +1,137 @@
+"""Shared memory for inputs: the gateway writes them once, servers on this machine read them where they are.
+
+The memory is a file on a memory file system. It grows in slabs, up to a limit, and only as far as it is used.
+Inputs that find no room travel in messages instead, so a full arena costs speed and nothing else.
+"""
+
+import ctypes
+import mmap
+import os
+from bisect import bisect_left
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+SLAB_BYTES = 32 * 2**20
+ALIGN_BYTES = 256
+LEAST_BYTES = 32 * 2**10
+"""Smaller inputs are cheaper in a message."""
+
+LIMIT_BYTES = 2**30
+SHARED = Path("/dev/shm")
+_numbers = count()
+
+
+class InputArena:
+    """The gateway's side: takes and gives back room. A piece never crosses the border of a slab.
+
+    A server may still read a piece that was given back, but only for a request that nobody waits for.
+    """
+
+    def __init__(self, path: Path, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        space = os.fstatvfs(self._file)
+        self._limit = min(limit_bytes, space.f_bavail * space.f_frsize // 2) // SLAB_BYTES * SLAB_BYTES
+        self._end = 0
+        self._free: list[tuple[int, int]] = []  # (start, end) in order
+        self._taken: dict[int, int] = {}  # end by start
+        if self._limit:
+            os.ftruncate(self._file, self._limit)
+            self._memory = mmap.mmap(self._file, self._limit)
+            self._view = memoryview(self._memory)
+            self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+
+    @property
+    def in_use_bytes(self) -> int:
+        """Bytes taken at the moment."""
+        return sum(end - start for start, end in self._taken.items())
+
+    def take(self, size: int) -> memoryview | None:
+        """Return room for this many bytes; None if there is none, or if a message is cheaper."""
+        if not LEAST_BYTES <= size <= SLAB_BYTES:
+            return None
+        wanted = -(-size // ALIGN_BYTES) * ALIGN_BYTES
+        for place, (start, end) in enumerate(self._free):
+            if end - start >= wanted:
+                if end - start == wanted:
+                    del self._free[place]
+                else:
+                    self._free[place] = (start + wanted, end)
+                self._taken[start] = start + wanted
+                return self._view[start : start + size]
+        return self.take(size) if self._grow() else None
+
+    def put(self, raws: list[memoryview]) -> list[memoryview] | None:
+        """Copy inputs into one piece; None if there is no room. Give the first one back later."""
+        size = sum(-(-len(raw) // ALIGN_BYTES) * ALIGN_BYTES for raw in raws)
+        room = self.take(size)
+        if room is None:
+            return None
+        views, at = [], 0
+        for raw in raws:
+            room[at : at + len(raw)] = raw
+            views.append(room[at : at + len(raw)])
+            at += -(-len(raw) // ALIGN_BYTES) * ALIGN_BYTES
+        return views
+
+    def give_back(self, view: memoryview) -> None:
+        """Free the piece that begins where this view does."""
+        start = self.offset(view)
+        end = self._taken.pop(start) if start is not None else 0
+        if start is None:
+            return
+        place = bisect_left(self._free, (start, end))
+        if place < len(self._free) and self._free[place][0] == end and end % SLAB_BYTES:
+            end = self._free.pop(place)[1]
+        if place and self._free[place - 1][1] == start and start % SLAB_BYTES:
+            place -= 1
+            start = self._free.pop(place)[0]
+        self._free.insert(place, (start, end))
+
+    def offset(self, view: memoryview) -> int | None:
+        """Where these bytes lie in the arena; None if they lie elsewhere."""
+        if view.readonly or not self._end or not len(view):
+            return None
+        start = ctypes.addressof(ctypes.c_char.from_buffer(view)) - self._address
+        return start if 0 <= start < self._end else None
+
+    def close(self) -> None:
+        """Give the file up; the memory goes with the last process that uses it."""
+        with suppress(OSError):
+            os.close(self._file)
+
+    def _grow(self) -> bool:
+        """Add a slab; False at the limit or if the system has no memory left."""
+        if self._end + SLAB_BYTES > self._limit:
+            return False
+        try:
+            os.posix_fallocate(self._file, self._end, SLAB_BYTES)
+        except OSError:
+            self._limit = self._end
+            return False
+        self._free.append((self._end, self._end + SLAB_BYTES))
+        self._end += SLAB_BYTES
+        return True
+
+
+def open_arena(prefix: str) -> InputArena | None:
+    """Make an arena in shared memory; None where the system has none."""
+    if not SHARED.is_dir() or not hasattr(os, "posix_fallocate"):
+        return None
+    return InputArena(SHARED / f"{prefix}-inputs-{next(_numbers)}")
+
+
+class ArenaReader:
+    """A server's side: the same memory, read where it is."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("r+b") as file:
+            self._size = os.fstat(file.fileno()).st_size
+            self.memory = mmap.mmap(file.fileno(), self._size) if self._size else None
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """Return bytes that the gateway wrote."""
+        if self.memory is None or not 0 <= offset <= self._size - size:
+            raise ValueError(f"the arena has no {size} bytes at {offset}")
+        return memoryview(self.memory)[offset : offset + size]
