@@ -5,6 +5,7 @@ import gc
 import logging
 import ssl
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -120,7 +121,9 @@ class FrontDoor:
         within_s = self._service.limits.drain_s
         if drain is not None and not await signals.unless_at_once(drain, within_s):
             self._say("not all requests were answered; ending the servers")
-            await signals.unless_at_once(self._engine.stop(drain=False), ENDED_WITHIN_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ENDED_WITHIN_S):
+                    await self._engine.stop(drain=False)
         if not await signals.unless_at_once(self._close_protocols(), within_s + ENDED_WITHIN_S):
             self._http.abort()
             await self._grpc.abort()

@@ -10,6 +10,8 @@ from slimsched.serving.api.request_parameters import RequestParameters
 from slimsched.serving.domain.request import NEVER_S, NO_PLAN
 from slimsched.serving.domain.terms import Terms
 
+LONGEST_ID = 1000
+
 
 class RequestedOutput(Struct, frozen=True, kw_only=True):
     """An output the client asked for; `binary` asks for raw bytes instead of the protocol's own numbers."""
@@ -27,6 +29,12 @@ class Call(Struct, frozen=True, kw_only=True):
     count: int
     terms: Terms
     outputs: tuple[RequestedOutput, ...]
+
+
+def check_id(text: str) -> None:
+    """Refuse an id that is too long to be sent back."""
+    if len(text) > LONGEST_ID:
+        raise BadRequest(f"the id has {len(text)} characters; give at most {LONGEST_ID}")
 
 
 def check_inputs(face: ModelFace, names: Sequence[str]) -> None:

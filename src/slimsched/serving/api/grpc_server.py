@@ -17,6 +17,7 @@ from slimsched.serving.api.call import (
     Call,
     RequestedOutput,
     check_answer,
+    check_id,
     check_inputs,
     check_outputs,
     read_terms,
@@ -51,6 +52,7 @@ class GrpcServer:
             options=[
                 ("grpc.max_receive_message_length", self._reading.longest_bytes),
                 ("grpc.max_concurrent_streams", limits.calls),
+                ("grpc.http2.bdp_probe", 0),  # it lets each call send megabytes before its turn to be read
                 ("grpc.max_allowed_incoming_connections", limits.connections),
                 ("grpc.max_connection_idle_ms", int(1e3 * limits.idle_s)),
             ],
@@ -109,7 +111,9 @@ class GrpcServer:
                 raw = await self._reading.read(context, limits, is_large=kind == "infer")
                 size = len(raw)
                 ledger.hold(account, size)
-                answer = await method(_parse(raw, message))
+                request = [_parse(raw, message)]
+                del raw
+                answer = await method(request.pop())  # popped: kept no longer than the method needs it
                 self._limit_sending(limits)
                 code = "OK"
                 return answer
@@ -184,6 +188,7 @@ class GrpcServer:
 
     async def _model_infer(self, request: Any) -> Any:
         call = read_call(request, self._service)
+        del request  # it has copies of the tensors
         return write_answer(call, await self._service.infer(call))
 
 
@@ -207,6 +212,7 @@ CONTENTS = {
 def read_call(request: Any, service: InferenceService) -> Call:
     """Read the call from a ModelInferRequest, whose tensors are raw bytes or typed contents."""
     face = service.face(request.model_name, request.model_version)
+    check_id(request.id)
     check_inputs(face, [one.name for one in request.inputs])
     raws = list(request.raw_input_contents)
     if raws and len(raws) != len(request.inputs):

@@ -10,6 +10,7 @@ from slimsched.serving.api.call import (
     Call,
     RequestedOutput,
     check_answer,
+    check_id,
     check_inputs,
     check_outputs,
     read_terms,
@@ -133,6 +134,7 @@ def _read_head(text: bytes | bytearray, face: ModelFace, most: tuple[int, int]) 
     """Parse and check the JSON of a request, within the most examples and the largest answer."""
     message = read_body(_decoder, text, "an inference request")
     parameters = read_parameters(message.parameters)
+    check_id(message.id)
     check_inputs(face, [one.name for one in message.inputs])
     counts = {
         check_tensor(face.inputs[one.name], one.datatype, tuple(one.shape), most[0]) for one in message.inputs

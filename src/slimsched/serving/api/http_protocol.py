@@ -16,6 +16,8 @@ from slimsched.serving.api.request_reader import HttpRequest, RequestReader, Sta
 
 HIGH_WATER_BYTES = 16 * 2**10
 """How much of the answers may wait to be read before the connection stops to make more."""
+LINGER_S = 1.0
+"""How long a refused client may go on sending; what it sends is thrown away."""
 TURN = 16
 """How many requests of one connection are answered before others have their turn."""
 
@@ -65,7 +67,7 @@ class HttpProtocol(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._current_bytes = self._held_bytes = self._written_bytes = 0
-        self._begun, self._began_s = (0, Stage.NOTHING), 0.0
+        self._begun, self._began_s, self._lingers_until_s = (0, Stage.NOTHING), 0.0, 0.0
         self._behind: tuple[float, int, int] | None = None  # since when; read then, and to be read in time
         self.idle_since_s: float | None = None
 
@@ -122,8 +124,11 @@ class HttpProtocol(asyncio.Protocol):
         limits = self._limits
         if self._is_read_too_slowly(now_s):
             self.abort()
-        elif self._task is not None or self._failure is not None:
+        elif self._task is not None:
             return
+        elif self._failure is not None:
+            if now_s > self._lingers_until_s:
+                self._transport.close()
         elif self._reader.stage is Stage.HEAD:
             if now_s > self._began_s + limits.head_s:
                 self._fail(UnreadableError(408, f"the headers did not arrive in {limits.head_s:g} s"))
@@ -299,8 +304,16 @@ class HttpProtocol(asyncio.Protocol):
             self._write_failure(failure)
 
     def _write_failure(self, failure: UnreadableError) -> None:
+        """Say what is wrong, and let the client read it: closing while it still sends would reset it."""
         self._write(self._refuse(failure.status, failure.why), keep_alive=False)
-        self._transport.close()
+        self._lingers_until_s = self._loop.time() + LINGER_S
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+        if self._reader.begun and self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
 
     def _is_read_too_slowly(self, now_s: float) -> bool:
         """Whether the client read neither what waited for it, nor at the pace, in a whole period of grace."""

@@ -14,6 +14,8 @@ from slimsched.serving.api.limits import Limits
 SLICE_BYTES = 8 * 2**10
 """The parser gets no more at a time, unless a body follows: this much may hold hundreds of requests."""
 LENGTH_DIGITS = 15
+MANY_PARTS, SMALL_PART_BYTES = 1000, 64
+"""A body in more parts than this must have larger ones on average: each part takes time."""
 
 
 class HttpRequest(Struct, frozen=True, kw_only=True):
@@ -58,7 +60,7 @@ class RequestReader:
         self.begun = 0  # how many requests have begun
         self.stage = Stage.NOTHING
         self.awaits_continue = False  # the client wants to be told before it sends the body
-        self.body_bytes = self._head_bytes = self._unseen_bytes = self._body_left = 0
+        self.body_bytes = self._head_bytes = self._unseen_bytes = self._body_left = self._parts = 0
         self._body: bytes | bytearray = b""
         self._got_somewhere = False
         self._reset()
@@ -138,6 +140,9 @@ class RequestReader:
         self.body_bytes += len(body)
         if self.body_bytes > self._limits.body_bytes:
             raise UnreadableError(413, self._too_large())
+        self._parts += 1
+        if self._parts > MANY_PARTS and self.body_bytes < SMALL_PART_BYTES * self._parts:
+            raise UnreadableError(400, "the body comes in very small parts; send larger chunks")
 
     def on_message_complete(self) -> None:
         """Add the complete request."""
@@ -173,4 +178,4 @@ class RequestReader:
         self._url = b""
         self._headers: dict[str, str] = {}
         self._body = b""
-        self.body_bytes = self._head_bytes = self._unseen_bytes = self._body_left = 0
+        self.body_bytes = self._head_bytes = self._unseen_bytes = self._body_left = self._parts = 0

@@ -78,12 +78,9 @@ class Door:
 
     def _called(self) -> FrameConnection:
         """Open a connection for a caller, who must say hello soon, and nothing long before."""
-        loop = asyncio.get_running_loop()
         stranger = FrameConnection(ToDoor, self._received, self._lost, HELLO_LIMIT_BYTES)
-        if len(self._strangers) < STRANGERS:
-            self._strangers[stranger] = loop.call_later(HELLO_LIMIT_S, stranger.abort)
-        else:
-            loop.call_soon(stranger.abort)
+        wait_s = HELLO_LIMIT_S if len(self._strangers) < STRANGERS else LOOK_S
+        self._strangers[stranger] = asyncio.get_running_loop().call_later(wait_s, stranger.abort)
         return stranger
 
     def _received(self, connection: FrameConnection, message: ToDoor) -> None:
@@ -102,8 +99,6 @@ class Door:
 
     def _greet(self, connection: FrameConnection, message: ToDoor) -> None:
         """Admit a caller that knows the secret; hang up on others."""
-        if connection not in self._strangers:
-            return  # one too many, which is being closed
         if not isinstance(message, Hello) or not hmac.compare_digest(
             message.secret.encode(), self._secret.encode()
         ):
