@@ -103,7 +103,7 @@ class GrpcServer:
         ledger, account = self._service.ledger, self._reading.account
 
         async def call(_: Any, context: Any) -> Any:
-            began_s, code, size = monotonic(), "CANCELLED", 0
+            began_s, code, size, why = monotonic(), "CANCELLED", 0, ""
             try:
                 if name not in ("ServerLive", "ServerReady"):
                     self._authenticate(context)
@@ -118,19 +118,16 @@ class GrpcServer:
                 code = "OK"
                 return answer
             except RefusalError as refusal:
-                code = refusal.grpc_code
-                if refusal.retry_after_s is not None:
-                    context.set_trailing_metadata(
-                        (("retry-after", f"{max(1, round(refusal.retry_after_s))}"),)
-                    )
-                await context.abort(getattr(grpc.StatusCode, refusal.grpc_code), str(refusal))
+                code, why = refusal.grpc_code, str(refusal)
+                _set_retry(context, refusal)
             except Exception:
-                code = "INTERNAL"
+                code, why = "INTERNAL", "an unexpected failure; see the server's log"
                 log.exception("%s failed", name)
-                await context.abort(grpc.StatusCode.INTERNAL, "an unexpected failure; see the server's log")
             finally:
                 ledger.hold(account, -size)
                 self._service.tally.count_response("grpc", kind, code, monotonic() - began_s)
+            # gRPC keeps the error that this raises; one attached to it would keep the message as well
+            return await context.abort(getattr(grpc.StatusCode, code), why)
 
         return call
 
@@ -190,6 +187,11 @@ class GrpcServer:
         call = read_call(request, self._service)
         del request  # it has copies of the tensors
         return write_answer(call, await self._service.infer(call))
+
+
+def _set_retry(context: Any, refusal: RefusalError) -> None:
+    if refusal.retry_after_s is not None:
+        context.set_trailing_metadata((("retry-after", f"{max(1, round(refusal.retry_after_s))}"),))
 
 
 def _parse(raw: bytes, message: Any) -> Any:
