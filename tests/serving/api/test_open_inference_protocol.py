@@ -127,7 +127,7 @@ def test_an_accuracy_floor_is_kept(triton: tuple[Any, Any], images: Images) -> N
         ((1, 3, 32, 32), "UINT8", {"plan": "0.5,0.5"}, "'0.5,0.5' is not a plan of model 'slimresnet'"),
         ((1, 3, 32, 32), "UINT8", {"min_accuracy": 0.99}, "the best plan reaches"),
         ((1, 3, 32, 32), "UINT8", {"deadline_ms": "soon"}, "parameter deadline_ms is 'soon'; give a number"),
-        ((1, 3, 32, 32), "UINT8", {"deadline_ms": -5}, "deadline_ms must be above 0"),
+        ((1, 3, 32, 32), "UINT8", {"deadline_ms": -5}, "deadline_ms is -5; give a number above 0"),
     ],
 )
 def test_a_wrong_request_is_told_what_to_send(

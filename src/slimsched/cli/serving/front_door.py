@@ -3,9 +3,9 @@
 import asyncio
 import gc
 import logging
-import signal
 import ssl
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -14,18 +14,22 @@ from rich.console import Console
 from slimsched.cli.serving.engine import EngineOptions, open_engine
 from slimsched.cli.serving.scenario import Choice
 from slimsched.cli.serving.serve import ServeOptions
+from slimsched.cli.serving.stop_signals import StopSignals
 from slimsched.dashboard.live import Dashboard
 from slimsched.kernel.errors import ConfigError, SlimError
 from slimsched.kernel.log_folder import LogFolder
 from slimsched.kernel.observer import Observer
+from slimsched.kernel.small_file import read_small_file
 from slimsched.serving.api import structured_log
 from slimsched.serving.api.goal_control import GoalControl, GoalState
 from slimsched.serving.api.grpc_server import GrpcServer
 from slimsched.serving.api.http_server import HttpServer, json_page
+from slimsched.serving.api.limits import read_limits
 from slimsched.serving.api.metrics import Metrics
 from slimsched.serving.api.openapi import document
 from slimsched.serving.api.repository import RepositoryControl
-from slimsched.serving.api.service import InferenceService, Limits
+from slimsched.serving.api.service import InferenceService
+from slimsched.serving.api.token import read_token
 from slimsched.serving.api.tracing import otlp_traces
 from slimsched.serving.execution.catalogue import Catalogue
 from slimsched.serving.execution.live.cluster import LiveCluster
@@ -34,6 +38,9 @@ from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.goal import format_goal
 from slimsched.serving.routing.registry import make_router
+
+ENDED_WITHIN_S = 5.0
+"""How long servers get when they are told to end at once."""
 
 
 class FrontDoor:
@@ -45,10 +52,11 @@ class FrontDoor:
         scenario = chosen.scenario.for_clients()
         self._options, self._console, self._names = options, console, scenario.cluster.names
         self._tls = read_tls(options.tls_cert, options.tls_key)
+        self._token, limits = read_token(options.token, options.token_file), read_limits(options.limit or [])
         self._folder = log_folder(options.log, options.log_limit)
         setting = chosen.setting(options.router, for_clients=True)
         opened = open_engine(engine, scenario, setting, self._folder)
-        self._autoscale, self._fleet = scenario.autoscale, opened.fleet
+        self._autoscale, self._fleet, self._engine = scenario.autoscale, opened.fleet, opened.engine
         router = make_router(options.router, scenario.cluster, 0, scenario.goal)
         catalogue = Catalogue(scenario, options.router)
         gateway = Gateway(
@@ -62,7 +70,7 @@ class FrontDoor:
         )
         folder = None if options.model_repository is None else ModelRepository(options.model_repository)
         self._service = InferenceService(
-            self._cluster, Limits(row_bytes=0 if folder is None else folder.row_bytes)
+            self._cluster, limits, row_bytes=0 if folder is None else folder.row_bytes
         )
         self._service.tally.access_log = options.access_log
         self._metrics = Metrics(gateway, self._service.tally, self._cluster.power_source, options.router)
@@ -88,28 +96,40 @@ class FrontDoor:
         tasks = self._keep_log()
         address = await self._listen()
         tasks.append(asyncio.create_task(self._dashboard.run()))
-        stop = asyncio.Event()
-        for name in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(name, stop.set)
+        signals = StopSignals()
         with self._console.status(f"starting {len(self._names)} servers"):
-            started = await _unless(stop, self._service.start())
+            started = await signals.unless_stopped(self._service.start())
         if started:
             scaling = self._scale()
             _tune_collector()
             self._say(f"ready: {address}, router {self._options.router}")
             self._say(f"dashboard: {address.partition('/v2')[0]}/")
-            await stop.wait()
-            self._say("draining")
+            await signals.wait()
+            self._say("draining; a second signal ends at once")
             for task in scaling:
                 task.cancel()
-            await self._service.drain()
-        await asyncio.gather(self._http.stop(), self._grpc.stop())
+        await self._finish(signals, self._service.drain() if started else None)
         for task in tasks:
             task.cancel()
         if self._log is not None:
             self._log.close()
         if started and self._traces is not None:
             self._traces.close()
+
+    async def _finish(self, signals: StopSignals, drain: Coroutine[None, None, None] | None) -> None:
+        """Answer what was accepted and stop, in a limited time whatever clients and servers do."""
+        within_s = self._service.limits.drain_s
+        if drain is not None and not await signals.unless_at_once(drain, within_s):
+            self._say("not all requests were answered; ending the servers")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ENDED_WITHIN_S):
+                    await self._engine.stop(drain=False)
+        if not await signals.unless_at_once(self._close_protocols(), within_s + ENDED_WITHIN_S):
+            self._http.abort()
+            await self._grpc.abort()
+
+    async def _close_protocols(self) -> None:
+        await asyncio.gather(self._http.stop(), self._grpc.stop())
 
     def _keep_log(self) -> list[asyncio.Task[None]]:
         """Start writing the event log to disk, if there is one."""
@@ -141,13 +161,13 @@ class FrontDoor:
         }
         self._http = HttpServer(
             self._service,
-            token=self._options.token,
+            token=self._token,
             pages=pages,
             goal=self._goal,
             repository=self._repository,
             assets=self._dashboard.assets,
         )
-        self._grpc = GrpcServer(self._service, token=self._options.token, repository=self._repository)
+        self._grpc = GrpcServer(self._service, token=self._token, repository=self._repository)
 
     async def _listen(self) -> str:
         """Listen with both protocols; return where, in words."""
@@ -173,20 +193,28 @@ class FrontDoor:
             logging.getLogger("slim.serve").info(text)
 
 
+PEM_LIMIT_BYTES = 2**20
+
+
 class Tls:
     """A certificate and its key, for either protocol."""
 
     def __init__(self, cert: Path, key: Path) -> None:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            self.context.load_cert_chain(cert, key)
-        except (OSError, ssl.SSLError) as error:
+            self._pair = (read_small_file(key, PEM_LIMIT_BYTES), read_small_file(cert, PEM_LIMIT_BYTES))
+            self.context.load_cert_chain(cert, key, password=_refuse_encrypted)
+        except (OSError, ssl.SSLError, ConfigError) as error:
             raise ConfigError(f"cannot use {cert} and {key} for TLS: {error}") from None
-        self._pair = (key.read_bytes(), cert.read_bytes())
 
     def grpc_credentials(self) -> object:
         """Return the same pair as gRPC takes it."""
         return grpc.ssl_server_credentials([self._pair])
+
+
+def _refuse_encrypted() -> str:
+    """Called where the key has a password; nobody may be there to type it."""
+    raise ConfigError("the key is encrypted; decrypt it with: openssl pkey -in KEY -out PLAIN_KEY")
 
 
 def read_tls(cert: Path | None, key: Path | None) -> Tls | None:
@@ -222,16 +250,3 @@ def _tune_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)  # requests leave no cycles behind
-
-
-async def _unless(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
-    """Do the work, or break it off when told to stop; return whether it was done."""
-    task, told = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
-    await asyncio.wait([task, told], return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
-    if not task.done():
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        return False
-    await task
-    return True

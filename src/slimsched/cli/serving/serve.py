@@ -26,8 +26,25 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     http_port: Annotated[int, typer.Option("--http-port", help="HTTP port; 0 means any free one.")] = 8000
     grpc_port: Annotated[int, typer.Option("--grpc-port", help="gRPC port; 0 means any free one.")] = 8001
     token: Annotated[
-        str, typer.Option("--token", envvar="SLIM_TOKEN", help="Bearer token that clients must send.")
+        str,
+        typer.Option(
+            "--token",
+            envvar="SLIM_TOKEN",
+            help="Bearer token that clients must send. Everybody on this machine can see it among the "
+            "processes; SLIM_TOKEN or --token-file hide it.",
+        ),
     ] = ""
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="File with the bearer token that clients must send.")
+    ] = None
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit",
+            metavar="NAME=VALUE",
+            help="Set a limit of the door, such as connections=500; docs/reliability.md lists them.",
+        ),
+    ] = None
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate (PEM).")] = None
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM).")] = None
     state: Annotated[
@@ -76,7 +93,7 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
 
       slim serve --router my_router.py:MyRouter
 
-      slim serve --http-port 9000 --token secret
+      slim serve --http-port 9000 --token-file token.txt
 
       slim serve --log logs
 
@@ -101,7 +118,7 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
     structured_log.set_up(served.log_format, os.environ.get("SLIM_LOG", "INFO"))
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # servers are started afresh, never forked
     console = Console(stderr=True, quiet=served.log_format == "json")
-    if served.host not in LOCAL_HOSTS and not served.token:
+    if served.host not in LOCAL_HOSTS and not (served.token or served.token_file):
         console.print(
             f"[yellow]listening at {served.host} without a token: anyone can use this server[/yellow]"
         )

@@ -13,7 +13,14 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
     url: Annotated[str, typer.Option("--url", envvar="SLIM_URL", help="Address of the server.")] = (
         "http://127.0.0.1:8000"
     )
-    token: Annotated[str, typer.Option("--token", envvar="SLIM_TOKEN", help="Its bearer token.")] = ""
+    token: Annotated[
+        str,
+        typer.Option(
+            "--token",
+            envvar="SLIM_TOKEN",
+            help="Its bearer token; SLIM_TOKEN hides it from the process list.",
+        ),
+    ] = ""
     ca_file: Annotated[
         Path | None, typer.Option("--ca-file", help="Certificate to trust for https (PEM).")
     ] = None

@@ -1,17 +1,16 @@
 """One inference call, independent of the protocol: its tensors, its terms and the outputs it asks for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.refusal import BadRequest
+from slimsched.serving.api.request_parameters import RequestParameters
 from slimsched.serving.domain.request import NEVER_S, NO_PLAN
 from slimsched.serving.domain.terms import Terms
 
-Parameter = bool | int | float | str
-
-_KNOWN_PARAMETERS = "deadline_ms, timeout, priority, min_accuracy, max_energy_mj, plan"
+LONGEST_ID = 1000
 
 
 class RequestedOutput(Struct, frozen=True, kw_only=True):
@@ -32,6 +31,12 @@ class Call(Struct, frozen=True, kw_only=True):
     outputs: tuple[RequestedOutput, ...]
 
 
+def check_id(text: str) -> None:
+    """Refuse an id that is too long to be sent back."""
+    if len(text) > LONGEST_ID:
+        raise BadRequest(f"the id has {len(text)} characters; give at most {LONGEST_ID}")
+
+
 def check_inputs(face: ModelFace, names: Sequence[str]) -> None:
     """Refuse inputs that are not just those the model takes."""
     if sorted(names) != sorted(face.inputs):
@@ -43,60 +48,41 @@ def check_inputs(face: ModelFace, names: Sequence[str]) -> None:
 def check_outputs(
     face: ModelFace, requested: Sequence[RequestedOutput], *, binary: bool
 ) -> tuple[RequestedOutput, ...]:
-    """Return the requested outputs, or the default ones; refuse a name the model does not have."""
+    """Return the requested outputs, or the default ones; refuse names that are unknown or repeated."""
+    names: set[str] = set()
     for one in requested:
         if one.name not in face.outputs:
             raise BadRequest(f"unknown output '{one.name}'; this model has {', '.join(face.outputs)}")
+        if one.name in names:
+            raise BadRequest(f"output '{one.name}' is asked for twice; name each output once")
+        names.add(one.name)
     if requested:
         return tuple(requested)
     return tuple(RequestedOutput(name=name, binary=binary) for name in face.default_outputs)
 
 
-def read_terms(face: ModelFace, parameters: Mapping[str, Parameter]) -> Terms:
-    """Read the terms from a request's parameters.
-
-    Unknown parameters are ignored, because Triton clients send some that mean nothing here.
-    """
-    deadline_s = NEVER_S
-    if "deadline_ms" in parameters:
-        deadline_s = _number(parameters, "deadline_ms") / 1e3
-    elif "timeout" in parameters:  # Triton's name, in microseconds
-        deadline_s = _number(parameters, "timeout") / 1e6
-    min_accuracy = _number(parameters, "min_accuracy") if "min_accuracy" in parameters else 0.0
-    if min_accuracy > 1.0:
-        min_accuracy /= 100.0
-    if not 0.0 <= min_accuracy <= 1.0:
+def check_answer(face: ModelFace, outputs: Sequence[RequestedOutput], count: int, limit_bytes: int) -> None:
+    """Refuse a call whose answer would be too large, before anything is computed."""
+    size = count * sum(face.row_bytes(one.name, as_text=not one.binary) for one in outputs)
+    if size > limit_bytes:
         raise BadRequest(
-            f"parameter min_accuracy is {parameters['min_accuracy']}; give a share or a percentage"
+            f"the answer would take up to {size} bytes, {limit_bytes} are the limit; send fewer examples, "
+            "name fewer outputs, or ask for binary data"
         )
-    plan = parameters.get("plan", parameters.get("width", ""))  # width: a plan of one choice everywhere
-    if deadline_s <= 0:
-        raise BadRequest("parameter deadline_ms must be above 0")
-    priority = _number(parameters, "priority") if "priority" in parameters else 0.0
-    if priority != int(priority) or abs(priority) > 1000:
-        raise BadRequest(f"parameter priority is {priority:g}; give a whole number from -1000 to 1000")
-    energy_mj = _number(parameters, "max_energy_mj") if "max_energy_mj" in parameters else 0.0
-    if energy_mj < 0:
-        raise BadRequest(f"parameter max_energy_mj is {energy_mj:g}; give millijoules above 0")
+
+
+def read_terms(face: ModelFace, asked: RequestParameters) -> Terms:
+    """Read the terms from a request's parameters."""
+    deadline_s = NEVER_S
+    if asked.deadline_ms is not None:
+        deadline_s = asked.deadline_ms / 1e3
+    elif asked.timeout is not None:
+        deadline_s = asked.timeout / 1e6
+    plan = asked.plan or asked.width  # width: a plan of one choice everywhere
     return Terms(
         deadline_s=deadline_s,
-        priority=int(priority),
-        min_accuracy=min_accuracy,
-        max_energy_j=energy_mj / 1e3,
-        plan=NO_PLAN if plan in ("", 0) else face.plan(str(plan)),
+        priority=asked.priority,
+        min_accuracy=asked.min_accuracy / (100.0 if asked.min_accuracy > 1.0 else 1.0),
+        max_energy_j=asked.max_energy_mj / 1e3,
+        plan=face.plan(str(plan)) if plan else NO_PLAN,
     )
-
-
-def _number(parameters: Mapping[str, Parameter], name: str) -> float:
-    value = parameters[name]
-    if isinstance(value, bool):
-        raise BadRequest(f"parameter {name} is {value}; give a number")
-    try:
-        number = float(value)
-    except ValueError:
-        raise BadRequest(
-            f"parameter {name} is '{value}'; give a number (known parameters: {_KNOWN_PARAMETERS})"
-        ) from None
-    if number != number or abs(number) == float("inf"):
-        raise BadRequest(f"parameter {name} is {value}; give a finite number")
-    return number

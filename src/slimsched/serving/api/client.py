@@ -21,6 +21,7 @@ from slimsched.serving.api.client_message import (
     read_error,
     write_request,
 )
+from slimsched.serving.api.token import checked
 
 URL = "http://127.0.0.1:8000"
 
@@ -72,7 +73,7 @@ class Client:
             raise ConfigError(f"'{url}' is not a server address; write it as {URL}")
         self._url, self._model = url, model
         self._tensors: dict[str, Any] | None = None  # what the model takes and gives, once asked for
-        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._headers = {"authorization": f"Bearer {checked(token)}"} if token else {}
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
             tls = ssl.create_default_context(cafile=ca_file)

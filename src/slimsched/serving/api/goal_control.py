@@ -3,16 +3,21 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.small_file import read_small_file
+from slimsched.serving.api.json_body import read_body
 from slimsched.serving.api.refusal import BadRequest, NotFound, Unavailable
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.goal import Goal, format_goal, parse_goal, reachable_goal
 from slimsched.serving.routing.guard import GuardedRouter
+
+Text = Annotated[str, Meta(max_length=1000)]
 
 
 class GoalRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,8 +26,12 @@ class GoalRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     With a model, null as the goal means that the model has no goal of its own any more.
     """
 
-    goal: str | None
-    model: str | None = None
+    goal: Text | None
+    model: Text | None = None
+
+
+LARGEST_BYTES = 2**20
+"""How large the file with the saved goal may be."""
 
 
 class _SavedGoal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +40,9 @@ class _SavedGoal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     started_with: str
     goal: str
     models: dict[str, str] = {}
+
+
+_request = msgspec.json.Decoder(GoalRequest)
 
 
 class GoalState:
@@ -46,10 +58,10 @@ class GoalState:
     def read(self) -> Goal | None:
         """Return the saved goal, or None if there is none for this command line."""
         try:
-            kept = msgspec.json.decode(self._path.read_bytes(), type=_SavedGoal)
+            kept = msgspec.json.decode(read_small_file(self._path, LARGEST_BYTES), type=_SavedGoal)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, ValueError, RecursionError, ConfigError) as error:
             raise ConfigError(
                 f"{self._path} does not hold a saved goal ({error}); remove it, or name another with --state"
             ) from None
@@ -63,6 +75,8 @@ class GoalState:
         own = {model: format_goal(one) for model, one in goal.by_model.items()}
         kept = _SavedGoal(started_with=self._started_with, goal=format_goal(goal), models=own)
         beside = self._path.with_name(f"{self._path.name}.new")
+        if self._path.exists() and not self._path.is_file():
+            raise ConfigError(f"{self._path} is not a regular file; name another with --state")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             beside.write_bytes(msgspec.json.encode(kept))
@@ -106,14 +120,13 @@ class GoalControl:
         own = {"models": {name: _shown(one) for name, one in goal.by_model.items()}} if goal.by_model else {}
         return {**_shown(goal), **own}
 
-    def change(self, body: bytes) -> dict[str, object]:
+    def change(self, body: bytes | bytearray) -> dict[str, object]:
         """Set the goal that a request's body holds, and return it."""
         if self.goal is None:
             raise BadRequest("this server's router follows no goal; start it with --goal or --router goal")
+        asked = read_body(_request, body, 'such as {"goal": "accuracy>=75"}')
         try:
-            goal = self._changed(self.goal, msgspec.json.decode(body, type=GoalRequest))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadRequest(f'no goal in the body ({error}); send {{"goal": "accuracy>=75"}}') from None
+            goal = self._changed(self.goal, asked)
         except ConfigError as error:
             raise BadRequest(str(error)) from None
         if self._state is not None:

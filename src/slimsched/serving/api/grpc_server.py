@@ -1,8 +1,9 @@
 """The gRPC server: the same service and refusals as over HTTP, with protocol buffers instead of JSON."""
 
-import hmac
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from math import prod
 from time import monotonic
 from typing import Any
 
@@ -14,18 +15,23 @@ from numpy.typing import NDArray
 from slimsched.models.arrays import NUMPY
 from slimsched.serving.api.call import (
     Call,
-    Parameter,
     RequestedOutput,
+    check_answer,
+    check_id,
     check_inputs,
     check_outputs,
     read_terms,
 )
+from slimsched.serving.api.grpc_reading import GrpcReading
+from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.proto import inference_pb2
 from slimsched.serving.api.refusal import BadRequest, NotFound, RefusalError, Unauthenticated
 from slimsched.serving.api.repository import RepositoryControl, switched_off
 from slimsched.serving.api.repository_request import version_of
+from slimsched.serving.api.request_parameters import Parameter, read_parameters
 from slimsched.serving.api.service import InferenceResult, InferenceService
 from slimsched.serving.api.tensor import bytes_tensor, check_tensor, read_bytes
+from slimsched.serving.api.token import Token
 
 log = logging.getLogger("slim.grpc")
 pb: Any = inference_pb2  # mypy cannot see its classes: they are built at import
@@ -39,11 +45,18 @@ class GrpcServer:
     def __init__(
         self, service: InferenceService, *, token: str = "", repository: RepositoryControl | None = None
     ) -> None:
-        self._service, self._token, self._repository = service, token, repository
+        self._service, self._token, self._repository = service, Token(token), repository
         limits = service.limits
+        self._reading = GrpcReading(service.ledger, limits)
         self._server = grpc.aio.server(
-            options=[("grpc.max_receive_message_length", limits.body_bytes)],
-            maximum_concurrent_rpcs=limits.connections,
+            options=[
+                ("grpc.max_receive_message_length", self._reading.longest_bytes),
+                ("grpc.max_concurrent_streams", limits.calls),
+                ("grpc.http2.bdp_probe", 0),  # it lets each call send megabytes before its turn to be read
+                ("grpc.max_allowed_incoming_connections", limits.connections),
+                ("grpc.max_connection_idle_ms", int(1e3 * limits.idle_s)),
+            ],
+            maximum_concurrent_rpcs=limits.calls,
         )
         methods: dict[str, tuple[Method, Any]] = {
             "ServerLive": (self._server_live, pb.ServerLiveRequest),
@@ -57,10 +70,8 @@ class GrpcServer:
             "RepositoryModelUnload": (self._repository_unload, pb.RepositoryModelUnloadRequest),
         }
         handlers = {
-            name: grpc.unary_unary_rpc_method_handler(
-                self._guarded(
-                    name, method, kind
-                ),  # parses the bytes itself: a bad message is the caller's error
+            name: grpc.stream_unary_rpc_method_handler(  # the same on the wire, but we read the message
+                self._guarded(name, method, kind),
                 response_serializer=lambda message: message.SerializeToString(),
             )
             for name, (method, kind) in methods.items()
@@ -79,40 +90,58 @@ class GrpcServer:
         return int(bound)
 
     async def stop(self) -> None:
-        """Refuse new calls and let the calls under way finish."""
-        await self._server.stop(grace=30.0)
+        """Refuse new calls and let the calls under way finish, in a limited time."""
+        await self._server.stop(grace=self._service.limits.drain_s)
 
-    def _guarded(self, name: str, method: Method, message: Any) -> Callable[[bytes, Any], Awaitable[Any]]:
+    async def abort(self) -> None:
+        """End all calls at once."""
+        await self._server.stop(grace=None)
+
+    def _guarded(self, name: str, method: Method, message: Any) -> Callable[[Any, Any], Awaitable[Any]]:
         """Wrap a method: check the token, parse the message, turn refusals into status codes."""
         kind = "infer" if name == "ModelInfer" else "other"
+        ledger, account = self._service.ledger, self._reading.account
 
-        async def call(raw: bytes, context: Any) -> Any:
-            began_s, code = monotonic(), "CANCELLED"
+        async def call(_: Any, context: Any) -> Any:
+            began_s, code, size, why = monotonic(), "CANCELLED", 0, ""
             try:
                 if name not in ("ServerLive", "ServerReady"):
                     self._authenticate(context)
-                answer = await method(_parse(raw, message))
+                limits = self._service.limits
+                raw = await self._reading.read(context, limits, is_large=kind == "infer")
+                size = len(raw)
+                ledger.hold(account, size)
+                request = [_parse(raw, message)]
+                del raw
+                answer = await method(request.pop())  # popped: kept no longer than the method needs it
+                self._limit_sending(limits)
                 code = "OK"
                 return answer
             except RefusalError as refusal:
-                code = refusal.grpc_code
-                if refusal.retry_after_s is not None:
-                    context.set_trailing_metadata(
-                        (("retry-after", f"{max(1, round(refusal.retry_after_s))}"),)
-                    )
-                await context.abort(getattr(grpc.StatusCode, refusal.grpc_code), str(refusal))
+                code, why = refusal.grpc_code, str(refusal)
+                _set_retry(context, refusal)
             except Exception:
-                code = "INTERNAL"
+                code, why = "INTERNAL", "an unexpected failure; see the server's log"
                 log.exception("%s failed", name)
-                await context.abort(grpc.StatusCode.INTERNAL, "an unexpected failure; see the server's log")
             finally:
+                ledger.hold(account, -size)
                 self._service.tally.count_response("grpc", kind, code, monotonic() - began_s)
+            # gRPC keeps the error that this raises; one attached to it would keep the message as well
+            return await context.abort(getattr(grpc.StatusCode, code), why)
 
         return call
 
+    def _limit_sending(self, limits: Limits) -> None:
+        """End the call, which this task carries out, if its client does not read the answer in time."""
+        task = asyncio.current_task()
+        assert task is not None
+        within_s = limits.grace_s + limits.answer_bytes / limits.pace_bytes_per_s / 16
+        timer = asyncio.get_running_loop().call_later(within_s, task.cancel)
+        task.add_done_callback(lambda _: timer.cancel())
+
     def _authenticate(self, context: Any) -> None:
         given = dict(context.invocation_metadata() or ()).get("authorization", "")
-        if self._token and not hmac.compare_digest(str(given).encode(), f"Bearer {self._token}".encode()):
+        if not self._token.is_in(str(given)):
             raise Unauthenticated("a token is required; send the metadata authorization: Bearer TOKEN")
 
     async def _server_live(self, request: Any) -> Any:
@@ -156,7 +185,13 @@ class GrpcServer:
 
     async def _model_infer(self, request: Any) -> Any:
         call = read_call(request, self._service)
+        del request  # it has copies of the tensors
         return write_answer(call, await self._service.infer(call))
+
+
+def _set_retry(context: Any, refusal: RefusalError) -> None:
+    if refusal.retry_after_s is not None:
+        context.set_trailing_metadata((("retry-after", f"{max(1, round(refusal.retry_after_s))}"),))
 
 
 def _parse(raw: bytes, message: Any) -> Any:
@@ -179,6 +214,7 @@ CONTENTS = {
 def read_call(request: Any, service: InferenceService) -> Call:
     """Read the call from a ModelInferRequest, whose tensors are raw bytes or typed contents."""
     face = service.face(request.model_name, request.model_version)
+    check_id(request.id)
     check_inputs(face, [one.name for one in request.inputs])
     raws = list(request.raw_input_contents)
     if raws and len(raws) != len(request.inputs):
@@ -188,26 +224,32 @@ def read_call(request: Any, service: InferenceService) -> Call:
     for place, one in enumerate(request.inputs):
         tensor, shape = face.inputs[one.name], tuple(one.shape)
         counts.add(check_tensor(tensor, one.datatype, shape, service.limits.examples_per_request))
-        raw = raws[place] if raws else _contents(one)
+        raw = raws[place] if raws else _contents(one, prod(shape))
         tensors[one.name] = read_bytes(tensor, raw, one.datatype, shape).data.cast("B")
     if len(counts) > 1:
         raise BadRequest(f"inputs have {sorted(counts)} rows; give all the same number")
     requested = [RequestedOutput(name=output.name, binary=True) for output in request.outputs]
+    outputs, count = check_outputs(face, requested, binary=True), counts.pop()
+    check_answer(face, outputs, count, service.limits.answer_bytes)
+    parameters = read_parameters({name: _value(value) for name, value in request.parameters.items()})
     return Call(
         id=request.id,
         face=face,
         inputs=tuple(tensors[name] for name in face.inputs),
-        count=counts.pop(),
-        terms=read_terms(face, {name: _value(value) for name, value in request.parameters.items()}),
-        outputs=check_outputs(face, requested, binary=True),
+        count=count,
+        terms=read_terms(face, parameters),
+        outputs=outputs,
     )
 
 
-def _contents(one: Any) -> bytes:
-    """The numbers of a tensor that are not raw, as raw bytes."""
+def _contents(one: Any, count: int) -> bytes:
+    """The given number of numbers of a tensor that are not raw, as raw bytes."""
     unsigned = one.datatype.startswith("UINT")
     field = CONTENTS.get(one.datatype, "uint_contents" if unsigned else "int_contents")
-    values: NDArray[Any] = np.array(getattr(one.contents, field))
+    given = getattr(one.contents, field)
+    if len(given) != count:
+        raise BadRequest(f"input '{one.name}': {len(given)} numbers in {field}, but its shape takes {count}")
+    values: NDArray[Any] = np.array(given)
     kind = NUMPY[one.datatype]
     if kind.kind in "iu" and values.size:
         low, high = np.iinfo(kind).min, np.iinfo(kind).max

@@ -1,37 +1,52 @@
 """The server's side of Open Inference Protocol v2 over HTTP: JSON, optionally followed by raw tensors."""
 
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from slimsched.serving.api.call import (
     Call,
-    Parameter,
     RequestedOutput,
+    check_answer,
+    check_id,
     check_inputs,
     check_outputs,
     read_terms,
 )
+from slimsched.serving.api.json_body import read_body
+from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.refusal import BadRequest
-from slimsched.serving.api.service import InferenceResult, InferenceService
+from slimsched.serving.api.request_parameters import Parameter, read_parameters
+from slimsched.serving.api.service import InferenceResult
 from slimsched.serving.api.tensor import bytes_tensor, check_tensor, read_bytes, read_json
 from slimsched.serving.domain.terms import Terms
+
+Size = Annotated[int, Meta(ge=0, le=2**40)]
+Length = Annotated[int, Meta(ge=-1, le=2**40)]  # -1 gets an answer that says what to send
+
+
+class _InputParameters(Struct, frozen=True, kw_only=True):
+    binary_data_size: Size | None = None
 
 
 class _Input(Struct, frozen=True, kw_only=True):
     name: str
-    shape: list[int]
+    shape: Annotated[list[Length], Meta(max_length=32)]
     datatype: str
-    parameters: dict[str, Parameter] = {}
+    parameters: _InputParameters = _InputParameters()
     data: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _OutputParameters(Struct, frozen=True, kw_only=True):
+    binary_data: bool | None = None
 
 
 class _Output(Struct, frozen=True, kw_only=True):
     name: str
-    parameters: dict[str, Parameter] = {}
+    parameters: _OutputParameters = _OutputParameters()
 
 
 class _Infer(Struct, frozen=True, kw_only=True):
@@ -54,7 +69,7 @@ class _Tensor(Struct, frozen=True, kw_only=True):
     name: str
     datatype: str
     shape: tuple[int, ...]
-    size: Parameter | None
+    size: int | None
     data: bytes
 
 
@@ -68,16 +83,16 @@ class _Head(Struct, frozen=True, kw_only=True):
     outputs: tuple[RequestedOutput, ...]
 
 
-def read_call(body: bytes, json_bytes: int | None, service: InferenceService, face: ModelFace) -> Call:
+def read_call(body: bytes | bytearray, json_bytes: int | None, limits: Limits, face: ModelFace) -> Call:
     """Read the call from a request body; `json_bytes` is the length of its JSON if raw tensors follow."""
     if json_bytes is not None and not 0 <= json_bytes <= len(body):
         raise BadRequest(
             f"Inference-Header-Content-Length is {json_bytes}, but the body has {len(body)} bytes; "
             "give the JSON's length"
         )
-    most = service.limits.examples_per_request
+    most = limits.examples_per_request, limits.answer_bytes
     if json_bytes is not None and json_bytes <= CACHED_HEAD_BYTES:
-        head = _read_head_cached(body[:json_bytes], face, most)
+        head = _read_head_cached(bytes(body[:json_bytes]), face, most)
     else:
         head = _read_head(body if json_bytes is None else body[:json_bytes], face, most)
     raw = memoryview(body)[len(body) if json_bytes is None else json_bytes :]
@@ -98,11 +113,7 @@ def _read_tensors(face: ModelFace, head: _Head, raw: memoryview) -> tuple[memory
     for one in head.inputs:
         tensor = face.inputs[one.name]
         if one.size is not None:
-            if (
-                not isinstance(one.size, int)
-                or isinstance(one.size, bool)
-                or not 0 <= one.size <= len(raw) - at
-            ):
+            if one.size > len(raw) - at:
                 raise BadRequest(
                     f"input '{one.name}': binary_data_size is {one.size}, but {len(raw) - at} bytes follow "
                     "the JSON"
@@ -119,38 +130,41 @@ def _read_tensors(face: ModelFace, head: _Head, raw: memoryview) -> tuple[memory
     return tuple([tensors[name] for name in face.inputs])
 
 
-def _read_head(text: bytes, face: ModelFace, most: int) -> _Head:
-    """Parse and check the JSON of a request."""
-    try:
-        message = _decoder.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"the body is not an inference request: {error}") from None
+def _read_head(text: bytes | bytearray, face: ModelFace, most: tuple[int, int]) -> _Head:
+    """Parse and check the JSON of a request, within the most examples and the largest answer."""
+    message = read_body(_decoder, text, "an inference request")
+    parameters = read_parameters(message.parameters)
+    check_id(message.id)
     check_inputs(face, [one.name for one in message.inputs])
     counts = {
-        check_tensor(face.inputs[one.name], one.datatype, tuple(one.shape), most) for one in message.inputs
+        check_tensor(face.inputs[one.name], one.datatype, tuple(one.shape), most[0]) for one in message.inputs
     }
     if len(counts) > 1:
         raise BadRequest(f"inputs have {sorted(counts)} rows; give all the same number")
-    all_binary = bool(message.parameters.get("binary_data_output", False))
+    all_binary = parameters.binary_data_output
     requested = [
-        RequestedOutput(name=o.name, binary=bool(o.parameters.get("binary_data", all_binary)))
+        RequestedOutput(
+            name=o.name, binary=all_binary if o.parameters.binary_data is None else o.parameters.binary_data
+        )
         for o in message.outputs
     ]
+    outputs, count = check_outputs(face, requested, binary=all_binary), counts.pop()
+    check_answer(face, outputs, count, most[1])
     return _Head(
         id=message.id,
-        count=counts.pop(),
+        count=count,
         inputs=tuple(
             _Tensor(
                 name=one.name,
                 datatype=one.datatype,
                 shape=tuple(one.shape),
-                size=one.parameters.get("binary_data_size"),
+                size=one.parameters.binary_data_size,
                 data=bytes(one.data),
             )
             for one in message.inputs
         ),
-        terms=read_terms(face, message.parameters),
-        outputs=check_outputs(face, requested, binary=all_binary),
+        terms=read_terms(face, parameters),
+        outputs=outputs,
     )
 
 

@@ -1,16 +1,25 @@
-"""HTTP/1.1 on one connection: parses requests, passes them to a handler, writes the responses in order."""
+"""HTTP/1.1 on one connection: passes requests to a handler and writes the responses in order.
+
+A connection keeps little: it stops reading while the client does not read its answers, or while enough
+requests wait. A client that is too slow is disconnected; `check` is called regularly to find out.
+"""
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import cast
 
-import httptools
 from msgspec import Struct
 
-IDLE_LIMIT_S = 75.0
-HEAD_LIMIT_BYTES = 32 * 1024
-PIPELINE_LIMIT = 32
+from slimsched.serving.api.connections import Connections
+from slimsched.serving.api.limits import Limits
+from slimsched.serving.api.request_reader import HttpRequest, RequestReader, Stage, UnreadableError
+
+HIGH_WATER_BYTES = 16 * 2**10
+"""How much of the answers may wait to be read before the connection stops to make more."""
+LINGER_S = 1.0
+"""How long a refused client may go on sending; what it sends is thrown away."""
+TURN = 16
+"""How many requests of one connection are answered before others have their turn."""
 
 REASONS = {
     200: "OK",
@@ -30,15 +39,6 @@ REASONS = {
 }
 
 
-class HttpRequest(Struct, frozen=True, kw_only=True):
-    """A complete request."""
-
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: bytes
-
-
 class HttpResponse(Struct, frozen=True, kw_only=True):
     """A response with a body, or with a stream that runs until it or the connection ends."""
 
@@ -54,146 +54,218 @@ Refuse = Callable[[int, str], HttpResponse]
 
 
 class HttpProtocol(asyncio.Protocol):
-    """Parses with llhttp, answers pipelined requests in order, cancels the work of a client that leaves."""
+    """Answers pipelined requests in order, and cancels the work of a client that leaves."""
 
-    def __init__(
-        self,
-        handler: Handler,
-        refuse: Refuse,
-        body_limit_bytes: int,
-        open_: "set[HttpProtocol]",
-        open_limit: int,
-    ) -> None:
-        self._handler, self._refuse, self._body_limit = handler, refuse, body_limit_bytes
-        self._open, self._open_limit = open_, open_limit
+    def __init__(self, handler: Handler, refuse: Refuse, connections: Connections, limits: Limits) -> None:
+        self._handler, self._refuse, self._connections, self._limits = handler, refuse, connections, limits
         self._loop = asyncio.get_running_loop()
-        self._parser = httptools.HttpRequestParser(self)
-        self._waiting: deque[tuple[HttpRequest, bool]] = deque()
+        self._reader = RequestReader(limits)
+        self._unfed: bytes | memoryview = b""  # what came while reading was about to stop
         self._task: asyncio.Task[None] | None = None
-        self._closing = self._streaming = False
+        self._failure: UnreadableError | None = None
+        self._closing = self._streaming = self._is_paused = False
         self._writable = asyncio.Event()
         self._writable.set()
-        self._failure: tuple[int, str] | None = None
-        self._reset()
+        self._current_bytes = self._held_bytes = self._written_bytes = 0
+        self._begun, self._began_s, self._lingers_until_s = (0, Stage.NOTHING), 0.0, 0.0
+        self._behind: tuple[float, int, int] | None = None  # since when; read then, and to be read in time
+        self.idle_since_s: float | None = None
 
-    # -- asyncio
+    # -- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection; refuse it above the limit."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from it
-        self._open.add(self)
-        self._last_data_s = self._loop.time()
-        self._idle = self._loop.call_later(IDLE_LIMIT_S, self._check_idle)
-        if len(self._open) > self._open_limit:
-            self._fail(503, f"{self._open_limit} connections are open, which is the limit; try again")
+        self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.account = self._connections.ledger.open(str(peer[0]) if isinstance(peer, tuple) else "")
+        if why := self._connections.add(self, self._limits):
+            self._fail(UnreadableError(503, f"{why}, which is the limit; try again"))
+        else:
+            self.idle_since_s = self._loop.time()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Cancel the request under way: its client has left."""
-        self._open.discard(self)
-        self._idle.cancel()
+        self._connections.remove(self)
+        self._connections.ledger.hold(self.account, -self._held_bytes)
+        self._connections.ledger.close(self.account)
         if self._task is not None:
             self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Feed bytes to the parser; refuse what is not HTTP/1.1."""
+        """Read requests, and start to answer if nothing is under way."""
         if self._failure is not None:
             return
-        self._last_data_s = self._loop.time()
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._fail(400, "upgrades are not supported; use plain HTTP/1.1")
-        except httptools.HttpParserError as error:
-            if self._failure is None:
-                self._fail(400, f"not HTTP/1.1: {error}")
+        self._feed(data if not self._unfed else b"".join([self._unfed, data]))
+        if self._reader.complete and self._task is None:
+            self.idle_since_s = None
+            self._task = self._loop.create_task(self._answer())
 
     def pause_writing(self) -> None:
-        """Hold a stream back: the client reads more slowly than we write."""
+        """Make no more answers: the client reads more slowly than we write."""
         self._writable.clear()
+        self._pause_reading()
+        self._connections.falls_behind(self, self._limits)
 
     def resume_writing(self) -> None:
-        """Continue a stream: the client has caught up."""
+        """Go on: the client has caught up."""
         self._writable.set()
+        self._connections.catches_up(self)
+
+    # -- called for all connections
+
+    @property
+    def unread_bytes(self) -> int:
+        """What was written and not sent yet."""
+        return self._transport.get_write_buffer_size()
+
+    def check(self, now_s: float) -> None:
+        """End the connection if its client sends or reads too slowly, or was idle too long."""
+        limits = self._limits
+        if self._is_read_too_slowly(now_s):
+            self.abort()
+        elif self._task is not None:
+            return
+        elif self._failure is not None:
+            if now_s > self._lingers_until_s:
+                self._transport.close()
+        elif self._reader.stage is Stage.HEAD:
+            if now_s > self._began_s + limits.head_s:
+                self._fail(UnreadableError(408, f"the headers did not arrive in {limits.head_s:g} s"))
+        elif self._reader.stage is Stage.BODY:
+            due_s = self._began_s + limits.grace_s + self._reader.body_bytes / limits.pace_bytes_per_s
+            if now_s > due_s:
+                pace = f"{limits.pace_bytes_per_s} bytes per second"
+                self._fail(UnreadableError(408, f"the body arrives too slowly; send at least {pace}"))
+        elif self.idle_since_s is not None and now_s > self.idle_since_s + limits.idle_s:
+            self._transport.close()  # silently: a client would take a response for that of its next request
 
     def close_when_done(self) -> None:
         """Close once the waiting requests are answered. A stream never ends by itself, so it ends now."""
         self._closing = True
         if self._streaming and not self._writable.is_set():
-            self._transport.abort()  # the client does not read, so nothing more would reach it
+            self.abort()  # the client does not read, so nothing more would reach it
         elif self._task is None or self._streaming:
             self._transport.close()
 
-    # -- httptools
+    def abort(self) -> None:
+        """Close at once, with whatever is not sent yet."""
+        self.idle_since_s = None
+        self._transport.abort()
 
-    def on_message_begin(self) -> None:
-        """Start a new request."""
-        self._reset()
+    # -- reading
 
-    def on_url(self, url: bytes) -> None:
-        """Keep a part of the request's target."""
-        self._count_head_bytes(len(url))
-        self._url += url
+    def _feed(self, data: bytes | memoryview) -> None:
+        """Give the reader the bytes in small steps; keep the rest when enough requests wait."""
+        reader, at, self._unfed = self._reader, 0, b""
+        try:
+            while at < len(data):
+                if self._must_wait():
+                    self._unfed = memoryview(data)[at:]
+                    break
+                step = reader.step_bytes
+                reader.feed(data if not at and len(data) <= step else memoryview(data)[at : at + step])
+                at += step
+            self._count_held()
+            if (reader.body_bytes or self._unfed) and self._is_full():
+                raise UnreadableError(503, "too many bytes of requests are under way; try again")
+        except UnreadableError as error:
+            self._fail(error)
+            return
+        if reader.stage is not Stage.NOTHING:
+            self._note_progress()
+        if self._must_wait():
+            self._pause_reading()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep one header."""
-        self._count_head_bytes(len(name) + len(value))
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+    def _pause_reading(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
 
-    def on_headers_complete(self) -> None:
-        """Refuse a body that is too large before it arrives, or tell the client to continue."""
-        length = self._headers.get("content-length", "0")
-        if length.isascii() and length.isdigit() and int(length) > self._body_limit:
-            self._fail(413, self._too_large())
-        elif self._headers.get("expect", "").lower() == "100-continue":
+    def _note_progress(self) -> None:
+        """Keep when the head, or the body, of the next request began."""
+        begun = self._reader.begun, self._reader.stage
+        if begun != self._begun:
+            self._begun, self._began_s = begun, self._loop.time()
+        if self._reader.awaits_continue and self._task is None:
+            self._reader.awaits_continue = False
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def on_body(self, body: bytes) -> None:
-        """Keep a part of the body, up to the limit."""
-        self._size += len(body)
-        if self._size > self._body_limit:
-            self._fail(413, self._too_large())
-        else:
-            self._body.append(body)
+    def _must_wait(self) -> bool:
+        """Whether enough requests wait, or the client does not read its answers."""
+        complete, limits = self._reader.complete, self._limits
+        if not self._writable.is_set() or len(complete) >= limits.pipelined_requests:
+            return True
+        is_busy = bool(self._current_bytes or complete)
+        return is_busy and self._held_bytes - self._current_bytes > limits.pipelined_bytes
 
-    def on_message_complete(self) -> None:
-        """Queue the complete request and start to answer if nothing is under way."""
-        if self._failure is not None:
-            return
-        request = HttpRequest(
-            method=self._parser.get_method().decode("latin-1"),
-            path=self._url.decode("latin-1").partition("?")[0],
-            headers=self._headers,
-            body=self._body[0] if len(self._body) == 1 else b"".join(self._body),
-        )
-        self._waiting.append((request, self._parser.should_keep_alive()))
-        if len(self._waiting) >= PIPELINE_LIMIT:
-            self._transport.pause_reading()
-        if self._task is None:
-            self._task = self._loop.create_task(self._answer())
+    def _read_on(self) -> None:
+        """Read on if there is room again."""
+        if self._unfed:
+            self._feed(self._unfed)
+        if self._is_paused and self._failure is None and not self._must_wait():
+            self._is_paused = False
+            self._transport.resume_reading()
 
-    # -- ours
+    def _count_held(self) -> None:
+        """Tell the ledger what the requests of this connection take."""
+        reader = self._reader
+        held = reader.held_bytes + self._current_bytes + len(self._unfed)
+        for request in reader.complete:
+            held += request.size_bytes
+        if held != self._held_bytes:
+            self._connections.ledger.hold(self.account, held - self._held_bytes)
+            self._held_bytes = held
+
+    def _is_full(self) -> bool:
+        return self._connections.ledger.is_full(self.account, self._limits.held_bytes)
+
+    # -- writing
 
     async def _answer(self) -> None:
         """Answer the waiting requests in order."""
         try:
-            while self._waiting:
-                request, keep_alive = self._waiting.popleft()
-                self._transport.resume_reading()
-                response = await self._handler(request)
-                if response.stream is not None:
-                    await self._write_stream(response, response.stream, head_only=request.method == "HEAD")
+            answered = 0
+            while await self._next_is_here():
+                request = self._reader.complete.popleft()
+                self._current_bytes = request.size_bytes
+                self._read_on()
+                if not await self._answer_one(request):
                     return
-                keep_alive = keep_alive and not self._closing
-                self._write(response, keep_alive, head_only=request.method == "HEAD")
-                if not keep_alive:
-                    self._transport.close()
-                    return
+                del request
+                self._current_bytes = 0
+                self._count_held()
+                answered += 1
+                if not answered % TURN:
+                    await asyncio.sleep(0)
         finally:
             self._task = None
+        self.idle_since_s = self._began_s = self._loop.time()
         if self._failure is not None:
-            self._write_failure()
+            self._write_failure(self._failure)
         elif self._closing:
             self._transport.close()
+        elif self._reader.stage is not Stage.NOTHING:
+            self._note_progress()
+
+    async def _next_is_here(self) -> bool:
+        """Wait until the client has read its answers; return whether another request is complete."""
+        if not self._writable.is_set():
+            await self._writable.wait()
+        self._read_on()
+        return bool(self._reader.complete)
+
+    async def _answer_one(self, request: HttpRequest) -> bool:
+        """Answer a request; return whether the connection stays open."""
+        response = await self._handler(request)
+        if response.stream is not None:
+            await self._write_stream(response, response.stream, head_only=request.method == "HEAD")
+            return False
+        keep_alive = request.keep_alive and not self._closing
+        self._write(response, keep_alive, head_only=request.method == "HEAD")
+        if not keep_alive:
+            self._transport.close()
+        return keep_alive
 
     async def _write_stream(
         self, response: HttpResponse, stream: AsyncIterator[bytes], head_only: bool
@@ -203,6 +275,7 @@ class HttpProtocol(asyncio.Protocol):
         self._write(response, keep_alive=False)
         if not head_only and not self._closing:
             async for part in stream:
+                self._written_bytes += len(part)
                 self._transport.write(part)
                 await self._writable.wait()
         self._transport.close()
@@ -217,39 +290,44 @@ class HttpProtocol(asyncio.Protocol):
         if not keep_alive:
             lines.append("connection: close")
         head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-        self._transport.write(head if head_only else head + response.body)
+        whole = head if head_only else head + response.body
+        self._written_bytes += len(whole)
+        self._transport.write(whole)
 
-    def _fail(self, status: int, why: str) -> None:
+    def _fail(self, failure: UnreadableError) -> None:
         """Write a refusal after the answers under way, then close: the connection is not to be trusted."""
-        self._failure = (status, why)
-        if self._task is None:
-            self._write_failure()
+        self._failure = failure
+        self._reader.drop()
+        self._unfed = b""
+        self._count_held()
+        if self._task is None and not self._reader.complete:
+            self._write_failure(failure)
 
-    def _write_failure(self) -> None:
-        assert self._failure is not None
-        self._write(self._refuse(*self._failure), keep_alive=False)
-        self._transport.close()
-
-    def _check_idle(self) -> None:
-        """Close a connection that was idle too long, unless it waits for us; otherwise check again later."""
-        left_s = self._last_data_s + IDLE_LIMIT_S - self._loop.time()
-        if self._task is not None or left_s > 0.0:
-            self._idle = self._loop.call_later(left_s if left_s > 0.0 else IDLE_LIMIT_S, self._check_idle)
-        elif self._headers or self._url:
-            self._fail(408, "the request did not arrive whole in time")
+    def _write_failure(self, failure: UnreadableError) -> None:
+        """Say what is wrong, and let the client read it: closing while it still sends would reset it."""
+        self._write(self._refuse(failure.status, failure.why), keep_alive=False)
+        self._lingers_until_s = self._loop.time() + LINGER_S
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+        if self._reader.begun and self._transport.can_write_eof():
+            self._transport.write_eof()
         else:
             self._transport.close()
 
-    def _count_head_bytes(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > HEAD_LIMIT_BYTES and self._failure is None:
-            self._fail(431, f"the request's headers take more than {HEAD_LIMIT_BYTES} bytes; send fewer")
-
-    def _too_large(self) -> str:
-        return f"the body is larger than {self._body_limit} bytes; send fewer images per request"
-
-    def _reset(self) -> None:
-        self._url = b""
-        self._headers: dict[str, str] = {}
-        self._body: list[bytes] = []
-        self._size = self._head_bytes = 0
+    def _is_read_too_slowly(self, now_s: float) -> bool:
+        """Whether the client read neither what waited for it, nor at the pace, in a whole period of grace."""
+        unread_bytes = self.unread_bytes
+        if not unread_bytes:
+            self._behind = None
+            return False
+        limits, read_bytes = self._limits, self._written_bytes - unread_bytes
+        is_slow = False
+        if self._behind is not None:
+            since_s, read_then, wanted = self._behind
+            if now_s < since_s + limits.grace_s:
+                return False
+            is_slow = read_bytes - read_then < wanted
+        wanted = min(unread_bytes, int(limits.pace_bytes_per_s * limits.grace_s))
+        self._behind = now_s, read_bytes, wanted
+        return is_slow

@@ -1,7 +1,6 @@
 """The HTTP server: maps paths to handlers and refusals to statuses."""
 
 import asyncio
-import hmac
 import logging
 import ssl
 from collections.abc import Callable
@@ -10,9 +9,11 @@ from urllib.parse import unquote
 
 import msgspec
 
+from slimsched.serving.api.connections import Connections
 from slimsched.serving.api.goal_control import GoalControl
 from slimsched.serving.api.http_message import read_call, write_answer
-from slimsched.serving.api.http_protocol import HttpProtocol, HttpRequest, HttpResponse
+from slimsched.serving.api.http_protocol import HttpProtocol, HttpResponse
+from slimsched.serving.api.json_body import read_body
 from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.refusal import (
     BadRequest,
@@ -24,11 +25,15 @@ from slimsched.serving.api.refusal import (
 )
 from slimsched.serving.api.repository import RepositoryControl, switched_off
 from slimsched.serving.api.repository_request import RepositoryRequest
+from slimsched.serving.api.request_reader import HttpRequest, read_length
 from slimsched.serving.api.service import InferenceService
+from slimsched.serving.api.token import Token
 
 log = logging.getLogger("slim.http")
 
 PageHandler = Callable[[], HttpResponse]
+
+_repository_request = msgspec.json.Decoder(RepositoryRequest)
 
 CLIENT_LEFT = "499"
 """The code that metrics count when a client left before its answer. It is never sent."""
@@ -50,10 +55,10 @@ class HttpServer:
         repository: RepositoryControl | None = None,
         assets: dict[str, PageHandler] | None = None,
     ) -> None:
-        self._service, self._token = service, token
+        self._service, self._token = service, Token(token)
         self._pages, self._assets = pages or {}, assets or {}
         self._goal, self._repository = goal, repository
-        self._open: set[HttpProtocol] = set()
+        self._connections = Connections(service.ledger)
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
@@ -61,29 +66,25 @@ class HttpServer:
         service = self._service  # its limits follow the models
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: HttpProtocol(
-                self.handle,
-                self._refuse,
-                service.limits.body_bytes,
-                self._open,
-                service.limits.connections,
-            ),
+            lambda: HttpProtocol(self.handle, self._refuse, self._connections, service.limits),
             host,
             port,
             ssl=tls,
             backlog=1024,
         )
+        self._connections.start()
         port = self._server.sockets[0].getsockname()[1]
         return int(port)
 
     async def stop(self) -> None:
-        """Stop listening, answer the requests under way and close all connections."""
+        """Stop listening, answer the requests under way and close all connections, in a limited time."""
         if self._server is not None:
             self._server.close()
-        for connection in list(self._open):
-            connection.close_when_done()
-        while self._open:
-            await asyncio.sleep(0.01)
+        await self._connections.stop(self._service.limits.drain_s)
+
+    def abort(self) -> None:
+        """Close all connections at once."""
+        self._connections.abort()
 
     async def handle(self, request: HttpRequest) -> HttpResponse:
         """Answer one request and count the response."""
@@ -158,7 +159,7 @@ class HttpServer:
         _require_method(request, "POST")
         if self._repository is None:
             raise switched_off()
-        asked = _read_repository_request(request.body)
+        asked = read_body(_repository_request, request.body or b"{}", "a request to the repository")
         if parts == ["index"]:
             return json_page(self._repository.index(ready=asked.ready))
         _, name, step = parts
@@ -171,14 +172,13 @@ class HttpServer:
         return json_page({})
 
     async def _infer(self, request: HttpRequest, face: ModelFace) -> HttpResponse:
-        length = request.headers.get("inference-header-content-length")
-        if length is not None and not (length.isascii() and length.isdigit()):
-            raise BadRequest(
-                f"Inference-Header-Content-Length is '{length}'; give the JSON's length in bytes"
-            )
+        given = request.headers.get("inference-header-content-length")
+        length = None if given is None else read_length(given)
+        if given is not None and length is None:
+            raise BadRequest(f"Inference-Header-Content-Length is '{given}'; give the JSON's length in bytes")
         if request.headers.get("content-encoding", "identity") != "identity":
             raise BadRequest("compressed bodies are not accepted; send the body uncompressed")
-        call = read_call(request.body, None if length is None else int(length), self._service, face)
+        call = read_call(request.body, length, self._service.limits, face)
         answered = await self._service.infer(call)
         body, json_bytes = write_answer(call, answered)
         if json_bytes is None:
@@ -198,15 +198,8 @@ class HttpServer:
 
     def _authenticate(self, request: HttpRequest) -> None:
         given = request.headers.get("authorization", "")
-        if self._token and not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+        if not self._token.is_in(given):
             raise Unauthenticated("a token is required; send the header Authorization: Bearer TOKEN")
-
-
-def _read_repository_request(body: bytes) -> RepositoryRequest:
-    try:
-        return msgspec.json.decode(body or b"{}", type=RepositoryRequest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"the body is not understood: {error}") from None
 
 
 def refused(status: int, why: str) -> HttpResponse:

@@ -1,16 +1,21 @@
 """A model as clients see it: its tensors, the outputs derived from them, and its plans by name."""
 
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slimsched.models.arrays import NUMPY
 from slimsched.models.spec import PlanError, TensorSpec
 from slimsched.serving.api.refusal import BadRequest
 from slimsched.serving.domain.served_model import ServedModel
 
 CLASSES, LABELS = "classes", "labels"
 """Outputs of every classifier beside its own: the number and the name of the class with the largest score."""
+
+NUMBER_BYTES = 32
+"""What a number takes on its way into JSON: an object first, then up to 25 characters."""
 
 Outputs = tuple[NDArray[Any], ...]
 
@@ -30,6 +35,7 @@ class ModelFace:
         """The names of all outputs a client may ask for."""
         self.default_outputs = self.outputs[: len(self.outputs) - len(derived[1:])]
         self._place = {tensor.name: place for place, tensor in enumerate(self.spec.outputs)}
+        self._label_bytes = 8 + 6 * max((len(label) for label in self.spec.labels), default=0)
 
     def tensor(self, name: str, outputs: Outputs) -> tuple[str, NDArray[Any] | list[str]]:
         """One output by name: its type, and its values or words."""
@@ -40,6 +46,21 @@ class ModelFace:
         if name == CLASSES:
             return "INT64", classes
         return "BYTES", [self.spec.labels[int(number)] for number in classes]
+
+    def row_bytes(self, name: str, *, as_text: bool) -> int:
+        """The most that one example's share of an output takes in an answer, as text or as raw bytes."""
+        if name == LABELS:
+            return self._label_bytes
+        tensor = self.spec.outputs[self._place[name]] if name in self._place else None
+        numbers = 1 if tensor is None else prod(tensor.shape)
+        if as_text:
+            return NUMBER_BYTES * numbers
+        return numbers * (8 if tensor is None else NUMPY[tensor.datatype].itemsize)
+
+    @property
+    def answer_bytes(self) -> int:
+        """The most that one example's share of all outputs takes as raw bytes."""
+        return sum(self.row_bytes(name, as_text=False) for name in self.outputs)
 
     def plan(self, text: str) -> int:
         """The number of a plan that a client names, such as '0.5' or '0.25,0.5,0.75,1.0'."""

@@ -4,8 +4,9 @@ from typing import Any
 
 from slimsched import __version__
 from slimsched.models.spec import TensorSpec
+from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.model_face import ModelFace, accepted_types
-from slimsched.serving.api.service import InferenceService, Limits
+from slimsched.serving.api.service import InferenceService
 
 _WHY = {
     "400": "The request is wrong; the message says where.",
@@ -98,7 +99,7 @@ def _infer(limits: Limits, face: ModelFace) -> dict[str, Any]:
         {
             "id": {"type": "string"},
             "inputs": {"type": "array", "items": items, "minItems": len(inputs), "maxItems": len(inputs)},
-            "outputs": {"type": "array", "items": output},
+            "outputs": {"type": "array", "items": output, "uniqueItems": True},
             "parameters": {"type": "object", "properties": _terms(face)},
         },
         "inputs",

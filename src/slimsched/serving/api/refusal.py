@@ -4,6 +4,9 @@ from typing import ClassVar
 
 from slimsched.kernel.errors import SlimError
 
+LONGEST = 1000
+"""Messages are cut here: they may repeat what the client sent, and gRPC drops long ones."""
+
 
 class RefusalError(SlimError):
     """A request that the server does not carry out. Each class has its HTTP status and gRPC code."""
@@ -11,6 +14,9 @@ class RefusalError(SlimError):
     status: ClassVar[int] = 500
     grpc_code: ClassVar[str] = "INTERNAL"
     retry_after_s: float | None = None
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message if len(message) <= LONGEST else f"{message[:LONGEST]}…")
 
 
 class BadRequest(RefusalError):  # noqa: N818

@@ -4,10 +4,11 @@ from enum import StrEnum
 from typing import assert_never
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from slimsched import __version__
-from slimsched.serving.api.call import Call, Parameter
+from slimsched.serving.api.call import Call
+from slimsched.serving.api.ledger import Ledger
+from slimsched.serving.api.limits import Limits, fitted
 from slimsched.serving.api.model_face import ModelFace, Outputs
 from slimsched.serving.api.refusal import (
     BadRequest,
@@ -18,20 +19,11 @@ from slimsched.serving.api.refusal import (
     TooMany,
     Unavailable,
 )
+from slimsched.serving.api.request_parameters import Parameter
 from slimsched.serving.api.tally import Tally
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.execution.live.cluster import DroppedError, LiveCluster
 from slimsched.serving.execution.live.parcel import Answered
-
-
-class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much one request, and all requests together, may ask for."""
-
-    examples_per_request: int = 64
-    body_bytes: int = 0  # 0: 4 MiB, or what a full request takes as raw tensors, whichever is more
-    row_bytes: int = 0  # inputs of one example of the largest model that may be loaded later
-    examples_in_system: int = 4096
-    connections: int = 1024  # HTTP connections, and also gRPC calls at the same time
 
 
 class Phase(StrEnum):
@@ -52,17 +44,21 @@ class InferenceResult(Struct, frozen=True, kw_only=True):
 class InferenceService:
     """Accepts calls while it is ready, answers or refuses each, and drains before it stops."""
 
-    def __init__(self, cluster: LiveCluster, limits: Limits) -> None:
+    def __init__(self, cluster: LiveCluster, limits: Limits, *, row_bytes: int = 0) -> None:
+        """`row_bytes` are the inputs of one example of the largest model that may be loaded later."""
         self.phase = Phase.STARTING
-        self.tally = Tally()
+        self.tally, self.ledger = Tally(), Ledger()
         self.extensions = ["binary_tensor_data", "parameters"]
-        self._cluster, self._limits = cluster, limits
+        self._cluster, self._limits, self._row_bytes = cluster, limits, row_bytes
         self.use_models()
 
     def use_models(self) -> None:
         """Offer the models that the cluster serves now."""
         self.faces = [ModelFace(model) for model in self._cluster.models]
-        self.limits = _with_body(self._limits, self.faces)
+        largest = max([self._row_bytes, *(face.spec.row_bytes for face in self.faces)])
+        self.limits = fitted(
+            self._limits, largest, max([face.answer_bytes for face in self.faces], default=0)
+        )
         self._by_name = {face.name: face for face in self.faces}
 
     async def start(self) -> None:
@@ -146,14 +142,6 @@ class InferenceService:
             "energy_source": receipts[0].energy_source,
             "reason": receipts[0].reasons[-1],
         }
-
-
-def _with_body(limits: Limits, faces: list[ModelFace]) -> Limits:
-    """Fill in how large a body may be, where the operator has not said so."""
-    if limits.body_bytes:
-        return limits
-    largest = max([limits.row_bytes, *(face.spec.row_bytes for face in faces)])
-    return replace(limits, body_bytes=max(4 * 2**20, largest * limits.examples_per_request + 2**16))
 
 
 def _refusal(dropped: DroppedError) -> RefusalError:

@@ -1,5 +1,7 @@
 """Tensors of the Open Inference Protocol: converts JSON and bytes to arrays, and strings to bytes."""
 
+import re
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -9,11 +11,9 @@ from numpy.typing import NDArray
 
 from slimsched.models.arrays import NUMPY
 from slimsched.models.spec import TensorSpec
+from slimsched.serving.api.json_body import read_body
 from slimsched.serving.api.model_face import accepted_types
 from slimsched.serving.api.refusal import BadRequest
-
-_flat_integers = msgspec.json.Decoder(list[int])
-_flat_floats = msgspec.json.Decoder(list[float])
 
 
 def check_tensor(tensor: TensorSpec, datatype: str, shape: tuple[int, ...], most: int) -> int:
@@ -33,21 +33,32 @@ def check_tensor(tensor: TensorSpec, datatype: str, shape: tuple[int, ...], most
 def read_json(tensor: TensorSpec, data: bytes, datatype: str, shape: tuple[int, ...]) -> NDArray[Any]:
     """Read a tensor from JSON numbers, either flat or nested as the shape says."""
     where = f"input '{tensor.name}'"
+    given, takes = data.count(b",") + 1, prod(shape)  # one comma less than numbers, however they are nested
+    if given != takes:
+        raise BadRequest(f"{where}: {given} values given, but shape {list(shape)} takes {takes}")
+    depth = len(shape) if _NESTED.match(data) else 1
+    numbers = read_body(_decoder(depth, datatype), data, f"as {where} needs it")
     try:
-        decoder = _flat_floats if datatype.startswith("FP") else _flat_integers
-        values = np.array(decoder.decode(data))
-    except msgspec.DecodeError:
-        try:
-            values = np.array(msgspec.json.decode(data))
-        except (msgspec.DecodeError, ValueError, OverflowError) as error:
-            raise BadRequest(f"{where}: data is not an array of numbers ({error})") from None
-    except OverflowError as error:
-        raise BadRequest(f"{where}: a number is out of range ({error})") from None
-    if values.dtype.kind not in "iufb" or (values.dtype.kind == "b" and datatype != "BOOL"):
-        raise BadRequest(f"{where}: data must hold numbers only, all rows of equal length")
+        values: NDArray[Any] = np.array(numbers)
+    except (ValueError, OverflowError):
+        raise BadRequest(f"{where}: data must hold numbers only, all rows of equal length") from None
+    if values.dtype.kind not in "iufb":
+        raise BadRequest(f"{where}: a number is out of range for {datatype}")
     if values.ndim > 1 and values.shape != shape:
         raise BadRequest(f"{where}: data is nested as {values.shape}, but shape says {shape}")
     return _checked(tensor, values.reshape(-1), datatype, shape)
+
+
+_NESTED = re.compile(rb"\s*\[\s*\[")
+
+
+@lru_cache(maxsize=64)
+def _decoder(depth: int, datatype: str) -> "msgspec.json.Decoder[list[Any]]":
+    """A decoder for numbers of one kind in nested lists, which takes nothing else."""
+    kind: Any = bool if datatype == "BOOL" else float if datatype.startswith("FP") else int | float
+    for _ in range(depth):
+        kind = list[kind]
+    return msgspec.json.Decoder(kind)
 
 
 def read_bytes(
@@ -62,6 +73,8 @@ def read_bytes(
             f"takes {takes}"
         )
     values: NDArray[Any] = np.frombuffer(data, kind)
+    if kind.kind == "b" and np.frombuffer(data, np.uint8).max() > 1:
+        raise BadRequest(f"input '{tensor.name}': BOOL takes the bytes 0 and 1")
     return _checked(tensor, values, datatype, shape)
 
 
@@ -71,18 +84,33 @@ def _checked(tensor: TensorSpec, values: NDArray[Any], datatype: str, shape: tup
     if values.size != (takes := prod(shape)):
         raise BadRequest(f"{where}: {values.size} numbers given, but shape {list(shape)} takes {takes}")
     if datatype != tensor.datatype:  # floats in [0, 1] for bytes
-        numbers = values.astype(np.float32)
+        numbers = _cast(values, np.dtype(np.float32))
         if not ((numbers >= 0) & (numbers <= 1)).all():
             raise BadRequest(f"{where}: FP32 takes values in [0, 1]; divide by 255, or send UINT8")
-        return np.rint(numbers * 255).astype(np.uint8).reshape(shape)
+        pixels: NDArray[Any] = np.rint(numbers * 255).astype(np.uint8)
+        return pixels.reshape(shape)
     if values.dtype != wanted and wanted.kind in "iu":
-        low, high = np.iinfo(wanted).min, np.iinfo(wanted).max
-        numbers = values.astype(np.float64)
-        if not ((numbers >= low) & (numbers <= high) & (numbers == np.floor(numbers))).all():
-            raise BadRequest(f"{where}: {datatype} takes whole numbers from {low} to {high}")
-    if wanted.kind == "f" and not np.isfinite(values).all():
-        raise BadRequest(f"{where}: a value is not finite; send numbers only")
-    return values.astype(wanted, copy=False).reshape(shape)
+        _check_whole(values, wanted, where)
+    result = _cast(values, wanted)
+    if wanted.kind == "f" and not np.isfinite(result).all():
+        raise BadRequest(f"{where}: a value is not finite as {datatype}; send numbers only")
+    return result.reshape(shape)
+
+
+def _cast(values: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any]:
+    """Return the values as another type; those that are too large become infinite."""
+    with np.errstate(over="ignore"):
+        return values.astype(wanted, copy=False)
+
+
+def _check_whole(values: NDArray[Any], wanted: np.dtype[Any], where: str) -> None:
+    """Refuse numbers that are not whole, or out of an integer type's range."""
+    low, high = np.iinfo(wanted).min, np.iinfo(wanted).max
+    is_in_range = (values >= low) & (values <= high)
+    if values.dtype.kind == "f":
+        is_in_range &= (values == np.floor(values)) & (values < float(high) + 1.0)
+    if not is_in_range.all():
+        raise BadRequest(f"{where}: {wanted.name.upper()} takes whole numbers from {low} to {high}")
 
 
 def bytes_tensor(words: list[str]) -> bytes:

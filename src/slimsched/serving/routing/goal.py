@@ -18,6 +18,8 @@ Objective = Literal["accuracy", "energy", "latency"]
 
 SYNTAX = "accuracy>=75, p99<=60ms, and one of: min energy, min latency, max accuracy"
 
+LONGEST_S = 86_400.0
+
 _ACCURACY = re.compile(r"accuracy\s*(?:>=|≥)\s*(?P<value>[0-9.]+)\s*%?")
 _P99 = re.compile(r"p99\s*(?:<=|≤)\s*(?P<value>[0-9.]+)\s*(?P<unit>ms|s)")
 _OBJECTIVE = re.compile(r"(?P<way>min|max)(?:imi[sz]e)?\s+(?P<objective>energy|latency|accuracy)")
@@ -41,7 +43,7 @@ class Goal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"accuracy>={100 * self.min_accuracy:g} cannot be met; give a percentage below 100, "
                 "or a share such as 0.75"
             )
-        if self.p99_s < 0.0:
+        if not 0.0 <= self.p99_s <= LONGEST_S:
             raise ConfigError(f"p99<={1000 * self.p99_s:g}ms cannot be met; give milliseconds above 0")
         if self.objective != "accuracy" and not self.min_accuracy:
             raise ConfigError(
@@ -93,7 +95,12 @@ def _read_clause(clause: str, text: str) -> tuple[str, Any]:
             accuracy = float(match["value"])
             return "min_accuracy", accuracy / 100.0 if accuracy > 1.0 else accuracy
         if match := _P99.fullmatch(clause):
-            return "p99_s", float(match["value"]) / (1e3 if match["unit"] == "ms" else 1.0)
+            p99_s = float(match["value"]) / (1e3 if match["unit"] == "ms" else 1.0)
+            if not 0.0 < p99_s <= LONGEST_S:
+                raise ConfigError(
+                    f"goal '{text}': '{clause}' cannot be met; give a time above 0, up to a day"
+                )
+            return "p99_s", p99_s
     except ValueError:
         pass  # 1.2.3 is not a number
     raise ConfigError(f"goal '{text}': '{clause}' is not understood; write {SYNTAX}")

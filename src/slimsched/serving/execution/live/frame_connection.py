@@ -32,7 +32,9 @@ class FrameConnection(asyncio.Protocol):
         kind: Any,
         received: "Callable[[FrameConnection, Any], None]",
         lost: "Callable[[FrameConnection], None]",
+        limit_bytes: int = FRAME_LIMIT_BYTES,
     ) -> None:
+        self.limit_bytes = limit_bytes
         self._decoder = msgspec.msgpack.Decoder(kind)
         self._received, self._lost = received, lost
         self._buffer = bytearray()
@@ -74,9 +76,9 @@ class FrameConnection(asyncio.Protocol):
         start, end = 0, len(data)
         while end - start >= HEAD_BYTES:
             size = int.from_bytes(data[start : start + HEAD_BYTES], "little")
-            if size > FRAME_LIMIT_BYTES:
+            if size > self.limit_bytes:
                 self._transport.abort()
-                raise FrameError(f"a frame of {size} bytes was announced; {FRAME_LIMIT_BYTES} are the limit")
+                raise FrameError(f"a frame of {size} bytes was announced; {self.limit_bytes} are the limit")
             after = start + HEAD_BYTES + size
             if after > end:
                 break
@@ -89,4 +91,4 @@ class FrameConnection(asyncio.Protocol):
         if len(self._buffer) < HEAD_BYTES:
             return False
         size = int.from_bytes(self._buffer[:HEAD_BYTES], "little")
-        return size > FRAME_LIMIT_BYTES or len(self._buffer) >= HEAD_BYTES + size
+        return size > self.limit_bytes or len(self._buffer) >= HEAD_BYTES + size

@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import os
 
-from slimsched.serving.execution.live.frame_connection import FrameConnection
+from slimsched.serving.execution.live.frame_connection import FRAME_LIMIT_BYTES, FrameConnection
 from slimsched.serving.execution.live.messages import (
     BatchDone,
     Drain,
@@ -19,6 +19,10 @@ from slimsched.serving.routing.commands import Forget
 from slimsched.serving.routing.events import BlockDropped, InputLost, TelemetryReceived
 
 LOOK_S = 0.005
+HELLO_LIMIT_BYTES = 4096
+HELLO_LIMIT_S = 10.0
+STRANGERS = 64
+"""How many callers may be connected without having said hello."""
 
 
 class Door:
@@ -31,15 +35,14 @@ class Door:
         self._index, self._secret = index, secret
         self._gateways: dict[int, FrameConnection] = {}
         self._number: dict[FrameConnection, int] = {}  # gateway number of each connection; 0: a server
+        self._strangers: dict[FrameConnection, asyncio.TimerHandle] = {}  # have not said hello yet
         self._agreed: set[int] = set()  # gateways that agreed to send nothing more
         self.highest_gateway = 0
 
     async def open(self, server: LiveServer, host: str) -> int:
         """Listen on a free port of this address and return the port."""
         self._server = server
-        self._socket = await asyncio.get_running_loop().create_server(
-            lambda: FrameConnection(ToDoor, self._received, self._lost), host, 0
-        )
+        self._socket = await asyncio.get_running_loop().create_server(self._called, host, 0)
         return int(self._socket.sockets[0].getsockname()[1])
 
     def tell(self, message: ToGateway) -> None:
@@ -73,6 +76,13 @@ class Door:
         else:
             self._server.receive(Forget(server=self._index, requests=tuple(made)))
 
+    def _called(self) -> FrameConnection:
+        """Open a connection for a caller, who must say hello soon, and nothing long before."""
+        stranger = FrameConnection(ToDoor, self._received, self._lost, HELLO_LIMIT_BYTES)
+        wait_s = HELLO_LIMIT_S if len(self._strangers) < STRANGERS else LOOK_S
+        self._strangers[stranger] = asyncio.get_running_loop().call_later(wait_s, stranger.abort)
+        return stranger
+
     def _received(self, connection: FrameConnection, message: ToDoor) -> None:
         if connection not in self._number:
             self._greet(connection, message)
@@ -89,9 +99,13 @@ class Door:
 
     def _greet(self, connection: FrameConnection, message: ToDoor) -> None:
         """Admit a caller that knows the secret; hang up on others."""
-        if not isinstance(message, Hello) or not hmac.compare_digest(message.secret, self._secret):
-            connection.close()
+        if not isinstance(message, Hello) or not hmac.compare_digest(
+            message.secret.encode(), self._secret.encode()
+        ):
+            connection.abort()
             return
+        self._strangers.pop(connection).cancel()
+        connection.limit_bytes = FRAME_LIMIT_BYTES
         self._number[connection] = message.gateway
         if message.gateway:
             self.highest_gateway = max(self.highest_gateway, message.gateway)
@@ -114,6 +128,8 @@ class Door:
         connection.send(Ready(server=self._index, pid=os.getpid()))
 
     def _lost(self, connection: FrameConnection) -> None:
+        if (waiting := self._strangers.pop(connection, None)) is not None:
+            waiting.cancel()
         gateway = self._number.pop(connection, 0)
         if gateway and self._gateways.get(gateway) is connection:
             del self._gateways[gateway]

@@ -1,0 +1,71 @@
+"""The limits at the door: how much one request, one client and all clients together may ask for.
+
+Each limit is a field with a range, so a new one is checked and can be set with `--limit` without more code.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import fields, replace
+
+from slimsched.kernel.errors import ConfigError
+
+Count = Annotated[int, Meta(ge=1, le=10**6)]
+Size = Annotated[int, Meta(ge=1, le=2**40)]
+SizeByModel = Annotated[int, Meta(ge=0, le=2**40)]
+"""A size in bytes; 0 means that it follows the models."""
+Seconds = Annotated[float, Meta(ge=0.01, le=86_400.0)]
+
+
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the door lets in, in which time, and what it keeps for clients; `docs/reliability.md` explains."""
+
+    examples_per_request: Count = 64
+    examples_in_system: Count = 4096
+    body_bytes: SizeByModel = 0  # of one request
+    answer_bytes: SizeByModel = 0  # of one answer
+    held_bytes: SizeByModel = 0  # of all requests that are here; one address may have half of it
+    unread_bytes: SizeByModel = 0  # of all answers that their clients do not read
+    connections: Count = 2048
+    connections_per_address: Count = 1024
+    calls: Count = 1024  # gRPC calls at the same time
+    pipelined_requests: Count = 32
+    pipelined_bytes: Size = 256 * 2**10
+    head_bytes: Size = 32 * 2**10
+    headers: Count = 100
+    head_s: Seconds = 10.0
+    grace_s: Seconds = 10.0  # how long a body or an answer may be slower than the pace
+    pace_bytes_per_s: Size = 16 * 2**10
+    idle_s: Seconds = 75.0
+    drain_s: Seconds = 30.0
+
+
+def read_limits(settings: Sequence[str]) -> Limits:
+    """Read limits as the command line gives them: NAME=VALUE."""
+    given: dict[str, str] = {}
+    for setting in settings:
+        name, is_set, value = setting.partition("=")
+        if not is_set or name not in (known := [field.name for field in fields(Limits)]):
+            raise ConfigError(f"--limit '{setting}' is not understood; write NAME=VALUE, with one of {known}")
+        given[name] = value
+    try:
+        return msgspec.convert(given, Limits, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"--limit {', '.join(settings)}: {error}") from None
+
+
+def fitted(limits: Limits, row_bytes: int, answer_row_bytes: int) -> Limits:
+    """Fill in the sizes that follow the models: the most that one example takes and gives, as raw tensors."""
+    full, answer = (limits.examples_per_request * size for size in (row_bytes, answer_row_bytes))
+    body_bytes = limits.body_bytes or max(4 * 2**20, full + 2**16)
+    answer_bytes = limits.answer_bytes or max(16 * 2**20, answer + 2**16)
+    under_way = limits.examples_in_system * row_bytes
+    return replace(
+        limits,
+        body_bytes=body_bytes,
+        answer_bytes=answer_bytes,
+        held_bytes=limits.held_bytes or max(96 * 2**20, 2 * under_way, 4 * body_bytes),
+        unread_bytes=limits.unread_bytes or max(32 * 2**20, 2 * answer_bytes),
+    )
