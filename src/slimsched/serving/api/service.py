@@ -23,6 +23,7 @@ from slimsched.serving.api.request_parameters import Parameter
 from slimsched.serving.api.tally import Tally
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.execution.live.cluster import DroppedError, LiveCluster
+from slimsched.serving.execution.live.input_arena import InputArena
 from slimsched.serving.execution.live.parcel import Answered
 
 
@@ -59,7 +60,14 @@ class InferenceService:
         self.limits = fitted(
             self._limits, largest, max([face.answer_bytes for face in self.faces], default=0)
         )
+        if self.arena is not None:
+            self.arena.limit_bytes = self.limits.held_bytes
         self._by_name = {face.name: face for face in self.faces}
+
+    @property
+    def arena(self) -> InputArena | None:
+        """Memory for large inputs that the servers can read."""
+        return self._cluster.arena
 
     async def start(self) -> None:
         """Start the servers and wait until they are warm; the service is ready afterwards."""

@@ -22,7 +22,7 @@ from slimsched.serving.domain.request import NEVER_S, Request
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.terms import ANY_TERMS, Terms
 from slimsched.serving.execution.live.engine import Engine
-from slimsched.serving.execution.live.input_arena import LEAST_BYTES
+from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
 from slimsched.serving.execution.live.messages import (
     BatchDone,
     HostModel,
@@ -101,6 +101,11 @@ class LiveCluster:
     def now_s(self) -> float:
         """Seconds since this cluster was made, on the host's monotonic clock."""
         return monotonic() - self._zero_s
+
+    @property
+    def arena(self) -> InputArena | None:
+        """Memory for large inputs that the servers can read."""
+        return self._engine.arena
 
     @property
     def in_system(self) -> int:

@@ -32,13 +32,14 @@ class InputArena:
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         space = os.fstatvfs(self._file)
-        self._limit = min(limit_bytes, space.f_bavail * space.f_frsize // 2) // SLAB_BYTES * SLAB_BYTES
+        room = min(LIMIT_BYTES, space.f_bavail * space.f_frsize // 2) // SLAB_BYTES * SLAB_BYTES
+        self.limit_bytes, self._room = limit_bytes, room
         self._end = 0
         self._free: list[tuple[int, int]] = []  # (start, end) in order
         self._taken: dict[int, int] = {}  # end by start
-        if self._limit:
-            os.ftruncate(self._file, self._limit)
-            self._memory = mmap.mmap(self._file, self._limit)
+        if room:
+            os.ftruncate(self._file, room)
+            self._memory = mmap.mmap(self._file, room)
             self._view = memoryview(self._memory)
             self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
 
@@ -103,12 +104,12 @@ class InputArena:
 
     def _grow(self) -> bool:
         """Add a slab; False at the limit or if the system has no memory left."""
-        if self._end + SLAB_BYTES > self._limit:
+        if self._end + SLAB_BYTES > min(self.limit_bytes, self._room):
             return False
         try:
             os.posix_fallocate(self._file, self._end, SLAB_BYTES)
         except OSError:
-            self._limit = self._end
+            self._room = self._end
             return False
         self._free.append((self._end, self._end + SLAB_BYTES))
         self._end += SLAB_BYTES
