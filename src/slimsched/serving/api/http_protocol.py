@@ -16,6 +16,7 @@ from slimsched.serving.api.request_reader import HttpRequest, RequestReader, Sta
 
 HIGH_WATER_BYTES = 16 * 2**10
 """How much of the answers may wait to be read before the connection stops to make more."""
+FREE_BYTES = 8 * 2**10
 LINGER_S = 1.0
 """How long a refused client may go on sending; what it sends is thrown away."""
 TURN = 16
@@ -60,7 +61,7 @@ class HttpProtocol(asyncio.Protocol):
         self._handler, self._refuse, self._connections, self._limits = handler, refuse, connections, limits
         self._loop = asyncio.get_running_loop()
         self._reader = RequestReader(limits)
-        self._unfed: bytes | memoryview = b""  # what came while reading was about to stop
+        self._unfed, self._unfed_at = b"", 0  # what came while reading was about to stop
         self._task: asyncio.Task[None] | None = None
         self._failure: UnreadableError | None = None
         self._closing = self._streaming = self._is_paused = False
@@ -96,7 +97,9 @@ class HttpProtocol(asyncio.Protocol):
         """Read requests, and start to answer if nothing is under way."""
         if self._failure is not None:
             return
-        self._feed(data if not self._unfed else b"".join([self._unfed, data]))
+        if self._unfed:
+            data = self._unfed[self._unfed_at :] + data
+        self._feed(data, 0)
         if self._reader.complete and self._task is None:
             self.idle_since_s = None
             self._task = self._loop.create_task(self._answer())
@@ -155,17 +158,18 @@ class HttpProtocol(asyncio.Protocol):
 
     # -- reading
 
-    def _feed(self, data: bytes | memoryview) -> None:
-        """Give the reader the bytes in small steps; keep the rest when enough requests wait."""
-        reader, at, self._unfed = self._reader, 0, b""
+    def _feed(self, data: bytes, at: int) -> None:
+        """Give the reader the bytes, one request at a time; keep the rest when enough requests wait."""
+        reader, size, self._unfed = self._reader, len(data), b""
         try:
-            while at < len(data):
+            while at < size:
                 if self._must_wait():
-                    self._unfed = memoryview(data)[at:]
+                    self._unfed, self._unfed_at = data, at
+                    self._pause_reading()
                     break
-                step = reader.step_bytes
-                reader.feed(data if not at and len(data) <= step else memoryview(data)[at : at + step])
-                at += step
+                end = reader.step(data, at)
+                reader.feed(data if not at and end >= size else memoryview(data)[at:end])
+                at = end
             self._count_held()
             if (reader.body_bytes or self._unfed) and self._is_full():
                 raise UnreadableError(503, "too many bytes of requests are under way; try again")
@@ -174,8 +178,6 @@ class HttpProtocol(asyncio.Protocol):
             return
         if reader.stage is not Stage.NOTHING:
             self._note_progress()
-        if self._must_wait():
-            self._pause_reading()
 
     def _pause_reading(self) -> None:
         if not self._is_paused:
@@ -202,17 +204,19 @@ class HttpProtocol(asyncio.Protocol):
     def _read_on(self) -> None:
         """Read on if there is room again."""
         if self._unfed:
-            self._feed(self._unfed)
+            self._feed(self._unfed, self._unfed_at)
         if self._is_paused and self._failure is None and not self._must_wait():
             self._is_paused = False
             self._transport.resume_reading()
 
     def _count_held(self) -> None:
-        """Tell the ledger what the requests of this connection take."""
+        """Tell the ledger what the requests of this connection take; a little counts as nothing."""
         reader = self._reader
         held = reader.held_bytes + self._current_bytes + len(self._unfed)
         for request in reader.complete:
             held += request.size_bytes
+        if held < FREE_BYTES:
+            held = 0
         if held != self._held_bytes:
             self._connections.ledger.hold(self.account, held - self._held_bytes)
             self._held_bytes = held
@@ -224,20 +228,27 @@ class HttpProtocol(asyncio.Protocol):
 
     async def _answer(self) -> None:
         """Answer the waiting requests in order."""
+        reader, answered = self._reader, 0
         try:
-            answered = 0
-            while await self._next_is_here():
-                request = self._reader.complete.popleft()
+            while reader.complete:
+                request = reader.complete.popleft()
                 self._current_bytes = request.size_bytes
-                self._read_on()
-                if not await self._answer_one(request):
+                if self._is_paused:
+                    self._read_on()
+                response = await self._handler(request)
+                if not await self._write_answer(request, response):
                     return
-                del request
+                del request, response
                 self._current_bytes = 0
-                self._count_held()
+                if self._held_bytes:
+                    self._count_held()
                 answered += 1
                 if not answered % TURN:
                     await asyncio.sleep(0)
+                if not self._writable.is_set():
+                    await self._writable.wait()
+                if self._is_paused:
+                    self._read_on()
         finally:
             self._task = None
         self.idle_since_s = self._began_s = self._loop.time()
@@ -245,19 +256,11 @@ class HttpProtocol(asyncio.Protocol):
             self._write_failure(self._failure)
         elif self._closing:
             self._transport.close()
-        elif self._reader.stage is not Stage.NOTHING:
+        elif reader.stage is not Stage.NOTHING:
             self._note_progress()
 
-    async def _next_is_here(self) -> bool:
-        """Wait until the client has read its answers; return whether another request is complete."""
-        if not self._writable.is_set():
-            await self._writable.wait()
-        self._read_on()
-        return bool(self._reader.complete)
-
-    async def _answer_one(self, request: HttpRequest) -> bool:
-        """Answer a request; return whether the connection stays open."""
-        response = await self._handler(request)
+    async def _write_answer(self, request: HttpRequest, response: HttpResponse) -> bool:
+        """Write the answer to a request; return whether the connection stays open."""
         if response.stream is not None:
             await self._write_stream(response, response.stream, head_only=request.method == "HEAD")
             return False

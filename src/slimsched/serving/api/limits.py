@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from slimsched.kernel.errors import ConfigError
 
@@ -47,8 +47,9 @@ def read_limits(settings: Sequence[str]) -> Limits:
     given: dict[str, str] = {}
     for setting in settings:
         name, is_set, value = setting.partition("=")
-        if not is_set or name not in (known := [field.name for field in fields(Limits)]):
-            raise ConfigError(f"--limit '{setting}' is not understood; write NAME=VALUE, with one of {known}")
+        if not is_set or name not in Limits.__struct_fields__:
+            known = ", ".join(Limits.__struct_fields__)
+            raise ConfigError(f"--limit '{setting}' is not understood; write NAME=VALUE with one of {known}")
         given[name] = value
     try:
         return msgspec.convert(given, Limits, strict=False)

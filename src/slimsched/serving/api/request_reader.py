@@ -11,8 +11,9 @@ from msgspec import Struct
 
 from slimsched.serving.api.limits import Limits
 
+END = b"\r\n\r\n"
 SLICE_BYTES = 8 * 2**10
-"""The parser gets no more at a time, unless a body follows: this much may hold hundreds of requests."""
+"""The parser gets no more of a head, or of a body of unknown length, at a time."""
 LENGTH_DIGITS = 15
 MANY_PARTS, SMALL_PART_BYTES = 1000, 64
 """A body in more parts than this must have larger ones on average: each part takes time."""
@@ -70,10 +71,15 @@ class RequestReader:
         """What the request that arrives now takes in memory."""
         return self._head_bytes + self.body_bytes + self._unseen_bytes
 
-    @property
-    def step_bytes(self) -> int:
-        """How many bytes `feed` may get at once."""
-        return max(SLICE_BYTES, self._body_left)
+    def step(self, data: bytes, at: int) -> int:
+        """Up to where `feed` may get the data: the end of a head, or of a body whose length is known.
+
+        So requests become complete one by one, and the caller can stop between them.
+        """
+        if self._body_left > 0:
+            return at + self._body_left
+        end = data.find(END, at, at + SLICE_BYTES)
+        return at + SLICE_BYTES if end < 0 else end + len(END)
 
     def feed(self, data: bytes | memoryview) -> None:
         """Read some bytes; raises UnreadableError."""
@@ -90,7 +96,8 @@ class RequestReader:
             self._unseen_bytes = 0
         else:  # half a header, which the parser keeps, or something of a body that does not count
             self._unseen_bytes += len(data)
-            self._check_head(self._unseen_bytes)
+            if self._unseen_bytes > self._limits.head_bytes:
+                raise self._head_too_large()
 
     def drop(self) -> None:
         """Forget the request that arrives now."""
@@ -101,22 +108,24 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         """Start a new request."""
-        self._reset()
         self.begun += 1
         self.stage = Stage.HEAD
 
     def on_url(self, url: bytes) -> None:
         """Keep a part of the request's target."""
-        self._count_head(len(url))
+        self._head_bytes += len(url)
         self._url += url
+        if self._head_bytes > self._limits.head_bytes:
+            raise self._head_too_large()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep one header; one that follows the body means nothing here."""
-        self._count_head(len(name) + len(value))
+        self._head_bytes += len(name) + len(value)
+        headers, limits = self._headers, self._limits
         if self.stage is Stage.HEAD:
-            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-            if len(self._headers) > self._limits.headers:
-                raise UnreadableError(431, f"more than {self._limits.headers} headers; send fewer")
+            headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        if self._head_bytes > limits.head_bytes or len(headers) > limits.headers:
+            raise self._head_too_large()
 
     def on_headers_complete(self) -> None:
         """Refuse a body that is too large before it arrives, or note that the client wants to be told."""
@@ -161,15 +170,9 @@ class RequestReader:
 
     # -- ours
 
-    def _count_head(self, size: int) -> None:
-        self._head_bytes += size
-        self._check_head(self._head_bytes)
-
-    def _check_head(self, size: int) -> None:
-        if size > self._limits.head_bytes:
-            raise UnreadableError(
-                431, f"the request's headers take more than {self._limits.head_bytes} bytes; send fewer"
-            )
+    def _head_too_large(self) -> UnreadableError:
+        most = f"{self._limits.headers} headers and {self._limits.head_bytes} bytes"
+        return UnreadableError(431, f"the request's headers are more than {most}; send fewer")
 
     def _too_large(self) -> str:
         return f"the body is larger than {self._limits.body_bytes} bytes; send fewer images per request"

@@ -36,26 +36,47 @@ def read_json(tensor: TensorSpec, data: bytes, datatype: str, shape: tuple[int, 
     given, takes = data.count(b",") + 1, prod(shape)  # one comma less than numbers, however they are nested
     if given != takes:
         raise BadRequest(f"{where}: {given} values given, but shape {list(shape)} takes {takes}")
-    depth = len(shape) if _NESTED.match(data) else 1
-    numbers = read_body(_decoder(depth, datatype), data, f"as {where} needs it")
-    try:
-        values: NDArray[Any] = np.array(numbers)
-    except (ValueError, OverflowError):
-        raise BadRequest(f"{where}: data must hold numbers only, all rows of equal length") from None
-    if values.dtype.kind not in "iufb":
-        raise BadRequest(f"{where}: a number is out of range for {datatype}")
+    values = _nested(data, datatype, shape, where) if _NESTED.match(data) else _flat(data, datatype, where)
     if values.ndim > 1 and values.shape != shape:
         raise BadRequest(f"{where}: data is nested as {values.shape}, but shape says {shape}")
     return _checked(tensor, values.reshape(-1), datatype, shape)
 
 
 _NESTED = re.compile(rb"\s*\[\s*\[")
+_POINT = re.compile(rb"[.eE]")
+
+
+def _flat(data: bytes, datatype: str, where: str) -> NDArray[Any]:
+    """Read a list of numbers; whole ones may be written with a point."""
+    whole: np.dtype[Any] = np.dtype(np.uint64 if datatype == "UINT64" else np.int64)
+    kind: Any = float
+    if datatype == "BOOL":
+        kind, whole = bool, np.dtype(np.bool_)
+    elif not datatype.startswith("FP") and not _POINT.search(data):
+        kind = int
+    numbers = read_body(_decoder(1, kind), data, f"as {where} needs it")
+    try:
+        return np.fromiter(numbers, np.float64 if kind is float else whole, len(numbers))
+    except OverflowError:
+        raise BadRequest(f"{where}: a number is out of range for {datatype}") from None
+
+
+def _nested(data: bytes, datatype: str, shape: tuple[int, ...], where: str) -> NDArray[Any]:
+    """Read lists in lists, as deep as the shape says."""
+    kind: Any = bool if datatype == "BOOL" else float if datatype.startswith("FP") else int | float
+    rows = read_body(_decoder(len(shape), kind), data, f"as {where} needs it")
+    try:
+        values: NDArray[Any] = np.array(rows)
+    except (ValueError, OverflowError):
+        raise BadRequest(f"{where}: data must hold numbers only, all rows of equal length") from None
+    if values.dtype.kind not in "iufb":
+        raise BadRequest(f"{where}: a number is out of range for {datatype}")
+    return values
 
 
 @lru_cache(maxsize=64)
-def _decoder(depth: int, datatype: str) -> "msgspec.json.Decoder[list[Any]]":
-    """A decoder for numbers of one kind in nested lists, which takes nothing else."""
-    kind: Any = bool if datatype == "BOOL" else float if datatype.startswith("FP") else int | float
+def _decoder(depth: int, kind: Any) -> "msgspec.json.Decoder[list[Any]]":
+    """A decoder for values of one kind in nested lists, which takes nothing else."""
     for _ in range(depth):
         kind = list[kind]
     return msgspec.json.Decoder(kind)
@@ -99,8 +120,10 @@ def _checked(tensor: TensorSpec, values: NDArray[Any], datatype: str, shape: tup
 
 def _cast(values: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any]:
     """Return the values as another type; those that are too large become infinite."""
+    if values.dtype == wanted:
+        return values
     with np.errstate(over="ignore"):
-        return values.astype(wanted, copy=False)
+        return values.astype(wanted)
 
 
 def _check_whole(values: NDArray[Any], wanted: np.dtype[Any], where: str) -> None:
