@@ -56,4 +56,4 @@ def test_every_line_of_a_server_is_json(tmp_path: Path) -> None:
     access = [line for line in lines if line["logger"] == "slim.access"]
     codes = [(line["kind"], line["code"]) for line in access]
     assert codes == [("other", "200"), ("infer", "200")], "the client asks for the model's tensors first"
-    assert lines[-1]["message"] == "draining"
+    assert lines[-1]["message"] == "draining; a second signal ends at once"

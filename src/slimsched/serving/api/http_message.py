@@ -83,7 +83,9 @@ class _Head(Struct, frozen=True, kw_only=True):
     outputs: tuple[RequestedOutput, ...]
 
 
-def read_call(body: bytes | bytearray, json_bytes: int | None, limits: Limits, face: ModelFace) -> Call:
+def read_call(
+    body: bytes | bytearray | memoryview, json_bytes: int | None, limits: Limits, face: ModelFace
+) -> Call:
     """Read the call from a request body; `json_bytes` is the length of its JSON if raw tensors follow."""
     if json_bytes is not None and not 0 <= json_bytes <= len(body):
         raise BadRequest(
@@ -130,7 +132,7 @@ def _read_tensors(face: ModelFace, head: _Head, raw: memoryview) -> tuple[memory
     return tuple([tensors[name] for name in face.inputs])
 
 
-def _read_head(text: bytes | bytearray, face: ModelFace, most: tuple[int, int]) -> _Head:
+def _read_head(text: bytes | bytearray | memoryview, face: ModelFace, most: tuple[int, int]) -> _Head:
     """Parse and check the JSON of a request, within the most examples and the largest answer."""
     message = read_body(_decoder, text, "an inference request")
     parameters = read_parameters(message.parameters)

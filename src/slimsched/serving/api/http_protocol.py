@@ -13,6 +13,7 @@ from msgspec import Struct
 from slimsched.serving.api.connections import Connections
 from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.request_reader import HttpRequest, RequestReader, Stage, UnreadableError
+from slimsched.serving.execution.live.input_arena import InputArena
 
 HIGH_WATER_BYTES = 16 * 2**10
 """How much of the answers may wait to be read before the connection stops to make more."""
@@ -21,6 +22,10 @@ LINGER_S = 1.0
 """How long a refused client may go on sending; what it sends is thrown away."""
 TURN = 16
 """How many requests of one connection are answered before others have their turn."""
+
+FULL = "too many bytes of requests are under way; try again"
+_shared = memoryview(bytearray(256 * 2**10))
+"""Where bytes arrive that are read at once; one connection after the other uses it."""
 
 REASONS = {
     200: "OK",
@@ -54,17 +59,24 @@ Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 Refuse = Callable[[int, str], HttpResponse]
 
 
-class HttpProtocol(asyncio.Protocol):
+class HttpProtocol(asyncio.BufferedProtocol):
     """Answers pipelined requests in order, and cancels the work of a client that leaves."""
 
-    def __init__(self, handler: Handler, refuse: Refuse, connections: Connections, limits: Limits) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        refuse: Refuse,
+        connections: Connections,
+        limits: Limits,
+        arena: InputArena | None = None,
+    ) -> None:
         self._handler, self._refuse, self._connections, self._limits = handler, refuse, connections, limits
         self._loop = asyncio.get_running_loop()
-        self._reader = RequestReader(limits)
+        self._reader = RequestReader(limits, arena)
         self._unfed, self._unfed_at = b"", 0  # what came while reading was about to stop
         self._task: asyncio.Task[None] | None = None
         self._failure: UnreadableError | None = None
-        self._closing = self._streaming = self._is_paused = False
+        self._closing = self._streaming = self._is_paused = self._is_direct = False
         self._writable = asyncio.Event()
         self._writable.set()
         self._current_bytes = self._held_bytes = self._written_bytes = 0
@@ -90,16 +102,25 @@ class HttpProtocol(asyncio.Protocol):
         self._connections.remove(self)
         self._connections.ledger.hold(self.account, -self._held_bytes)
         self._connections.ledger.close(self.account)
+        self._reader.close()
         if self._task is not None:
             self._task.cancel()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, size_hint: int) -> memoryview:
+        """Let a large body be received where it is to stay, everything else in memory that all share."""
+        rest = self._reader.rest
+        self._is_direct = rest is not None and not self._unfed and self._failure is None
+        return rest if rest is not None and self._is_direct else _shared
+
+    def buffer_updated(self, count: int) -> None:
         """Read requests, and start to answer if nothing is under way."""
         if self._failure is not None:
             return
-        if self._unfed:
-            data = self._unfed[self._unfed_at :] + data
-        self._feed(data, 0)
+        if self._is_direct:
+            self._fill(count)
+        else:
+            data = bytes(_shared[:count])
+            self._feed(self._unfed[self._unfed_at :] + data if self._unfed else data, 0)
         if self._reader.complete and self._task is None:
             self.idle_since_s = None
             self._task = self._loop.create_task(self._answer())
@@ -172,12 +193,23 @@ class HttpProtocol(asyncio.Protocol):
                 at = end
             self._count_held()
             if (reader.body_bytes or self._unfed) and self._is_full():
-                raise UnreadableError(503, "too many bytes of requests are under way; try again")
+                raise UnreadableError(503, FULL)
         except UnreadableError as error:
             self._fail(error)
             return
         if reader.stage is not Stage.NOTHING:
             self._note_progress()
+
+    def _fill(self, count: int) -> None:
+        """Count bytes that were received where they are to stay."""
+        self._reader.filled(count)
+        self._count_held()
+        if self._is_full():
+            self._fail(UnreadableError(503, FULL))
+        elif self._reader.stage is not Stage.NOTHING:
+            self._note_progress()
+        if self._must_wait():
+            self._pause_reading()
 
     def _pause_reading(self) -> None:
         if not self._is_paused:
@@ -235,7 +267,10 @@ class HttpProtocol(asyncio.Protocol):
                 self._current_bytes = request.size_bytes
                 if self._is_paused:
                     self._read_on()
-                response = await self._handler(request)
+                try:
+                    response = await self._handler(request)
+                finally:
+                    reader.release(request)
                 if not await self._write_answer(request, response):
                     return
                 del request, response

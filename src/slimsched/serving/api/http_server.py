@@ -66,7 +66,7 @@ class HttpServer:
         service = self._service  # its limits follow the models
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: HttpProtocol(self.handle, self._refuse, self._connections, service.limits),
+            lambda: HttpProtocol(self.handle, self._refuse, self._connections, service.limits, service.arena),
             host,
             port,
             ssl=tls,
@@ -128,7 +128,7 @@ class HttpServer:
         if parts == ["v2", "goal"] and self._goal is not None:
             _require_method(request, "GET", "HEAD", "PUT")
             return json_page(
-                self._goal.change(request.body) if request.method == "PUT" else self._goal.show()
+                self._goal.change(bytes(request.body)) if request.method == "PUT" else self._goal.show()
             )
         if parts[1:2] == ["repository"]:
             return await self._ask_repository(request, parts[2:])

@@ -1,6 +1,7 @@
 """Turns the bytes of a connection into HTTP requests, and refuses what is wrong or too large as it arrives.
 
-It opens no socket and reads no clock. llhttp parses; the reader keeps the parts, within the limits.
+It opens no socket and reads no clock. llhttp parses; the reader keeps the parts, within the limits. A large
+body goes past the parser, straight into memory that servers share.
 """
 
 from collections import deque
@@ -10,6 +11,7 @@ import httptools
 from msgspec import Struct
 
 from slimsched.serving.api.limits import Limits
+from slimsched.serving.execution.live.input_arena import ALIGN_BYTES, InputArena
 
 END = b"\r\n\r\n"
 SLICE_BYTES = 8 * 2**10
@@ -25,7 +27,8 @@ class HttpRequest(Struct, frozen=True, kw_only=True):
     method: str
     path: str
     headers: dict[str, str]
-    body: bytes | bytearray
+    body: bytes | bytearray | memoryview
+    room: memoryview | None = None  # what the body takes of the arena
     size_bytes: int = 0
     keep_alive: bool = True
 
@@ -54,15 +57,18 @@ def read_length(text: str) -> int | None:
 class RequestReader:
     """Complete requests are in `complete`; `stage` and the sizes tell about the one that arrives now."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, limits: Limits, arena: InputArena | None = None) -> None:
+        self._limits, self._arena = limits, arena
         self._parser = httptools.HttpRequestParser(self)
         self.complete: deque[HttpRequest] = deque()
         self.begun = 0  # how many requests have begun
         self.stage = Stage.NOTHING
         self.awaits_continue = False  # the client wants to be told before it sends the body
         self.body_bytes = self._head_bytes = self._unseen_bytes = self._body_left = self._parts = 0
-        self._body: bytes | bytearray = b""
+        self._body: bytes | bytearray | memoryview = b""
+        self._room: memoryview | None = None
+        self.rest: memoryview | None = None
+        """Where the rest of a large body goes."""
         self._got_somewhere = False
         self._reset()
 
@@ -83,6 +89,9 @@ class RequestReader:
 
     def feed(self, data: bytes | memoryview) -> None:
         """Read some bytes; raises UnreadableError."""
+        if self.rest is not None:
+            self._fill(data)
+            return
         self._got_somewhere = False
         try:
             self._parser.feed_data(data)
@@ -99,10 +108,32 @@ class RequestReader:
             if self._unseen_bytes > self._limits.head_bytes:
                 raise self._head_too_large()
 
+    def filled(self, count: int) -> None:
+        """This many bytes were written into `rest`."""
+        assert self.rest is not None
+        self.rest = self.rest[count:]
+        self.body_bytes += count
+        self._body_left -= count
+        self.awaits_continue = False
+        if not self._body_left:
+            self._add()
+            self._parser = httptools.HttpRequestParser(self)  # the old one still waits for the body
+
     def drop(self) -> None:
         """Forget the request that arrives now."""
+        self._give_back(self._room)
         self._reset()
         self.stage = Stage.NOTHING
+
+    def release(self, request: HttpRequest) -> None:
+        """Give back what a request took of the arena, once nobody needs its body."""
+        self._give_back(request.room)
+
+    def close(self) -> None:
+        """Forget every request that nobody has asked for."""
+        self.drop()
+        while self.complete:
+            self.release(self.complete.popleft())
 
     # -- called by httptools
 
@@ -134,11 +165,16 @@ class RequestReader:
         if length is None or length > self._limits.body_bytes:
             raise UnreadableError(413, self._too_large())
         self._body_left = length
+        if "transfer-encoding" not in self._headers:
+            self._lay_down(length)
         self.awaits_continue = self._headers.get("expect", "").lower() == "100-continue"
 
     def on_body(self, body: bytes) -> None:
         """Keep a part of the body, up to the limit."""
         self._got_somewhere, self.awaits_continue = True, False
+        if self.rest is not None:
+            self._fill(body)
+            return
         self._body_left -= len(body)
         if not self.body_bytes:
             self._body = body
@@ -156,19 +192,42 @@ class RequestReader:
     def on_message_complete(self) -> None:
         """Add the complete request."""
         self._got_somewhere, self.awaits_continue = True, False
+        self._add()
+
+    # -- ours
+
+    def _add(self) -> None:
         self.stage = Stage.NOTHING
         request = HttpRequest(
             method=self._parser.get_method().decode("latin-1"),
             path=self._url.decode("latin-1").partition("?")[0],
             headers=self._headers,
             body=self._body,
+            room=self._room,
             size_bytes=self._head_bytes + self.body_bytes,
             keep_alive=self._parser.should_keep_alive(),
         )
         self.complete.append(request)
         self._reset()
 
-    # -- ours
+    def _lay_down(self, length: int) -> None:
+        """Find room for a large body in the arena, such that its first tensor is aligned."""
+        if self._arena is None:
+            return
+        json_bytes = read_length(self._headers.get("inference-header-content-length", "0")) or 0
+        shift = -json_bytes % ALIGN_BYTES
+        self._room = self._arena.take(length + shift)
+        if self._room is not None:
+            self._body = self.rest = self._room[shift : shift + length]
+
+    def _fill(self, data: bytes | memoryview) -> None:
+        assert self.rest is not None
+        self.rest[: len(data)] = data
+        self.filled(len(data))
+
+    def _give_back(self, room: memoryview | None) -> None:
+        if room is not None and self._arena is not None:
+            self._arena.give_back(room)
 
     def _head_too_large(self) -> UnreadableError:
         most = f"{self._limits.headers} headers and {self._limits.head_bytes} bytes"
@@ -181,4 +240,5 @@ class RequestReader:
         self._url = b""
         self._headers: dict[str, str] = {}
         self._body = b""
+        self._room = self.rest = None
         self.body_bytes = self._head_bytes = self._unseen_bytes = self._body_left = self._parts = 0
