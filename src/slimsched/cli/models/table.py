@@ -10,8 +10,8 @@ from slimsched.models.slimresnet.paper_table import MIXED, PAPER_PERCENT, UNIFOR
 from slimsched.models.width import SEGMENTS, WIDTH_TUPLES, WIDTHS, format_widths, parse_widths
 
 if TYPE_CHECKING:
+    from slimsched.models.model_files import ModelCard
     from slimsched.models.network import Shape
-    from slimsched.models.network_choice import Card
     from slimsched.models.pareto import ParetoPoint
 
 Widths = tuple[float, ...]
@@ -51,7 +51,7 @@ def pareto_table(best: "list[ParetoPoint]", plans: int) -> None:
     Console().print(table)
 
 
-def describe(card: "Card") -> dict[str, Any]:
+def describe(card: "ModelCard[Shape]") -> dict[str, Any]:
     """Return a model's facts, ready for JSON."""
     shape = card.shape
     return {
