@@ -18,7 +18,7 @@ from slimsched.cli.serving.examples import describe, examples_of
 from slimsched.cli.serving.live_progress import LiveProgress
 from slimsched.cli.serving.scenario import (
     Choice,
-    DataFolder,
+    Data,
     GoalText,
     LiveScenarioOptions,
     LoadOptions,
@@ -45,7 +45,7 @@ FOR_CLIENTS = {"order": "deadline", "early_drop": True, "priorities": True}
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One line of the comparison; accuracy is of answered images, rates are images per second."""
+    """One line of the comparison; accuracy is of answered requests, rates are requests per second."""
 
     router: str
     arrived: int
@@ -79,7 +79,7 @@ class DemoOptions(Struct, frozen=True, kw_only=True):
     ] = "fitted"
     seconds: Annotated[float, typer.Option("--seconds", help="Length of each run.")] = 20.0
     deadline_ms: Annotated[float, typer.Option("--deadline-ms", help="Deadline of each request.")] = 500.0
-    data: DataFolder = None
+    data: Data = None
     out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("runs/demo")
     seed: Seed = 0
 

@@ -69,15 +69,18 @@ Seconds = Annotated[float | None, typer.Option("--seconds", help="Length of the 
 Deadline = Annotated[
     float | None, typer.Option("--deadline-ms", help="Deadline of each request in milliseconds.")
 ]
-DataFolder = Annotated[
-    Path | None, typer.Option("--data", help="Folder with CIFAR-100; SLIM_DATA if left out.")
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", help="Examples to send: CIFAR-100 (SLIM_DATA if left out), a folder, or an .npz file."
+    ),
 ]
 Seeds = Annotated[
     int, typer.Option("--seeds", help="Runs per router; figures are means, with 95 % intervals.")
 ]
 Workers = Annotated[int, typer.Option("--workers", help="Processes to use; 0 means one per core.")]
 Plot = Annotated[
-    Path | None, typer.Option("--plot", help="Draw latency, accuracy against energy, and widths into a PNG.")
+    Path | None, typer.Option("--plot", help="Draw latency, accuracy against energy, and choices into a PNG.")
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Leave the run in this folder, for slim report.")]
 

@@ -246,7 +246,7 @@ class HttpProtocol(asyncio.Protocol):
             self._fail(431, f"the request's headers take more than {HEAD_LIMIT_BYTES} bytes; send fewer")
 
     def _too_large(self) -> str:
-        return f"the body is larger than {self._body_limit} bytes; send fewer images per request"
+        return f"the body is larger than {self._body_limit} bytes; send fewer examples per request"
 
     def _reset(self) -> None:
         self._url = b""
