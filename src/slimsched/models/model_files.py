@@ -17,7 +17,8 @@ from torch import nn
 
 from slimsched.kernel.errors import DataError
 from slimsched.models.data.image_set import Colours
-from slimsched.models.network import Shape, SlimNetwork
+from slimsched.models.network import SlimNetwork
+from slimsched.models.network_shape import Shape
 from slimsched.models.training.recipe import Recipe
 
 TRAINED = "model"

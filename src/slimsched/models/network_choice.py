@@ -5,11 +5,15 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from slimsched.models.elastic import ElasticModel
 from slimsched.models.model_files import Trained, card_path
-from slimsched.models.network import Shape, SlimNetwork
+from slimsched.models.network import SlimNetwork
+from slimsched.models.network_shape import Shape, shape_kind
 from slimsched.models.slimresnet import weights as resnet_weights
+from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.models.slimresnet.resnet import SlimResNet
 from slimsched.models.slimvit import weights as vit_weights
+from slimsched.models.slimvit.elastic import SlimVitModel
 from slimsched.models.slimvit.shape import VitShape
 from slimsched.models.slimvit.vit import SlimVit
 
@@ -21,17 +25,24 @@ def build(shape: Shape) -> SlimNetwork:
 
 def load(path: Path | None = None) -> Trained[SlimNetwork, Shape]:
     """Load either network from a training folder; without a path, the shipped model."""
-    if path is not None and _is_vit(card_path(path)):
+    if path is not None and _kind(card_path(path)) is VitShape:
         return vit_weights.load(path)
     return resnet_weights.load(path)
+
+
+def load_elastic(path: Path) -> ElasticModel:
+    """Load the network of a training folder as an elastic model."""
+    if _kind(card_path(path)) is VitShape:
+        return SlimVitModel(vit_weights.load(path))
+    return SlimResNetModel(resnet_weights.load(path))
 
 
 class _Facts(Struct, frozen=True):
     shape: dict[str, object] = {}
 
 
-def _is_vit(card_path: Path) -> bool:
+def _kind(card: Path) -> type[Shape] | None:
     try:
-        return "heads" in msgspec.json.decode(card_path.read_bytes(), type=_Facts).shape
+        return shape_kind(msgspec.json.decode(card.read_bytes(), type=_Facts).shape)
     except (OSError, msgspec.DecodeError):
-        return False
+        return None

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import ConfigError
-from slimsched.models.slimresnet.spec import NAME as SLIMRESNET
-from slimsched.models.slimvit.spec import NAME as SLIMVIT
+from slimsched.models.shipped_names import SHIPPED_MODELS
 from slimsched.models.spec import ModelSpec
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.example_set import ExampleSet, made_up_examples
@@ -19,7 +18,7 @@ from slimsched.serving.execution.live.example_set import ExampleSet, made_up_exa
 def examples_of(models: Sequence[ServedModel], data: Path | None) -> list[ExampleSet]:
     """One set of examples per model.
 
-    The shipped model takes CIFAR-100's test images from `data` or SLIM_DATA. Another model takes the labelled
+    A shipped model takes CIFAR-100's test images from `data` or SLIM_DATA. Another model takes the labelled
     examples of `data`: a folder of class folders, or an .npz file.
     """
     if data is not None and len(models) > 1:
@@ -33,8 +32,8 @@ def describe(examples: Sequence[ExampleSet]) -> str:
 
 
 def test_examples(spec: ModelSpec, data: Path | None) -> ExampleSet:
-    """Examples for any model: CIFAR-100's test images for the shipped one, what `data` holds for others."""
-    if spec.name in (SLIMRESNET, SLIMVIT):
+    """Examples for any model: CIFAR-100's test images for a shipped one, what `data` holds for others."""
+    if spec.name in SHIPPED_MODELS:
         return _cifar_examples(spec, data)
     if data is None:
         return made_up_examples(spec)

@@ -12,6 +12,7 @@ from slimsched.cli.progress import request_bar
 from slimsched.cli.serving.terms import ServerOptions, TermsOptions
 from slimsched.kernel.errors import ConfigError
 from slimsched.models.package import read_spec
+from slimsched.models.shipped_names import DEFAULT_MODEL
 from slimsched.models.spec import Datatype, ModelSpec, TensorSpec
 from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.execution.live.example_set import ExampleSet
@@ -58,7 +59,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     """Which model to ask, and for which output."""
 
     model: Annotated[str, typer.Option("--model", help="The model's name, or its folder, on the server.")] = (
-        "slimresnet"
+        DEFAULT_MODEL
     )
     output: Annotated[
         str, typer.Option("--output", help="The output to ask for; by default classes, or the first one.")
@@ -206,7 +207,7 @@ def _print(console: Console, report: "LoadReport", kind: str) -> None:
         energy = (
             ""
             if report.energy_mj_per_example is None
-            else f"; {report.energy_mj_per_example:.1f} mJ per image"
+            else f"; {report.energy_mj_per_example:.1f} mJ per example"
         )
         lines.append(f"predicted accuracy {report.predicted_accuracy:.2%}; choices {choices}{energy}")
     for line in lines:

@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.kernel.errors import DataError, SlimError
-from slimsched.models.width import SEGMENTS
+from slimsched.models.slimresnet.shape import SLIM_RESNET
 from slimsched.serving.execution.live.device_figures import DeviceFigures, FigurePoint
 from slimsched.serving.execution.scenario_file import CONFIGS
 
+SEGMENTS = len(SLIM_RESNET.blocks)
 SHIPPED = CONFIGS / "figures" / "h200.json"
 MPS_PERCENTAGE = 25
 """A quarter of the GPU: the whole of an H200 is faster at the narrow widths than Python can feed it."""

@@ -15,7 +15,8 @@ from slimsched.models.data.held_out import held_out_amount, hold_out
 from slimsched.models.data.image_set import ImageSet
 from slimsched.models.data.scored_images import ScoredImages, scored_images
 from slimsched.models.model_files import TRAINED, ModelCard, save
-from slimsched.models.network import Shape, SlimNetwork
+from slimsched.models.network import SlimNetwork
+from slimsched.models.network_shape import Shape
 from slimsched.models.slimresnet.paper_table import UNIFORM
 from slimsched.models.training.checkpoint import Progress
 from slimsched.models.training.loop import EpochReport, train, validate

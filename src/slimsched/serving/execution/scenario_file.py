@@ -11,7 +11,7 @@ from msgspec import Struct
 import slimsched
 from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
 from slimsched.models.quality import QualityTable
-from slimsched.models.slimresnet.spec import NAME as SLIMRESNET
+from slimsched.models.shipped_names import DEFAULT_MODEL
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.device import Device
 from slimsched.serving.domain.fault import Fault
@@ -230,7 +230,7 @@ def _models(
     file: _File, name: str, beside: Path, accuracy: str
 ) -> tuple[list[ServedModel], tuple[float, ...]]:
     """Return the models of a scenario, numbered in order, and their shares of the requests."""
-    entries = [_section(raw, _Model, name, "model") for raw in file.model] or [_Model(source=SLIMRESNET)]
+    entries = [_section(raw, _Model, name, "model") for raw in file.model] or [_Model(source=DEFAULT_MODEL)]
     if any(not (entry.share > 0 and entry.weight > 0) for entry in entries):
         raise ConfigError(f"{name} [model]: share and weight must be above 0")
     total = sum(entry.share for entry in entries)
