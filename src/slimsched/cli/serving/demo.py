@@ -17,6 +17,7 @@ from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.serving.examples import describe, examples_of
 from slimsched.cli.serving.live_progress import LiveProgress
 from slimsched.cli.serving.scenario import (
+    ArrivalsName,
     Choice,
     Data,
     GoalText,
@@ -70,13 +71,7 @@ class DemoOptions(Struct, frozen=True, kw_only=True):
     load: Annotated[
         float, typer.Option("--load", help="Mean rate, as a multiple of what random routing can hold.")
     ] = 1.5
-    arrivals: Annotated[
-        str,
-        typer.Option(
-            "--arrivals",
-            help="fitted (to a real trace), poisson, bursty, diurnal, step, or the path of a trace file.",
-        ),
-    ] = "fitted"
+    arrivals: ArrivalsName = "fitted"
     seconds: Annotated[float, typer.Option("--seconds", help="Length of each run.")] = 20.0
     deadline_ms: Annotated[float, typer.Option("--deadline-ms", help="Deadline of each request.")] = 500.0
     data: Data = None

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.progress import request_bar
+from slimsched.cli.serving.scenario import ArrivalsName, Data
 from slimsched.cli.serving.terms import ServerOptions, TermsOptions
 from slimsched.kernel.errors import ConfigError
 from slimsched.models.package import read_spec
@@ -30,20 +31,9 @@ class SendOptions(Struct, frozen=True, kw_only=True):
 
     rate: Annotated[float, typer.Option("--rate", help="Mean requests per second.")] = 20.0
     seconds: Annotated[float, typer.Option("--seconds", help="How long to send.")] = 10.0
-    arrivals: Annotated[
-        str,
-        typer.Option(
-            "--arrivals",
-            help="poisson, bursty, fitted (to a real trace), diurnal, step, or the path of a trace file.",
-        ),
-    ] = "poisson"
+    arrivals: ArrivalsName = "poisson"
     per_request: Annotated[int, typer.Option("--images", help="Examples per request.")] = 1
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data", help="Examples to send: CIFAR-100 (SLIM_DATA if left out), a folder, or an .npz file."
-        ),
-    ] = None
+    data: Data = None
     connections: Annotated[int, typer.Option("--connections", help="Most connections at once.")] = 512
     seed: Seed = 0
 

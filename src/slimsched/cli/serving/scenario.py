@@ -64,6 +64,13 @@ Arrivals = Annotated[
     str | None,
     typer.Option("--arrivals", help="poisson, bursty, fitted, diurnal, step, or the path of a trace file."),
 ]
+ArrivalsName = Annotated[
+    str,
+    typer.Option(
+        "--arrivals",
+        help="poisson, bursty, fitted (to a real trace), diurnal, step, or the path of a trace file.",
+    ),
+]
 Rate = Annotated[float | None, typer.Option("--rate", help="Mean arrival rate in requests per second.")]
 Seconds = Annotated[float | None, typer.Option("--seconds", help="Length of the run in simulated seconds.")]
 Deadline = Annotated[
