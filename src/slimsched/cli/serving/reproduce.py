@@ -129,7 +129,6 @@ def serving_table(name: str, options: ReproduceOptions) -> Reproduced:
         seed=options.seed,
         seeds=options.seeds,
         workers=options.processes,
-        progress=lambda router: None,
     )
     ours = _cells(compared.summary)
 

@@ -211,17 +211,9 @@ def arrival_s(scenario: Scenario, seed: int) -> NDArray[np.float64]:
 
 def _read(name: str, config: Path | None, models: list[str] | None, **changed: str | None) -> Choice:
     """Read a scenario by name, or from a file, with some of its keys changed."""
-    raw, path = read_scenario(str(config) if config is not None else name)
-    raw = {**raw, **{key: value for key, value in changed.items() if value is not None}}
-    if models:
-        raw["model"] = [{"source": model_source(source)} for source in models]
+    raw, path = read_scenario(str(config) if config is not None else name, models=models or (), **changed)
     scenario = build_scenario(raw, path.name, path.parent)
     return Choice(scenario=scenario, raw=raw, path=path, is_shipped=config is None)
-
-
-def model_source(text: str) -> str:
-    """Return a model's name, or the absolute path of its folder, so that a log of the run can be replayed."""
-    return str(Path(text).resolve()) if Path(text).is_dir() else text
 
 
 def _read_fault(kind: Literal["kill", "restore", "leave", "slow"], text: str) -> Fault:
