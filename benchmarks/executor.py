@@ -17,6 +17,7 @@ from time import monotonic, perf_counter
 
 import numpy as np
 import torch
+from width_switch import switch_s
 
 from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.models.slimresnet.instance import fold
@@ -138,27 +139,6 @@ async def server(width: float, batch: int, core: int) -> float:
     return rate
 
 
-def switch_s(model: TrainedModel, batch: int) -> float:
-    """Return the extra time of a batch whose width differs from that of the batch before."""
-    executor = cpu_executor(model)
-    plans = [MODEL.spec.path(f"0.5,0.5,{width},1.0") for width in (0.25, 1.0)]
-    keys = [MODEL.legs(plan)[2] for plan in plans]
-    executor.load(Instance(id=0, segment=2, choice=keys[1].choice, memory_bytes=0))
-    inputs = executor.example(keys[0], batch)
-    for key in keys * 3:
-        executor.run(key, inputs)
-    extra_s = []
-    for _ in range(20):
-        for key in keys:
-            times_s = []
-            for _ in range(2):
-                began_s = perf_counter()
-                executor.run(key, inputs)
-                times_s.append(perf_counter() - began_s)
-            extra_s.append(times_s[0] - times_s[1])
-    return median(extra_s)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, default=32)
@@ -177,7 +157,8 @@ def main() -> None:
         shares = f"{alone:10.1f} ({100 * alone / bare:3.0f} %){served:10.1f} ({100 * served / bare:3.0f} %)"
         print(f"{width:6g}{bare:10.1f}{shares}")
         os.sched_setaffinity(0, everywhere)
-    print(f"width switch: {1e6 * switch_s(model, given.batch):+.0f} µs")
+    extra_s = switch_s(cpu_executor(model), MODEL, given.batch, warm_up=3, rounds=20)
+    print(f"width switch: {1e6 * extra_s:+.0f} µs")
 
 
 if __name__ == "__main__":

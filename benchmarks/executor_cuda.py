@@ -16,6 +16,7 @@ from statistics import median
 from time import perf_counter
 
 import torch
+from width_switch import switch_s
 
 from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.models.slimresnet.weights import TrainedModel, load
@@ -148,25 +149,6 @@ def executor_alone(executor: CudaExecutor, width: float, batch: int, streams: in
     return median(rates[1:])
 
 
-def switch_s(executor: CudaExecutor, batch: int) -> float:
-    """Return the extra time of a batch whose width differs from that of the batch before."""
-    keys = [MODEL.legs(MODEL.spec.path(f"0.5,0.5,{width},1.0"))[2] for width in (0.25, 1.0)]
-    executor.load(Instance(id=0, segment=2, choice=keys[1].choice, memory_bytes=0))
-    inputs = executor.example(keys[0], batch)
-    extra_s = []
-    for number in range(60):
-        for key in keys:
-            times_s = []
-            for _ in range(2):
-                began_s = perf_counter()
-                executor.run(key, inputs)
-                times_s.append(perf_counter() - began_s)
-            if number >= 10:
-                extra_s.append(times_s[0] - times_s[1])
-    executor.unload(0)
-    return median(extra_s)
-
-
 def measure(batch: int, streams: int, model: TrainedModel) -> dict[str, object]:
     """Measure all figures of one device."""
     elastic = SlimResNetModel(model)
@@ -182,7 +164,7 @@ def measure(batch: int, streams: int, model: TrainedModel) -> dict[str, object]:
         "device": torch.cuda.get_device_name(),
         "batch": batch,
         "rows": rows,
-        "switch_s": switch_s(executor, batch),
+        "switch_s": switch_s(executor, MODEL, batch, warm_up=10, rounds=50),
     }
 
 

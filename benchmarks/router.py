@@ -12,7 +12,7 @@ from time import perf_counter, process_time
 
 import numpy as np
 import torch
-from msgspec.structs import replace
+from wide_cluster import repeated
 
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario import Scenario
@@ -23,18 +23,6 @@ from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.registry import make_router
 
 SERVERS = (3, 12, 64)
-
-
-def repeated(cluster: Cluster, servers: int) -> Cluster:
-    """Repeat the paper's mix of devices up to this many servers."""
-    return Cluster(
-        names=[f"server-{number}" for number in range(servers)],
-        profiles=[cluster.profiles[number % len(cluster)] for number in range(servers)],
-        models=cluster.models,
-        links=[cluster.links[0]] * servers,
-        gateway_link=replace(cluster.gateway_link, bandwidth_bytes_per_s=1e12),
-        batch_limit=cluster.batch_limit,
-    )
 
 
 def decision_us(cluster: Cluster, router: str, count: int = 4000) -> tuple[float, float]:

@@ -9,8 +9,8 @@ time per routing decision and per simulated request at 3, 12, 64 and 512 servers
 from time import perf_counter
 
 from msgspec.structs import replace
+from wide_cluster import repeated
 
-from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
@@ -20,17 +20,9 @@ from slimsched.serving.routing.registry import ROUTERS, make_router
 SERVERS = (3, 12, 64, 512)
 
 
-def repeated(scenario: Scenario, servers: int) -> Scenario:
+def widened(scenario: Scenario, servers: int) -> Scenario:
     """Repeat the paper's mix of devices up to this many servers."""
-    old = scenario.cluster
-    cluster = Cluster(
-        names=[f"server-{number}" for number in range(servers)],
-        profiles=[old.profiles[number % len(old)] for number in range(servers)],
-        models=old.models,
-        links=[old.links[0]] * servers,
-        gateway_link=replace(old.gateway_link, bandwidth_bytes_per_s=1e12),
-        batch_limit=old.batch_limit,
-    )
+    cluster = repeated(scenario.cluster, servers)
     return replace(scenario, cluster=cluster, schedulers=(scenario.schedulers[0],) * servers)
 
 
@@ -62,7 +54,7 @@ def main() -> None:
 
     print("\nmicroseconds per routing decision, by number of servers:")
     print(f"{'router':20}" + "".join(f"{servers:>9}" for servers in SERVERS))
-    wide = {servers: repeated(paper, servers) for servers in SERVERS}
+    wide = {servers: widened(paper, servers) for servers in SERVERS}
     for router in ROUTERS:
         if router.startswith("ppo"):
             continue  # a policy is bound to the number of servers it was trained with

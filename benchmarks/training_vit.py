@@ -6,23 +6,16 @@ One step is what training does: augmentation, the teacher's forward pass, four p
 """
 
 import argparse
-import copy
-import time
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import torch
+from training_step import EPOCH_IMAGES, make_step, seconds
 
-from slimsched.models.data.image_set import Colours
 from slimsched.models.slimresnet.weights import load
 from slimsched.models.slimvit.shape import VitShape
 from slimsched.models.slimvit.vit import SlimVit
-from slimsched.models.training.augmentation import AugmentationRecipe, augment
-from slimsched.models.training.optimizer import make_optimizer
 from slimsched.models.training.recipe import TrainingRecipe
-from slimsched.models.training.sandwich import Sandwich, draw_tuples, update_average
 
-EPOCH_IMAGES = 50_000
 SHAPES = {
     "64 tokens, dim 320": VitShape(),
     "64 tokens, dim 256, hidden 1024": VitShape(dim=256, hidden=1024),
@@ -31,10 +24,10 @@ SHAPES = {
 }
 
 
-def make_step(
+def make_vit_step(
     shape: VitShape, batch: int, *, capture: bool, compiled: bool, device: torch.device
 ) -> Callable[[], None]:
-    """All that a training step does."""
+    """Return a training step of a SlimViT that learns from the shipped model."""
     recipe = TrainingRecipe(
         batch=batch,
         optimizer="adamw",
@@ -44,41 +37,10 @@ def make_step(
         teacher_share=0.7,
         label_share=0.0,
         in_place_share=0.5,
-        precision="bf16" if device.type == "cuda" else "float32",
     )
     net = SlimVit(shape).to(device)
     net.use_compiled_blocks(compiled)
-    average = copy.deepcopy(net).requires_grad_(False)
-    optimizer = make_optimizer(net, recipe)
-    sandwich = Sandwich(net, load().net.to(device), recipe, batch=batch, capture=capture)
-    rng, generator = np.random.default_rng(0), torch.Generator(device).manual_seed(0)
-    images = torch.randint(0, 256, (batch, 3, 32, 32), device=device, dtype=torch.uint8)
-    labels = torch.randint(0, 100, (batch,), device=device)
-
-    def step() -> None:
-        x, targets = augment(
-            images,
-            labels,
-            classes=100,
-            colours=Colours(),
-            recipe=AugmentationRecipe(distort_share=0.5, mixup_share=0.2),
-            generator=generator,
-        )
-        sandwich(x, targets, draw_tuples(recipe, rng))
-        optimizer.step()
-        update_average(average, net, keep=0.99)
-
-    return step
-
-
-def seconds(step: Callable[[], None], steps: int, device: torch.device) -> float:
-    """Wall time of some steps."""
-    started_s = time.perf_counter()
-    for _ in range(steps):
-        step()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - started_s
+    return make_step(net, recipe, capture=capture, teacher=load().net.to(device))
 
 
 def variants(cuda: bool) -> Iterator[tuple[str, VitShape, bool, bool]]:
@@ -108,7 +70,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for name, shape, capture, compiled in variants(device.type == "cuda"):
         try:
-            step = make_step(shape, options.batch, capture=capture, compiled=compiled, device=device)
+            step = make_vit_step(shape, options.batch, capture=capture, compiled=compiled, device=device)
             warm_up_s = seconds(step, options.warm_up, device)
             step_s = seconds(step, options.steps, device) / options.steps
         except Exception as error:  # one variant that fails must not hide the others

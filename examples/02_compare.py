@@ -6,14 +6,7 @@ python examples/02_compare.py
 from slimsched import compare, load_scenario
 
 scenario = load_scenario("edge-12").with_load(seconds=1.0)
-results = compare(
-    scenario,
-    ["random", "sed", "drift-plus-penalty"],
-    seed=0,
-    seeds=2,
-    workers=1,
-    progress=lambda router: None,
-)
+results = compare(scenario, ["random", "sed", "drift-plus-penalty"], seeds=2)
 for result in results:
     row = result.summary
     print(f"{row.router:20} accuracy {row.accuracy:6.1%}  p99 {1e3 * row.latency_p99_s:6.0f} ms", end="")

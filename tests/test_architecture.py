@@ -43,10 +43,15 @@ TORCH_FREE_MODULES = {
         "pareto",
         "package",
         "image_spec",
+        "network_shape",
+        "shipped_models",
+        "shipped_names",
         "slimresnet/shape",
         "slimresnet/spec",
     )
 }
+NETWORKS = ("slimsched.models.slimresnet", "slimsched.models.slimvit", "slimsched.models.width")
+"""The shipped networks; outside `models`, only what reproduces the paper's figures may know them."""
 WORLD = {"torch", "asyncio", "time", "os", "threading", "socket", "subprocess", "multiprocessing", "pathlib"}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base"}
 
@@ -97,9 +102,16 @@ def test_pure_modules_touch_nothing_of_the_world(module: Path) -> None:
     if name.startswith(tuple(f"{folder}/" for folder in PURE)):
         assert not roots & WORLD, f"{name} imports {roots & WORLD}"
     if name in TORCH_FREE_MODULES or (
-        name.startswith(tuple(f"{folder}/" for folder in TORCH_FREE)) and name != "kernel/ppo"
+        name.startswith(tuple(f"{folder}/" for folder in TORCH_FREE)) and not name.startswith("kernel/ppo")
     ):
         assert "torch" not in roots
+
+
+@pytest.mark.parametrize("module", MODULES, ids=name_of)
+def test_no_model_is_special_outside_models(module: Path) -> None:
+    if not name_of(module).startswith(("models/", "cli/serving/reproduce")):
+        special = {name for name in imports(module) if name.startswith(NETWORKS)}
+        assert not special, f"{name_of(module)} imports {special}; take it from models/shipped_models"
 
 
 @pytest.mark.parametrize("module", MODULES, ids=name_of)

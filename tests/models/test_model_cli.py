@@ -85,8 +85,8 @@ def test_pareto_and_info_speak_json() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["model", "evaluate", "--data", "{photos}", "--widths", "0.6"], "width 0.6 is not available"),
-        (["model", "evaluate", "--data", "{photos}", "--widths", "wide"], "are not numbers"),
+        (["model", "evaluate", "--data", "{photos}", "--widths", "0.6"], "'0.6' is not available"),
+        (["model", "evaluate", "--data", "{photos}", "--widths", "wide"], "'wide' is not available"),
         (["model", "evaluate", "--data", "{photos}"], "which the network was not trained on"),
         (["model", "evaluate", "--data", "/nowhere"], "there is no folder /nowhere"),
         (["model", "evaluate", "--data", "{photos}", "--model", "/nowhere"], "no model at"),

@@ -3,6 +3,7 @@ from pathlib import Path
 from cluster import toy_model
 from slimsched.models.pareto import all_points, pareto_set
 from slimsched.models.pareto_plot import plot_pareto
+from slimsched.models.shipped_models import PUBLISHED_PERCENT
 from slimsched.serving.execution.model_source import shipped_model
 
 MODEL = shipped_model()
@@ -37,5 +38,5 @@ def test_points_of_a_model_with_an_early_exit_are_its_plans() -> None:
 
 
 def test_the_plot_is_written(tmp_path: Path) -> None:
-    plot_pareto(POINTS, BEST, tmp_path / "pareto.png")
+    plot_pareto(POINTS, BEST, tmp_path / "pareto.png", PUBLISHED_PERCENT)
     assert (tmp_path / "pareto.png").read_bytes().startswith(b"\x89PNG")

@@ -8,9 +8,10 @@ from toy import SHAPE
 
 from slimsched.kernel.errors import DataError
 from slimsched.models.data.image_set import Colours
+from slimsched.models.model_files import TRAINED, ModelCard, save
 from slimsched.models.slimresnet import shipped
 from slimsched.models.slimresnet.resnet import SlimResNet
-from slimsched.models.slimresnet.weights import TRAINED, ModelCard, load, save
+from slimsched.models.slimresnet.weights import load
 from slimsched.models.training.recipe import Recipe
 
 

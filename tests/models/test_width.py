@@ -1,7 +1,8 @@
 import pytest
 
 from slimsched.kernel.errors import WidthError
-from slimsched.models.width import WIDTH_TUPLES, format_widths, parse_widths, tuple_index
+from slimsched.models.shipped_models import default_spec
+from slimsched.models.width import WIDTH_TUPLES, format_widths, tuple_index
 
 
 def test_there_are_256_tuples_and_the_first_segment_varies_slowest() -> None:
@@ -15,20 +16,18 @@ def test_every_tuple_is_found_where_it_stands() -> None:
     assert [tuple_index(widths) for widths in WIDTH_TUPLES] == list(range(256))
 
 
-def test_one_width_means_every_segment() -> None:
-    assert parse_widths("0.5") == (0.5, 0.5, 0.5, 0.5)
-    assert parse_widths("0.25,0.5,0.75,1") == (0.25, 0.5, 0.75, 1.0)
-    assert parse_widths(format_widths((1.0, 0.25, 0.5, 0.75))) == (1.0, 0.25, 0.5, 0.75)
+def test_a_tuple_is_written_as_a_plan_of_the_shipped_model() -> None:
+    spec = default_spec()
+    assert [format_widths(widths) for widths in WIDTH_TUPLES] == [spec.text(plan) for plan in spec.plans]
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("widths", "says"),
     [
-        ("0.6", "width 0.6 is not available: this model was trained at 0.25, 0.5, 0.75, 1"),
-        ("0.5,0.5", "2 widths given, but the network has 4 segments"),
-        ("half", "widths 'half' are not numbers"),
+        ((0.5, 0.6, 0.5, 0.5), "width 0.6 is not available: this model was trained at 0.25, 0.5, 0.75, 1"),
+        ((0.5, 0.5), "2 widths given, but the network has 4 segments"),
     ],
 )
-def test_a_wrong_width_says_what_to_ask_for(text: str, says: str) -> None:
+def test_a_wrong_width_says_what_to_ask_for(widths: tuple[float, ...], says: str) -> None:
     with pytest.raises(WidthError, match=says):
-        parse_widths(text)
+        tuple_index(widths)

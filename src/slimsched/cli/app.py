@@ -25,7 +25,7 @@ from slimsched.kernel.errors import SlimError
 
 app = typer.Typer(
     name="slim",
-    help="Serve slimmable networks on unequal devices; place training jobs where the network lets them run.",
+    help="Serve elastic models on unequal devices; place training jobs where the network lets them run.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -45,7 +45,7 @@ app.command("validate")(validate.command)
 app.command("reproduce")(reproduce.command)
 app.add_typer(servers.app, name="servers", help="Servers on Ray: list them, let them join and leave.")
 app.add_typer(router.app, name="router", help="Train and list routers.")
-app.add_typer(model.app, name="model", help="Train, evaluate and look at the slimmable network.")
+app.add_typer(model.app, name="model", help="Make, check, train, evaluate and look at models.")
 app.add_typer(data.app, name="data", help="Fetch and check data sets.")
 app.add_typer(jobs.app, name="jobs", help="Place training jobs on a cluster.")
 

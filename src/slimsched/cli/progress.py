@@ -68,8 +68,8 @@ class TrainingProgress:
         self._bar.stop()
 
 
-def image_bar(label: str, total: int) -> Progress:
-    """Return a bar over images, with one task; hidden where the output is not a terminal."""
+def example_bar(label: str, total: int) -> Progress:
+    """Return a bar over examples, with one task; hidden where the output is not a terminal."""
     return _bar(label, total, MofNCompleteColumn(), TimeRemainingColumn())
 
 

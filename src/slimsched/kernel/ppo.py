@@ -3,6 +3,8 @@
 The PPO router of requests and the PPO policy for jobs both learn with it.
 """
 
+from collections.abc import Callable
+
 import torch
 from msgspec import Struct
 from torch import Tensor, nn
@@ -81,3 +83,44 @@ def descend(
     loss.total.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(network.parameters(), options.gradient_norm)
     optimiser.step()
+
+
+# ------------------------------------------------------------------------------------- K epochs
+
+
+class Collected(Struct, frozen=True, kw_only=True):
+    """The decisions to learn from, one row each."""
+
+    actions: Tensor
+    epsilon: Tensor
+    old_log_probability: Tensor
+    advantage: Tensor
+    returns: Tensor
+
+
+def learn(
+    network: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    collected: Collected,
+    options: UpdateOptions,
+    *,
+    shuffle: torch.Generator,
+    forward: Callable[[Tensor], tuple[list[Tensor], Tensor]],
+) -> Losses:
+    """Run K epochs of minibatches and return the last losses; `forward` maps rows to logits and values."""
+    for _ in range(options.epochs):
+        order = torch.randperm(len(collected.actions), generator=shuffle)
+        for some in torch.split(order, options.minibatch):
+            logits, values = forward(some)
+            last = losses(
+                logits,
+                values,
+                collected.actions[some],
+                collected.epsilon[some],
+                collected.old_log_probability[some],
+                collected.advantage[some],
+                collected.returns[some],
+                options,
+            )
+            descend(optimiser, network, last, options)
+    return last

@@ -11,7 +11,7 @@ from slimsched.kernel.errors import DataError
 from slimsched.models.data.image_set import Colours, ImageSet
 from slimsched.models.network import SlimNetwork
 from slimsched.models.training.augmentation import normalize
-from slimsched.models.width import SEGMENTS, tuple_index
+from slimsched.models.width import tuple_index
 
 Widths = tuple[float, ...]
 
@@ -61,7 +61,7 @@ class Evaluator:
         self, x: Tensor, prefix: Widths, tuples: frozenset[Widths], logits: dict[Widths, Tensor]
     ) -> None:
         depth = len(prefix)
-        if depth == SEGMENTS:
+        if depth == len(self.net.segments):
             logits[prefix] = x
             return
         for width in sorted({widths[depth] for widths in tuples}):

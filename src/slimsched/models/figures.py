@@ -6,7 +6,7 @@ devices and links need them; routing does not.
 
 from msgspec import Struct
 
-from slimsched.models.spec import Step
+from slimsched.models.spec import ModelSpec, Path, Step
 
 Place = tuple[int, int]
 """(segment, choice)."""
@@ -30,3 +30,11 @@ class ModelFigures(Struct, frozen=True, kw_only=True):
     weights: dict[Place, int]
     output: dict[Place, int]
     workspace: dict[Place, int]
+
+    def plan_macs(self, spec: ModelSpec, plan: Path) -> int:
+        """Return the multiply-accumulates of one example through a plan."""
+        return sum(self.steps[spec.step(plan[:length])].macs for length in range(1, len(plan) + 1))
+
+    def plan_weights(self, plan: Path) -> int:
+        """Return the parameters of all segments of a plan."""
+        return sum(self.weights[place] for place in enumerate(plan))

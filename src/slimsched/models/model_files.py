@@ -1,11 +1,15 @@
-"""A trained network's files: weights in half precision, checked by hash and by shape when they are read."""
+"""A trained network on disk: NAME.safetensors (half precision) beside NAME.json, which describes the network.
+
+Loading checks the file's hash, every tensor's shape and the class count before anything runs.
+"""
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -13,11 +17,19 @@ from torch import nn
 
 from slimsched.kernel.errors import DataError
 from slimsched.models.data.image_set import Colours
+from slimsched.models.network import SlimNetwork
+from slimsched.models.network_shape import Shape
 from slimsched.models.training.recipe import Recipe
 
+TRAINED = "model"
+"""The name of a network's files in a training folder."""
 
-class CardFacts(Struct, frozen=True, kw_only=True):
-    """The facts on every model's card: classes, normalization, training and scores.
+ShapeT = TypeVar("ShapeT", bound=Shape, covariant=True)
+NetT = TypeVar("NetT", bound=SlimNetwork, covariant=True)
+
+
+class ModelCard(Struct, Generic[ShapeT], frozen=True, kw_only=True):
+    """What a network is: its shape and classes, how its images are normalized, and how it was trained.
 
     `accuracy_percent` was measured on `scored_on`, such as '60 held-out pictures'.
     """
@@ -33,9 +45,39 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     scored_on: str = ""
     accuracy_percent: dict[str, float] = {}
     notes: tuple[str, ...] = ()
+    shape: ShapeT
 
 
-def write_weights(path: Path, net: nn.Module, name: str) -> str:
+class Trained(Struct, Generic[NetT, ShapeT], frozen=True, kw_only=True):
+    """A network with its card."""
+
+    net: NetT
+    card: ModelCard[ShapeT]
+
+
+def save(folder: Path, name: str, net: SlimNetwork, card: ModelCard[ShapeT]) -> ModelCard[ShapeT]:
+    """Write weights in half precision and the card that goes with them; return the card with their hash."""
+    digest = _write_weights(folder / f"{name}.safetensors", net, card.name)
+    card = structs.replace(card, weights_sha256=digest)
+    (folder / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n")
+    return card
+
+
+def load(path: Path, shape: type[ShapeT], build: Callable[[ShapeT], NetT]) -> Trained[NetT, ShapeT]:
+    """Load the network of a training folder or of its .json, ready to run."""
+    at = card_path(path)
+    card = _read_card(at, shape)
+    net = build(card.shape)
+    _read_weights(at.with_suffix(".safetensors"), net, card.weights_sha256)
+    return Trained(net=net.requires_grad_(False).eval(), card=card)
+
+
+def card_path(path: Path) -> Path:
+    """Return the path of the card in a training folder or beside a weights file."""
+    return path / f"{TRAINED}.json" if path.is_dir() else path.with_suffix(".json")
+
+
+def _write_weights(path: Path, net: nn.Module, name: str) -> str:
     """Write the weights in half precision and return their SHA-256."""
     tensors = {key: value.detach().half().contiguous().cpu() for key, value in net.state_dict().items()}
     raw = save_tensors(tensors, metadata={"name": name})
@@ -44,12 +86,7 @@ def write_weights(path: Path, net: nn.Module, name: str) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-def write_card(path: Path, card: CardFacts) -> None:
-    """Write a model's card."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n")
-
-
-def read_weights(path: Path, net: nn.Module, sha256: str) -> None:
+def _read_weights(path: Path, net: nn.Module, sha256: str) -> None:
     """Fill the network with the weights of a file, after checking their hash and shapes."""
     try:
         raw = path.read_bytes()
@@ -74,8 +111,8 @@ def read_weights(path: Path, net: nn.Module, sha256: str) -> None:
     net.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
 
 
-def read_card_of(path: Path, kind: type[Any]) -> Any:
-    """Read a card of this kind."""
+def _read_card(path: Path, shape: type[ShapeT]) -> ModelCard[ShapeT]:
+    kind: type[ModelCard[ShapeT]] = ModelCard[shape]  # type: ignore[valid-type]
     try:
         card = msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError:

@@ -5,11 +5,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from slimsched.models.slimresnet.shape import NetworkShape
-from slimsched.models.slimvit.shape import VitShape
+from slimsched.models.network_shape import Shape
 from slimsched.models.width import tuple_index
-
-Shape = NetworkShape | VitShape
 
 
 class SlimNetwork(nn.Module, ABC):

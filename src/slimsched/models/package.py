@@ -21,13 +21,10 @@ from msgspec import Struct, field
 from slimsched.kernel.errors import ConfigError, DataError
 from slimsched.models.figures import ModelFigures
 from slimsched.models.figures_file import read_figures_file
+from slimsched.models.network_shape import Shape, network_figures, network_spec, shape_kind
 from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable
 from slimsched.models.quality import read_quality as read_table
-from slimsched.models.slimresnet.shape import NetworkShape
-from slimsched.models.slimresnet.spec import slimresnet_figures, slimresnet_spec
-from slimsched.models.slimvit.shape import VitShape
-from slimsched.models.slimvit.spec import slimvit_figures, slimvit_spec
 from slimsched.models.spec import ModelSpec, TensorSpec, every_plan, uniform_plans
 from slimsched.models.spec import Path as Plan
 
@@ -69,10 +66,9 @@ class _Card(Struct, frozen=True, kw_only=True):
     shape: dict[str, Any]
     classes: tuple[str, ...]
 
-    def network(self) -> NetworkShape | VitShape:
-        """The shape of the network: a transformer has heads."""
-        kind: type[NetworkShape | VitShape] = VitShape if "heads" in self.shape else NetworkShape
-        return msgspec.convert(self.shape, kind)
+    def network(self) -> Shape:
+        """Return the shape of the network."""
+        return msgspec.convert(self.shape, shape_kind(self.shape))
 
 
 def read_description(folder: Path) -> Description:
@@ -96,10 +92,7 @@ def read_spec(folder: Path) -> ModelSpec:
     """Read a model's spec, without torch and without running its code."""
     if is_trained(folder):
         card = _read_card(folder)
-        shape, name = card.network(), _plain_name(card.name)
-        if isinstance(shape, VitShape):
-            return slimvit_spec(shape, name, card.classes)
-        return slimresnet_spec(shape, name, card.classes)
+        return network_spec(card.network(), card.name, card.classes)
     content = read_description(folder)
     path = folder / DESCRIPTION
     segments = tuple(entry.choices for entry in content.segment)
@@ -129,7 +122,9 @@ def load_model(folder: Path) -> "ElasticModel":
     The code runs with the rights of this process: load only folders that you trust.
     """
     if is_trained(folder):
-        return _load_trained(folder)
+        from slimsched.models.network_choice import load_elastic
+
+        return load_elastic(folder)
     from slimsched.models.loading import build_model
 
     return build_model(folder, read_description(folder), read_spec(folder))
@@ -151,8 +146,7 @@ def read_figures(folder: Path, spec: ModelSpec | None = None) -> ModelFigures:
     """Read the figures of each step, which `slim model check` writes."""
     path = folder / FIGURES
     if is_trained(folder) and not path.exists():
-        shape = _read_card(folder).network()
-        return slimvit_figures(shape) if isinstance(shape, VitShape) else slimresnet_figures(shape)
+        return network_figures(_read_card(folder).network())
     return read_figures_file(path, spec or read_spec(folder))
 
 
@@ -166,26 +160,11 @@ def is_trained(folder: Path) -> bool:
     return (folder / CARD).is_file() and not (folder / DESCRIPTION).exists()
 
 
-def _load_trained(folder: Path) -> "ElasticModel":
-    if isinstance(_read_card(folder).network(), VitShape):
-        from slimsched.models.slimvit.elastic import SlimVitModel
-        from slimsched.models.slimvit.weights import load
-
-        return SlimVitModel(load(folder))
-    from slimsched.models.slimresnet.elastic import trained_model
-
-    return trained_model(folder)
-
-
 def _read_card(folder: Path) -> _Card:
     try:
         return msgspec.json.decode((folder / CARD).read_bytes(), type=_Card)
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(f"{folder / CARD} is no model card: {error}") from None
-
-
-def _plain_name(name: str) -> str:
-    return name.replace("/", "-")
 
 
 def _read_plans(

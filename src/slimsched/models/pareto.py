@@ -20,7 +20,7 @@ def all_points(spec: ModelSpec, figures: ModelFigures, quality: QualityTable) ->
     points = [
         ParetoPoint(
             plan=spec.text(plan),
-            macs=sum(figures.steps[spec.step(plan[:length])].macs for length in range(1, len(plan) + 1)),
+            macs=figures.plan_macs(spec, plan),
             accuracy_percent=round(100 * quality.accuracy(plan), 2),
         )
         for plan in spec.plans

@@ -1,18 +1,17 @@
 """Plots accuracy against arithmetic."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from slimsched.kernel.errors import DataError
 from slimsched.models.pareto import ParetoPoint
-from slimsched.models.slimresnet.paper_table import PAPER_PERCENT
-from slimsched.models.width import format_widths
 
 
 def plot_pareto(
-    points: list[ParetoPoint], best: list[ParetoPoint], path: Path, *, compare: bool = True
+    points: list[ParetoPoint], best: list[ParetoPoint], path: Path, published: Mapping[str, float]
 ) -> None:
-    """Draw all plans and the Pareto set; with `compare`, the paper's eight tuples and its figures as well."""
+    """Draw all plans and the Pareto set; plans with a published accuracy in percent are drawn with it."""
     from matplotlib import pyplot
     from matplotlib.figure import Figure
 
@@ -23,15 +22,14 @@ def plot_pareto(
         x = [point.macs / 1e6 for point in chosen]
         axes.plot(x, [point.accuracy_percent for point in chosen], style, label=label, **more)
 
-    paper = {format_widths(widths): percent for widths, percent in PAPER_PERCENT.items()}
-    tables = [point for point in points if point.plan in paper]
     draw(points, ".", f"all {len(points)} plans", color="0.75")
     draw(best, "o-", f"Pareto set ({len(best)} plans)", color="tab:blue", markersize=4)
-    if compare:
-        draw(tables, "s", "the paper's eight tuples, ours", color="tab:orange", markersize=6)
+    if published:
+        compared = [point for point in points if point.plan in published]
+        draw(compared, "s", f"the paper's {len(compared)} plans, ours", color="tab:orange", markersize=6)
         axes.plot(
-            [point.macs / 1e6 for point in tables],
-            [paper[point.plan] for point in tables],
+            [point.macs / 1e6 for point in compared],
+            [published[point.plan] for point in compared],
             "x",
             color="tab:red",
             label="the same in the paper",

@@ -39,17 +39,7 @@ def tuple_index(widths: tuple[float, ...]) -> int:
     return _INDEX[tuple(float(w) for w in widths)]
 
 
-def parse_widths(text: str) -> tuple[float, ...]:
-    """Read '0.5' (every segment) or '0.25,0.5,0.75,1.0' (one per segment)."""
-    try:
-        parts = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise WidthError(f"widths '{text}' are not numbers; write 0.5 or 0.25,0.5,0.75,1.0") from None
-    widths = parts * SEGMENTS if len(parts) == 1 else parts
-    return WIDTH_TUPLES[tuple_index(widths)]
-
-
 @lru_cache(maxsize=1024)
 def format_widths(widths: tuple[float, ...]) -> str:
-    """Write a width tuple the way parse_widths reads it."""
+    """Write a width tuple the way a spec writes that plan: '0.25,0.5,0.75,1.0'."""
     return ",".join(str(width) for width in widths)

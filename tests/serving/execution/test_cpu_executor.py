@@ -9,7 +9,6 @@ from hosting import cpu_executor, hosted, images, legs, run_legs, whole_network
 from slimsched.models.elastic import Tensors
 from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.models.slimresnet.weights import TrainedModel, load
-from slimsched.models.width import parse_widths
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.key import Key, onward
@@ -37,7 +36,7 @@ def test_segment_by_segment_gives_the_whole_networks_logits(
     trained: TrainedModel, precision: torch.dtype, near: float
 ) -> None:
     executor, raw = cpu_executor(SlimResNetModel(trained, precision=precision)), images(4)
-    widths = parse_widths("0.25,1.0,0.5,0.75")
+    widths = (0.25, 1.0, 0.5, 0.75)
     for leg, width in zip(legs(widths), widths, strict=True):
         executor.load(instance(leg.segment, leg.segment, width))
     logits = run_legs(executor, widths, raw)

@@ -9,7 +9,6 @@ from slimsched.kernel.errors import SlimError
 from slimsched.models.elastic import Tensors
 from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.models.slimresnet.weights import TrainedModel, load
-from slimsched.models.width import parse_widths
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import block_of
 from slimsched.serving.domain.instance import Instance
@@ -52,7 +51,7 @@ def test_only_the_buckets_that_a_batch_limit_needs_are_captured() -> None:
 
 def test_hosted_segments_give_the_whole_networks_logits(model: TrainedModel) -> None:
     segments = hosted(SlimResNetModel(model, precision=torch.float32))
-    widths = parse_widths("0.25,1.0,0.5,0.75")
+    widths = (0.25, 1.0, 0.5, 0.75)
     rows: Tensors = (images(3),)
     for leg in legs(widths):
         rows = segments.segment(leg)(rows)
@@ -79,7 +78,7 @@ def test_without_a_device_the_error_says_what_to_do() -> None:
 def test_graphs_give_the_networks_logits_for_any_batch(
     model: TrainedModel, executor: CudaExecutor, count: int
 ) -> None:
-    widths = parse_widths("0.25,1.0,0.5,0.75")
+    widths = (0.25, 1.0, 0.5, 0.75)
     for segment, width in enumerate(widths):
         executor.load(instance(segment, segment, width))
     rows: Tensors = (images(count),)
@@ -128,7 +127,7 @@ def test_batches_begun_side_by_side_end_as_those_run_alone(executor: CudaExecuto
 @needs_cuda
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_batch_that_goes_on_gives_what_segment_by_segment_gives(executor: CudaExecutor, first: int) -> None:
-    widths = parse_widths("0.25,1.0,0.5,0.75")
+    widths = (0.25, 1.0, 0.5, 0.75)
     for segment in range(4):
         executor.load(instance(segment, segment, 1.0))
     keys = legs(widths)

@@ -53,6 +53,17 @@ class Front:
     def finish(self, block: Block, choice: int, *ahead: int) -> list[Command]:
         return self.tell(SegmentFinished(server=0, choice=choice, ahead=ahead, blocks=(block,)))
 
+    def arrive_on_two_paths(self) -> None:
+        """Bring two requests past their first segment, at choices 0 and 1, and let both wait."""
+        self.router.choice = 0
+        (narrow,) = self.arrive(requests(1))
+        self.router.choice = 1
+        (wide,) = self.arrive(requests(1, first=5))
+        self.router.waits = True
+        self.finish(narrow.block, 0)
+        self.finish(wide.block, 1)
+        self.router.waits = False
+
 
 def sent(commands: list[Command]) -> list[SendBlock]:
     return [command for command in commands if isinstance(command, SendBlock)]
@@ -133,14 +144,8 @@ def test_models_take_turns_in_the_order_their_requests_came() -> None:
 
 def test_where_paths_differ_but_previous_does_not_matter_requests_share_a_block() -> None:
     front = Front(toy_model(), router=Told(group=8))
-    front.router.choice = 0
-    (narrow,) = front.arrive(requests(1))
+    front.arrive_on_two_paths()
     front.router.choice = 1
-    (wide,) = front.arrive(requests(1, first=5))
-    front.router.waits = True
-    front.finish(narrow.block, 0)
-    front.finish(wide.block, 1)
-    front.router.waits = False
     (both,) = sent(front.tell(Wake()))
     assert [request.path for request in both.block.requests] == [(0,), (1,)]
     (answer,) = front.finish(both.block, 1)
@@ -151,13 +156,8 @@ def test_where_paths_differ_but_previous_does_not_matter_requests_share_a_block(
 def test_requests_that_cannot_go_on_alike_never_share_a_block() -> None:
     segments = [("small", "large"), ("small", "large")]
     front = Front(toy_model(segments=segments, plans=uniform_plans(segments)), router=Told(group=8))
-    (narrow,) = front.arrive(requests(1))
-    front.router.choice = 1
-    (wide,) = front.arrive(requests(1, first=5))
-    front.router.waits = True
-    front.finish(narrow.block, 0)
-    front.finish(wide.block, 1)
-    front.router.waits, front.router.choice = False, 0
+    front.arrive_on_two_paths()
+    front.router.choice = 0
     first = sent(front.tell(Wake()))[0]
     assert [request.path for request in first.block.requests] == [(0,)], (
         "only one may go on at the first choice"

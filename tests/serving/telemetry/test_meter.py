@@ -3,7 +3,6 @@ import pytest
 from cluster import MODEL, block, requests, toy_model
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.wake import Wake
-from slimsched.models.width import parse_widths
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.scenario_file import load_scenario
@@ -31,7 +30,7 @@ def test_figures_are_a_fold_over_the_log() -> None:
     meter = Meter([MODEL])
     arrived = RequestsArrived(requests=requests(10, deadline_s=3.0))
     meter.observe(0.0, "gateway", arrived, [])
-    full, quarter = parse_widths("1.0"), parse_widths("0.25")
+    full, quarter = (1.0,) * 4, (0.25,) * 4
     done = Answer(
         requests=(
             *requests(1, widths=full, deadline_s=3.0),
@@ -69,7 +68,7 @@ def test_figures_are_a_fold_over_the_log() -> None:
 def test_an_answer_given_twice_or_a_request_gone_missing_is_counted() -> None:
     meter = Meter([MODEL])
     meter.observe(0.0, "gateway", RequestsArrived(requests=requests(3)), [])
-    twice = Answer(requests=requests(1, widths=parse_widths("1.0")) * 2)
+    twice = Answer(requests=requests(1, widths=(1.0,) * 4) * 2)
     meter.observe(1.0, "gateway", RequestsArrived(requests=()), [twice])
     row = summary(meter, in_system=1)
     assert (row.duplicates, row.lost) == (1, 1)
@@ -91,7 +90,7 @@ def test_several_models_have_figures_of_their_own() -> None:
     exits = toy_model("exits", segments=[("exit", "on"), ("a",)], plans=[(0,), (1, 0)], accuracies=[0.5, 0.7])
     meter = Meter([MODEL, exits.numbered(1)])
     meter.observe(0.0, "gateway", RequestsArrived(requests=requests(4)), [])
-    slim = Answer(requests=requests(1, widths=parse_widths("1.0")))
+    slim = Answer(requests=requests(1, widths=(1.0,) * 4))
     early = Answer(requests=requests(2, first=1, model=1, path=(0,)))
     whole = Answer(requests=requests(1, first=3, model=1, path=(1, 0)))
     meter.observe(1.0, "gateway", Wake(), [slim, early])
@@ -110,5 +109,5 @@ def test_several_models_have_figures_of_their_own() -> None:
 
 def test_one_model_alone_needs_no_figures_of_its_own() -> None:
     meter = Meter([MODEL])
-    meter.observe(0.0, "gateway", Wake(), [Answer(requests=requests(1, widths=parse_widths("1.0")))])
+    meter.observe(0.0, "gateway", Wake(), [Answer(requests=requests(1, widths=(1.0,) * 4))])
     assert summary(meter).models == {}

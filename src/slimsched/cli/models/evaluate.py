@@ -27,7 +27,7 @@ def evaluate_folder(
 ) -> None:
     """Run every plan on labelled data, or compare every plan with the widest one."""
     from slimsched.cli.models.plan_table import plan_rows, plan_table
-    from slimsched.cli.progress import image_bar
+    from slimsched.cli.progress import example_bar
     from slimsched.models.data.inputs import Inputs
     from slimsched.models.device import pick_device
     from slimsched.models.figures import ModelFigures
@@ -46,7 +46,7 @@ def evaluate_folder(
     if inputs is None:
         inputs = Inputs(arrays=tuple(one.numpy() for one in example_inputs(model, examples)))
     measure = measure_agreement if agreement else measure_accuracy
-    with image_bar(f"{len(spec.plans)} plans", len(inputs)) as bar:
+    with example_bar(f"{len(spec.plans)} plans", len(inputs)) as bar:
         correct = measure(
             model,
             inputs,

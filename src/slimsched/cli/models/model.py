@@ -12,9 +12,8 @@ from msgspec import Struct
 from slimsched.cli.models import check, new, tune
 from slimsched.cli.options import AsJson, with_options
 from slimsched.cli.serving.profile import DeviceOptions, MeasureOptions, measure
-from slimsched.models.slimresnet.paper_table import UNIFORM
-from slimsched.models.slimresnet.spec import NAME as SLIMRESNET
-from slimsched.models.width import format_widths
+from slimsched.models.shipped_models import PUBLISHED_PERCENT
+from slimsched.models.shipped_names import DEFAULT_MODEL
 
 app = typer.Typer(no_args_is_help=True)
 app.command("new")(new.command)
@@ -98,8 +97,8 @@ def train(options: TrainOptions) -> None:
         typer.echo(f"stopped after epoch {done.epoch} of {done.epochs or '?'}; run the same command to go on")
         return
     typer.echo(f"trained {done.epoch} epochs in {done.seconds / 60:.1f} min; model in {options.out}")
-    uniform = {name: result.card.accuracy_percent[name] for name in map(format_widths, UNIFORM)}
-    scores = ", ".join(f"{name.split(',')[0]}: {percent:.1f} %" for name, percent in uniform.items())
+    uniform = _by_kind(result.card.accuracy_percent)["uniform"]
+    scores = ", ".join(f"{name}: {percent:.1f} %" for name, percent in uniform.items())
     typer.echo(f"accuracy by width on {result.card.scored_on}: {scores}")
     if result.warning:
         typer.echo(result.warning, err=True)
@@ -138,7 +137,7 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
 
     With a model folder: every plan of that model, on labelled examples (--data) or by how often it agrees
     with the widest plan (--agreement); writes the folder's quality.npz. Without: the shipped network's top-1
-    accuracy on the test images, at the paper's eight tuples unless told otherwise.
+    accuracy on the test images, at the paper's eight plans unless told otherwise.
 
     Examples:
 
@@ -159,49 +158,62 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
             as_json=as_json,
         )
         return
-    from slimsched.cli.models.table import accuracy_table, read_tuples
-    from slimsched.cli.progress import image_bar
+    from slimsched.cli.models.table import accuracy_table, read_plans
+    from slimsched.cli.progress import example_bar
     from slimsched.kernel.errors import ConfigError
     from slimsched.models.data.scored_images import scored_images
     from slimsched.models.device import pick_device
     from slimsched.models.evaluation import Evaluator, accuracy_percent
     from slimsched.models.network_choice import load
+    from slimsched.models.network_shape import network_figures, network_spec
     from slimsched.models.quality import write_quality
-    from slimsched.models.width import WIDTH_TUPLES
 
     data = options.data or (Path(os.environ["SLIM_DATA"]) if "SLIM_DATA" in os.environ else None)
     if data is None:
         raise ConfigError("name the test images with --data or SLIM_DATA")
-    tuples = read_tuples(options.widths)
-    if options.bits is not None and tuples != list(WIDTH_TUPLES):
-        raise ConfigError("--bits stores all 256 tuples; add --widths all")
     trained, model = load(options.model), options.model
     card = trained.card
+    spec = network_spec(card.shape, card.name, card.classes)
+    plans = read_plans(options.widths, spec)
+    if options.bits is not None and plans != list(spec.plans):
+        raise ConfigError(f"--bits stores all {len(spec.plans)} plans; add --widths all")
     run = None if model is None else model if model.is_dir() else model.parent
     scored = scored_images(
         data, side=card.shape.image_size, classes=card.classes, run=run, everything=options.everything
     )
     images = scored.images
     evaluator = Evaluator(trained.net.to(pick_device(options.device)), card.colours)
-    with image_bar(f"{len(tuples)} tuples", len(images)) as bar:
+    widths = [tuple(float(name) for name in spec.text(plan).split(",")) for plan in plans]
+    with example_bar(f"{len(plans)} plans", len(images)) as bar:
         correct = evaluator.correct(
-            images, tuples, batch=options.batch, advance=lambda done: bar.advance(bar.task_ids[0], done)
+            images, widths, batch=options.batch, advance=lambda done: bar.advance(bar.task_ids[0], done)
         )
     if options.bits is not None:
         write_quality(options.bits, correct)
-    percent = {pick: accuracy_percent(row) for pick, row in zip(tuples, correct, strict=True)}
+    percent = {plan: accuracy_percent(row) for plan, row in zip(plans, correct, strict=True)}
     if as_json:
-        typer.echo(json.dumps({**_by_kind(percent), "scored_on": scored.description}))
+        by_text = {spec.text(plan): value for plan, value in percent.items()}
+        typer.echo(json.dumps({**_by_kind(by_text), "scored_on": scored.description}))
     else:
-        accuracy_table(percent, card.shape, scored_on=scored.description, paper=options.model is None)
+        accuracy_table(
+            percent,
+            spec,
+            network_figures(card.shape),
+            scored_on=scored.description,
+            published=PUBLISHED_PERCENT if model is None else {},
+        )
 
 
-def _by_kind(percent: dict[tuple[float, ...], float]) -> dict[str, dict[str, float]]:
-    """Separate tuples of one width from mixed ones, for JSON."""
-    return {
-        "uniform": {str(pick[0]): value for pick, value in percent.items() if len(set(pick)) == 1},
-        "mixed": {format_widths(pick): value for pick, value in percent.items() if len(set(pick)) > 1},
-    }
+def _by_kind(percent: dict[str, float]) -> dict[str, dict[str, float]]:
+    """Separate plans that make one choice throughout, named by that choice, from mixed ones."""
+    kinds: dict[str, dict[str, float]] = {"uniform": {}, "mixed": {}}
+    for plan, value in percent.items():
+        choices = plan.split(",")
+        if len(set(choices)) == 1:
+            kinds["uniform"][choices[0]] = value
+        else:
+            kinds["mixed"][plan] = value
+    return kinds
 
 
 @app.command()
@@ -226,13 +238,13 @@ def pareto(
     from slimsched.models.pareto import all_points, pareto_set
     from slimsched.serving.execution.model_source import read_model
 
-    model = read_model(SLIMRESNET if folder is None else str(folder))
+    model = read_model(DEFAULT_MODEL if folder is None else str(folder))
     points = all_points(model.spec, model.figures, model.quality)
     best = pareto_set(points)
     if plot is not None:
         from slimsched.models.pareto_plot import plot_pareto
 
-        plot_pareto(points, best, plot, compare=folder is None)
+        plot_pareto(points, best, plot, PUBLISHED_PERCENT if folder is None else {})
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(best)))
     else:

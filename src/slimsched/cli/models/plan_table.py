@@ -25,14 +25,12 @@ def plan_rows(
     rows = []
     for plan in spec.plans:
         row: dict[str, Any] = {"plan": spec.text(plan)}
-        beginnings = [plan[:length] for length in range(1, len(plan) + 1)]
         if figures is not None:
-            places = list(enumerate(plan))
-            row["macs"] = sum(figures.steps[spec.step(path)].macs for path in beginnings)
-            row["weights"] = sum(figures.weights[place] for place in places)
-            row["handed_over"] = sum(figures.output[place] for place in places[:-1])
+            row["macs"] = figures.plan_macs(spec, plan)
+            row["weights"] = figures.plan_weights(plan)
+            row["handed_over"] = sum(figures.output[place] for place in enumerate(plan[:-1]))
         if handed_bytes:
-            row["handed_over_bytes"] = sum(handed_bytes[path] for path in beginnings[:-1])
+            row["handed_over_bytes"] = sum(handed_bytes[plan[:length]] for length in range(1, len(plan)))
         if quality is not None:
             row["quality"] = quality.accuracy(plan)
         rows.append(row)

@@ -6,36 +6,44 @@ from msgspec.structs import asdict
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.models.slimresnet.paper_table import MIXED, PAPER_PERCENT, UNIFORM
-from slimsched.models.width import SEGMENTS, WIDTH_TUPLES, WIDTHS, format_widths, parse_widths
+from slimsched.models.figures import ModelFigures
+from slimsched.models.network_shape import network_figures, network_spec
+from slimsched.models.shipped_models import PUBLISHED_PERCENT
+from slimsched.models.spec import ModelSpec, Path, uniform_plans
 
 if TYPE_CHECKING:
-    from slimsched.models.network import Shape
-    from slimsched.models.network_choice import Card
+    from collections.abc import Mapping
+
+    from slimsched.models.model_files import ModelCard
+    from slimsched.models.network_shape import Shape
     from slimsched.models.pareto import ParetoPoint
 
-Widths = tuple[float, ...]
 
-
-def read_tuples(texts: list[str] | None) -> list[Widths]:
-    """Read the width tuples: the paper's eight if none are named, all 256 for 'all'."""
-    if not texts:
-        return [*UNIFORM, *MIXED]
+def read_plans(texts: list[str] | None, spec: ModelSpec) -> list[Path]:
+    """Read the plans to score: the paper's eight if none are named, every plan for 'all'."""
     if texts == ["all"]:
-        return list(WIDTH_TUPLES)
-    return list(dict.fromkeys(parse_widths(text) for text in texts))
+        return list(spec.plans)
+    return list(dict.fromkeys(spec.path(text) for text in texts or PUBLISHED_PERCENT))
 
 
-def accuracy_table(percent: dict[Widths, float], shape: "Shape", *, scored_on: str, paper: bool) -> None:
-    """Print each tuple's accuracy beside its arithmetic and, for the shipped model, the paper's figure."""
+def accuracy_table(
+    percent: dict[Path, float],
+    spec: ModelSpec,
+    figures: ModelFigures,
+    *,
+    scored_on: str,
+    published: "Mapping[str, float]",
+) -> None:
+    """Print each plan's accuracy beside its arithmetic and, where there are any, published figures."""
     table = Table(title=f"top-1 accuracy on {scored_on}", title_justify="left")
-    table.add_column("widths")
-    for column in ("million MACs", "accuracy %", *(["paper %"] if paper else [])):
+    table.add_column("plan")
+    for column in ("million MACs", "accuracy %", *(["paper %"] if published else [])):
         table.add_column(column, justify="right")
-    for widths, value in percent.items():
-        row = [format_widths(widths), f"{shape.total_macs(widths) / 1e6:.1f}", f"{value:.2f}"]
-        if paper:
-            row.append(f"{PAPER_PERCENT[widths]:.2f}" if widths in PAPER_PERCENT else "")
+    for plan, value in percent.items():
+        text = spec.text(plan)
+        row = [text, f"{figures.plan_macs(spec, plan) / 1e6:.1f}", f"{value:.2f}"]
+        if published:
+            row.append(f"{published[text]:.2f}" if text in published else "")
         table.add_row(*row)
     Console().print(table)
 
@@ -51,15 +59,18 @@ def pareto_table(best: "list[ParetoPoint]", plans: int) -> None:
     Console().print(table)
 
 
-def describe(card: "Card") -> dict[str, Any]:
+def describe(card: "ModelCard[Shape]") -> dict[str, Any]:
     """Return a model's facts, ready for JSON."""
-    shape = card.shape
+    shape = asdict(card.shape)
+    spec = network_spec(card.shape, card.name, card.classes)
+    figures = network_figures(card.shape)
+    uniform = {spec.segments[0][plan[0]]: plan for plan in uniform_plans(spec.segments)}
     return {
         "name": card.name,
-        **{key: list(value) if isinstance(value, tuple) else value for key, value in asdict(shape).items()},
-        "widths": list(WIDTHS),
-        "macs": {str(w): shape.total_macs((w,) * SEGMENTS) for w in WIDTHS},
-        "weights": {str(w): sum(shape.parameters(s, w) for s in range(SEGMENTS)) for w in WIDTHS},
+        **{key: list(value) if isinstance(value, tuple) else value for key, value in shape.items()},
+        "widths": [float(name) for name in uniform],
+        "macs": {name: figures.plan_macs(spec, plan) for name, plan in uniform.items()},
+        "weights": {name: figures.plan_weights(plan) for name, plan in uniform.items()},
         "scored_on": card.scored_on,
         "accuracy_percent": card.accuracy_percent,
         "epochs": card.epochs,

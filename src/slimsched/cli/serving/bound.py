@@ -106,12 +106,12 @@ def _print(console: Console, bound: Bound) -> None:
         parts = ", ".join(f"{name} {100 * value:.2f} %" for name, value in bound.accuracies.items())
         console.print(f"by model: {parts}")
     mix = Table("plan", "requests/s", title="What the optimum serves", title_justify="left")
-    for widths, rate_per_s in bound.mix_per_s.items():
-        mix.add_row(widths, f"{rate_per_s:,.0f}")
+    for plan, rate_per_s in bound.mix_per_s.items():
+        mix.add_row(plan, f"{rate_per_s:,.0f}")
     console.print(mix)
     capacity = Table(
         "choice", "capacity, requests/s", title="What the cluster can carry", title_justify="left"
     )
-    for width, rate_per_s in bound.capacity_per_s.items():
-        capacity.add_row(width, f"{rate_per_s:,.0f}")
+    for choice, rate_per_s in bound.capacity_per_s.items():
+        capacity.add_row(choice, f"{rate_per_s:,.0f}")
     console.print(capacity)

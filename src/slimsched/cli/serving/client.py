@@ -10,6 +10,7 @@ from rich.console import Console
 from slimsched.cli.options import AsJson, with_options
 from slimsched.cli.serving.terms import ServerOptions, TermsOptions
 from slimsched.kernel.errors import ConfigError
+from slimsched.models.shipped_names import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from slimsched.serving.api.client import Client
@@ -20,7 +21,7 @@ def command(
     files: Annotated[list[Path], typer.Argument(help="Pictures of any size.", metavar="IMAGE...")],
     server: ServerOptions,
     terms: TermsOptions,
-    model: Annotated[str, typer.Option("--model", help="The model's name or folder.")] = "slimresnet",
+    model: Annotated[str, typer.Option("--model", help="The model's name or folder.")] = DEFAULT_MODEL,
     as_json: AsJson = False,
 ) -> None:
     """Classify pictures with a running `slim serve`.

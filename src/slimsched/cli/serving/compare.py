@@ -28,7 +28,6 @@ from slimsched.cli.serving.scenario import (
     check_goal,
 )
 from slimsched.cli.table import print_summaries
-from slimsched.kernel.errors import ConfigError
 from slimsched.serving.execution.simulated.comparison import Compared, compare
 from slimsched.serving.routing.registry import split_specs
 from slimsched.serving.telemetry.bound_curve import energy_bound
@@ -83,8 +82,6 @@ def command(
 
       slim compare --seconds 10 --out runs/routers && slim report runs/routers
     """
-    if compared.seeds < 1:
-        raise ConfigError(f"--seeds is {compared.seeds}; give 1 or more")
     chosen = scenario.read(compared.goal).under(load)
     chosen = replace(chosen, scenario=chosen.scenario.with_load(warmup_s=compared.warmup))
     runs = _run(chosen, compared, pool, quiet=as_json)

@@ -17,8 +17,9 @@ from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.serving.examples import describe, examples_of
 from slimsched.cli.serving.live_progress import LiveProgress
 from slimsched.cli.serving.scenario import (
+    ArrivalsName,
     Choice,
-    DataFolder,
+    Data,
     GoalText,
     LiveScenarioOptions,
     LoadOptions,
@@ -45,7 +46,7 @@ FOR_CLIENTS = {"order": "deadline", "early_drop": True, "priorities": True}
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One line of the comparison; accuracy is of answered images, rates are images per second."""
+    """One line of the comparison; accuracy is of answered requests, rates are requests per second."""
 
     router: str
     arrived: int
@@ -70,16 +71,10 @@ class DemoOptions(Struct, frozen=True, kw_only=True):
     load: Annotated[
         float, typer.Option("--load", help="Mean rate, as a multiple of what random routing can hold.")
     ] = 1.5
-    arrivals: Annotated[
-        str,
-        typer.Option(
-            "--arrivals",
-            help="fitted (to a real trace), poisson, bursty, diurnal, step, or the path of a trace file.",
-        ),
-    ] = "fitted"
+    arrivals: ArrivalsName = "fitted"
     seconds: Annotated[float, typer.Option("--seconds", help="Length of each run.")] = 20.0
     deadline_ms: Annotated[float, typer.Option("--deadline-ms", help="Deadline of each request.")] = 500.0
-    data: DataFolder = None
+    data: Data = None
     out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("runs/demo")
     seed: Seed = 0
 

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import ConfigError
-from slimsched.models.slimresnet.spec import NAME as SLIMRESNET
-from slimsched.models.slimvit.spec import NAME as SLIMVIT
+from slimsched.models.shipped_names import SHIPPED_MODELS
 from slimsched.models.spec import ModelSpec
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.example_set import ExampleSet, made_up_examples
@@ -19,8 +18,8 @@ from slimsched.serving.execution.live.example_set import ExampleSet, made_up_exa
 def examples_of(models: Sequence[ServedModel], data: Path | None) -> list[ExampleSet]:
     """One set of examples per model.
 
-    The shipped models take CIFAR-100's test images from `data` or SLIM_DATA, or the examples of an .npz file.
-    Another model takes the labelled examples of `data`: a folder of class folders, or an .npz file.
+    A shipped model takes CIFAR-100's test images from `data` or SLIM_DATA. Another model takes the labelled
+    examples of `data`: a folder of class folders, or an .npz file.
     """
     if data is not None and len(models) > 1:
         raise ConfigError("--data names the examples of one model; leave it out with several models")
@@ -33,8 +32,8 @@ def describe(examples: Sequence[ExampleSet]) -> str:
 
 
 def test_examples(spec: ModelSpec, data: Path | None) -> ExampleSet:
-    """Examples for any model: CIFAR-100's test images for the shipped one, what `data` holds for others."""
-    if spec.name in (SLIMRESNET, SLIMVIT) and (data is None or data.is_dir()):
+    """Examples for any model: CIFAR-100's test images for a shipped one, what `data` holds for others."""
+    if spec.name in SHIPPED_MODELS and (data is None or data.is_dir()):
         return _cifar_examples(spec, data)
     if data is None:
         return made_up_examples(spec)

@@ -9,9 +9,11 @@ from rich.console import Console
 
 from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.progress import request_bar
+from slimsched.cli.serving.scenario import ArrivalsName, Data
 from slimsched.cli.serving.terms import ServerOptions, TermsOptions
 from slimsched.kernel.errors import ConfigError
 from slimsched.models.package import read_spec
+from slimsched.models.shipped_names import DEFAULT_MODEL
 from slimsched.models.spec import Datatype, ModelSpec, TensorSpec
 from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.execution.live.example_set import ExampleSet
@@ -29,20 +31,9 @@ class SendOptions(Struct, frozen=True, kw_only=True):
 
     rate: Annotated[float, typer.Option("--rate", help="Mean requests per second.")] = 20.0
     seconds: Annotated[float, typer.Option("--seconds", help="How long to send.")] = 10.0
-    arrivals: Annotated[
-        str,
-        typer.Option(
-            "--arrivals",
-            help="poisson, bursty, fitted (to a real trace), diurnal, step, or the path of a trace file.",
-        ),
-    ] = "poisson"
+    arrivals: ArrivalsName = "poisson"
     per_request: Annotated[int, typer.Option("--images", help="Examples per request.")] = 1
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data", help="Examples to send: CIFAR-100 (SLIM_DATA if left out), a folder, or an .npz file."
-        ),
-    ] = None
+    data: Data = None
     connections: Annotated[int, typer.Option("--connections", help="Most connections at once.")] = 512
     seed: Seed = 0
 
@@ -58,7 +49,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True):
     """Which model to ask, and for which output."""
 
     model: Annotated[str, typer.Option("--model", help="The model's name, or its folder, on the server.")] = (
-        "slimresnet"
+        DEFAULT_MODEL
     )
     output: Annotated[
         str, typer.Option("--output", help="The output to ask for; by default classes, or the first one.")
@@ -206,7 +197,7 @@ def _print(console: Console, report: "LoadReport", kind: str) -> None:
         energy = (
             ""
             if report.energy_mj_per_example is None
-            else f"; {report.energy_mj_per_example:.1f} mJ per image"
+            else f"; {report.energy_mj_per_example:.1f} mJ per example"
         )
         lines.append(f"predicted accuracy {report.predicted_accuracy:.2%}; choices {choices}{energy}")
     for line in lines:

@@ -14,6 +14,7 @@ from rich.console import Console
 from slimsched.cli.options import with_options
 from slimsched.cli.progress import cell_bar
 from slimsched.kernel.errors import ConfigError, SlimError
+from slimsched.models.shipped_names import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from slimsched.serving.domain.served_model import ServedModel
@@ -68,8 +69,8 @@ def command(
         str, typer.Option("--name", help="The device's name in scenarios; by default cpu-core or cuda.")
     ] = "",
     model: Annotated[
-        str, typer.Option("--model", metavar="DIR", help="The model: a folder, or the shipped slimresnet.")
-    ] = "slimresnet",
+        str, typer.Option("--model", metavar="DIR", help="The model: a folder, or a shipped model's name.")
+    ] = DEFAULT_MODEL,
 ) -> None:
     """Measure latency, energy and memory of every step of a model on this device.
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.cli.options import AsJson, Seed, with_options
-from slimsched.cli.serving.scenario import Accuracy, Seconds, Workers, model_source
+from slimsched.cli.serving.scenario import Accuracy, Seconds, Workers
 from slimsched.kernel.errors import UnknownNameError
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
@@ -58,7 +58,7 @@ class ReproduceOptions(Struct, frozen=True, kw_only=True):
 
     def scenario_of(self, scenario: str, name: str) -> Scenario:
         """Return a scenario with the model, the accuracies and the length that a reproduction asks for."""
-        models = [model_source(self.model)] if self.model else []
+        models = [self.model] if self.model else []
         loaded = load_scenario(scenario, accuracy=self.accuracy_for(name), models=models)
         return loaded.with_load(seconds=self.seconds)
 
@@ -142,7 +142,6 @@ def serving_table(name: str, options: ReproduceOptions) -> Reproduced:
         seed=options.seed,
         seeds=options.seeds,
         workers=options.processes,
-        progress=lambda router: None,
     )
     ours = _cells(compared.summary)
 

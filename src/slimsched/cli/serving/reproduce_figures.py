@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.kernel.errors import DataError, SlimError
-from slimsched.models.width import SEGMENTS
+from slimsched.models.slimresnet.shape import SLIM_RESNET
 from slimsched.serving.execution.live.device_figures import DeviceFigures, FigurePoint
 from slimsched.serving.execution.scenario_file import CONFIGS
 
+SEGMENTS = len(SLIM_RESNET.blocks)
 SHIPPED = CONFIGS / "figures" / "h200.json"
 MPS_PERCENTAGE = 25
 """A quarter of the GPU: the whole of an H200 is faster at the narrow widths than Python can feed it."""
@@ -186,12 +187,15 @@ def _memory_cells(point: FigurePoint, idle_w: float) -> list[str]:
     return [_width(point), str(point.batch), f"{100 * point.utilization:.0f}", *sizes]
 
 
+def _load_cells(point: FigurePoint) -> list[str]:
+    load = f"{100 * point.load:.0f}" if point.load else "closed loop"
+    return [_width(point), load, f"{100 * point.utilization:.0f}"]
+
+
 def _energy_cells(point: FigurePoint, idle_w: float) -> list[str]:
     above = 1000 * max(0.0, point.power_w - idle_w) / point.images_per_s
     return [
-        _width(point),
-        f"{100 * point.load:.0f}" if point.load else "closed loop",
-        f"{100 * point.utilization:.0f}",
+        *_load_cells(point),
         f"{point.power_w:.0f}",
         f"{1000 * point.power_w / point.images_per_s:.2f}",
         f"{above:.2f}",
@@ -200,9 +204,7 @@ def _energy_cells(point: FigurePoint, idle_w: float) -> list[str]:
 
 def _latency_cells(point: FigurePoint, idle_w: float) -> list[str]:
     return [
-        _width(point),
-        f"{100 * point.load:.0f}" if point.load else "closed loop",
-        f"{100 * point.utilization:.0f}",
+        *_load_cells(point),
         f"{1000 * point.latency_mean_s:.2f}",
         f"{1000 * point.latency_p99_s:.2f}",
         *(f"{1000 * seconds:.2f}" for seconds in point.segment_s),

@@ -64,20 +64,30 @@ Arrivals = Annotated[
     str | None,
     typer.Option("--arrivals", help="poisson, bursty, fitted, diurnal, step, or the path of a trace file."),
 ]
+ArrivalsName = Annotated[
+    str,
+    typer.Option(
+        "--arrivals",
+        help="poisson, bursty, fitted (to a real trace), diurnal, step, or the path of a trace file.",
+    ),
+]
 Rate = Annotated[float | None, typer.Option("--rate", help="Mean arrival rate in requests per second.")]
 Seconds = Annotated[float | None, typer.Option("--seconds", help="Length of the run in simulated seconds.")]
 Deadline = Annotated[
     float | None, typer.Option("--deadline-ms", help="Deadline of each request in milliseconds.")
 ]
-DataFolder = Annotated[
-    Path | None, typer.Option("--data", help="Folder with CIFAR-100; SLIM_DATA if left out.")
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", help="Examples to send: CIFAR-100 (SLIM_DATA if left out), a folder, or an .npz file."
+    ),
 ]
 Seeds = Annotated[
     int, typer.Option("--seeds", help="Runs per router; figures are means, with 95 % intervals.")
 ]
 Workers = Annotated[int, typer.Option("--workers", help="Processes to use; 0 means one per core.")]
 Plot = Annotated[
-    Path | None, typer.Option("--plot", help="Draw latency, accuracy against energy, and widths into a PNG.")
+    Path | None, typer.Option("--plot", help="Draw latency, accuracy against energy, and choices into a PNG.")
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Leave the run in this folder, for slim report.")]
 
@@ -201,17 +211,9 @@ def arrival_s(scenario: Scenario, seed: int) -> NDArray[np.float64]:
 
 def _read(name: str, config: Path | None, models: list[str] | None, **changed: str | None) -> Choice:
     """Read a scenario by name, or from a file, with some of its keys changed."""
-    raw, path = read_scenario(str(config) if config is not None else name)
-    raw = {**raw, **{key: value for key, value in changed.items() if value is not None}}
-    if models:
-        raw["model"] = [{"source": model_source(source)} for source in models]
+    raw, path = read_scenario(str(config) if config is not None else name, models=models or (), **changed)
     scenario = build_scenario(raw, path.name, path.parent)
     return Choice(scenario=scenario, raw=raw, path=path, is_shipped=config is None)
-
-
-def model_source(text: str) -> str:
-    """Return a model's name, or the absolute path of its folder, so that a log of the run can be replayed."""
-    return str(Path(text).resolve()) if Path(text).is_dir() else text
 
 
 def _read_fault(kind: Literal["kill", "restore", "leave", "slow"], text: str) -> Fault:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.serving.scenario import (
-    DataFolder,
+    Data,
     GoalText,
     LiveScenarioOptions,
     RouterSpec,
@@ -29,11 +29,11 @@ class ValidateOptions(Struct, frozen=True, kw_only=True):
 
     router: RouterSpec = "sed"
     goal: GoalText = None
-    loads: Annotated[str, typer.Option("--loads", help="Loads, as shares of the capacity at full width.")] = (
-        "0.3,0.7,0.95"
-    )
+    loads: Annotated[
+        str, typer.Option("--loads", help="Loads, as shares of the capacity with the widest plans.")
+    ] = "0.3,0.7,0.95"
     seconds: Annotated[float, typer.Option("--seconds", help="Length of each live run.")] = 20.0
-    data: DataFolder = None
+    data: Data = None
     calibrate: Annotated[
         bool,
         typer.Option(

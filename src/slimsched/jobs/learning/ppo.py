@@ -25,7 +25,7 @@ from slimsched.jobs.scheduling.policies.learned_order import SHIFTS, Features, L
 from slimsched.jobs.telemetry.runs import histories
 from slimsched.jobs.traces.generator import generate_jobs
 from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.ppo import Losses, UpdateOptions, advantages, descend, losses
+from slimsched.kernel.ppo import Collected, Losses, UpdateOptions, advantages, learn
 
 Values = NDArray[np.float64]
 
@@ -207,31 +207,29 @@ class JobTrainer:
 
     def _update(self, episodes: list[Episode], rewards: Values) -> Losses:
         """K epochs of minibatches over all decisions."""
-        options, network = self.options.ppo, self.network
+        network = self.network
         decisions = [decision for episode in episodes for decision in episode.decisions]
         features = torch.tensor([decision.features for decision in decisions], dtype=torch.float32)
-        actions = torch.tensor([[decision.action] for decision in decisions])
-        old = torch.tensor([decision.log_probability for decision in decisions], dtype=torch.float32)
         hindsight = torch.tensor(
             np.concatenate([episode.hindsight for episode in episodes]), dtype=torch.float32
         )
         returns = torch.tensor(rewards, dtype=torch.float32)
-        unmixed = torch.zeros(len(decisions))
-        shuffle = torch.Generator().manual_seed(self._seed + self.update_number)
         with torch.no_grad():
             advantage = advantages(returns, network(features, hindsight)[1]).clamp(-OUTLIER, OUTLIER)
-        for _ in range(options.epochs):
-            for some in torch.split(torch.randperm(len(decisions), generator=shuffle), options.minibatch):
-                logits, values = network(features[some], hindsight[some])
-                last = losses(
-                    logits,
-                    values,
-                    actions[some],
-                    unmixed[some],
-                    old[some],
-                    advantage[some],
-                    returns[some],
-                    options,
-                )
-                descend(self.optimiser, network, last, options)
-        return last
+        collected = Collected(
+            actions=torch.tensor([[decision.action] for decision in decisions]),
+            epsilon=torch.zeros(len(decisions)),
+            old_log_probability=torch.tensor(
+                [decision.log_probability for decision in decisions], dtype=torch.float32
+            ),
+            advantage=advantage,
+            returns=returns,
+        )
+        return learn(
+            network,
+            self.optimiser,
+            collected,
+            self.options.ppo,
+            shuffle=torch.Generator().manual_seed(self._seed + self.update_number),
+            forward=lambda some: network(features[some], hindsight[some]),
+        )

@@ -59,7 +59,7 @@ def _read_npz(path: Path, spec: ModelSpec, *, labelled: bool) -> Inputs:
                 f"{path}: array '{tensor.name}' is {array.dtype} {array.shape}; model '{spec.name}' takes "
                 f"{numpy_type(tensor)} (N, {', '.join(map(str, tensor.shape))})"
             )
-    labels = arrays[LABELS].astype(np.int64) if labelled else None
+    labels = arrays[LABELS].astype(np.int64) if LABELS in arrays else None
     if len({len(arrays[name]) for name in names} | ({len(labels)} if labels is not None else set())) != 1:
         raise DataError(f"{path}: inputs and labels differ in their number of examples")
     return Inputs(arrays=tuple(arrays[name] for name in names), labels=labels)

@@ -10,9 +10,10 @@ from torch.nn import functional as F  # noqa: N812
 from slimsched.models.data.image_set import Colours
 from slimsched.models.elastic import ElasticModel, Segment, Tensors
 from slimsched.models.figures import ModelFigures
+from slimsched.models.shipped_names import SLIMRESNET
 from slimsched.models.slimresnet.instance import FoldedBlock, FoldedConv, SegmentInstance, fold
 from slimsched.models.slimresnet.packed import cpu_precision, pack
-from slimsched.models.slimresnet.spec import NAME, slimresnet_figures, slimresnet_spec
+from slimsched.models.slimresnet.spec import slimresnet_figures, slimresnet_spec
 from slimsched.models.slimresnet.weights import TrainedModel, load
 
 STEM_CHANNELS = 8
@@ -124,7 +125,7 @@ class FoldedSegment:
 
 def trained_model(folder: Path | None = None, *, precision: torch.dtype | None = None) -> SlimResNetModel:
     """Load a folder that `slim model train` wrote; the shipped network when no folder is given."""
-    return SlimResNetModel(load(folder), name=NAME if folder is None else None, precision=precision)
+    return SlimResNetModel(load(folder), name=SLIMRESNET if folder is None else None, precision=precision)
 
 
 def _share(one: SegmentInstance, first: SegmentInstance) -> None:

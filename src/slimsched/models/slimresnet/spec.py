@@ -5,15 +5,14 @@ from functools import cache
 from slimsched.models.figures import ModelFigures, StepFigures
 from slimsched.models.image_spec import image_model_spec
 from slimsched.models.plan_tree import PlanTree
+from slimsched.models.shipped_names import SLIMRESNET
 from slimsched.models.slimresnet.shape import NetworkShape
 from slimsched.models.spec import ModelSpec, Path
 from slimsched.models.width import WIDTHS
 
-NAME = "slimresnet"
-
 
 @cache
-def slimresnet_spec(shape: NetworkShape, name: str = NAME, labels: tuple[str, ...] = ()) -> ModelSpec:
+def slimresnet_spec(shape: NetworkShape, name: str = SLIMRESNET, labels: tuple[str, ...] = ()) -> ModelSpec:
     """Describe a SlimResNet of this shape."""
     return image_model_spec(
         name,

@@ -4,15 +4,14 @@ from functools import cache
 
 from slimsched.models.figures import ModelFigures, StepFigures
 from slimsched.models.image_spec import image_model_spec
+from slimsched.models.shipped_names import SLIMVIT
 from slimsched.models.slimvit.shape import VitShape
 from slimsched.models.spec import ModelSpec
 from slimsched.models.width import WIDTHS
 
-NAME = "slimvit"
-
 
 @cache
-def slimvit_spec(shape: VitShape, name: str = NAME, labels: tuple[str, ...] = ()) -> ModelSpec:
+def slimvit_spec(shape: VitShape, name: str = SLIMVIT, labels: tuple[str, ...] = ()) -> ModelSpec:
     """Describe a SlimViT of this shape; tokens have the same length at every width."""
     return image_model_spec(
         name,

@@ -17,10 +17,10 @@ from slimsched.kernel.errors import SlimError
 from slimsched.models.data.scored_images import scored_images
 from slimsched.models.device import pick_device
 from slimsched.models.evaluation import Evaluator, accuracy_percent
-from slimsched.models.network_choice import load, save
+from slimsched.models.model_files import TRAINED, save
+from slimsched.models.network_choice import load
 from slimsched.models.quality import write_quality
 from slimsched.models.slimresnet.paper_table import MIXED, UNIFORM
-from slimsched.models.slimresnet.weights import TRAINED
 from slimsched.models.training.loop import EpochReport
 from slimsched.models.training.recipe import override, read_recipe
 from slimsched.models.training.run import run_training

@@ -14,13 +14,10 @@ from slimsched.models.data.dataset import open_images
 from slimsched.models.data.held_out import held_out_amount, hold_out
 from slimsched.models.data.image_set import ImageSet
 from slimsched.models.data.scored_images import ScoredImages, scored_images
+from slimsched.models.model_files import TRAINED, ModelCard, save
 from slimsched.models.network import SlimNetwork
-from slimsched.models.network_choice import Card, save
+from slimsched.models.network_shape import Shape
 from slimsched.models.slimresnet.paper_table import UNIFORM
-from slimsched.models.slimresnet.resnet import SlimResNet
-from slimsched.models.slimresnet.weights import TRAINED, ModelCard
-from slimsched.models.slimvit.vit import SlimVit
-from slimsched.models.slimvit.weights import VitCard
 from slimsched.models.training.checkpoint import Progress
 from slimsched.models.training.loop import EpochReport, train, validate
 from slimsched.models.training.recipe import Recipe
@@ -34,7 +31,7 @@ CHANCE_DEVIATIONS = 3.0
 class RunResult(Struct, frozen=True, kw_only=True):
     """The result of a run. `finished` is false if a time limit stopped it; `warning` names a problem."""
 
-    card: Card
+    card: ModelCard[Shape]
     progress: Progress
     finished: bool
     warning: str | None = None
@@ -89,28 +86,21 @@ def run_training(
     warning = None
     if scored is not None:
         warning = chance_warning({w[0]: accuracy[w] for w in UNIFORM}, scored.images.labels)
-    facts = {
-        "name": out.name,
-        "colours": colours,
-        "classes": images.classes,
-        "recipe": recipe,
-        "epochs": progress.epoch,
-        "training_s": round(progress.seconds, 1),
-        "trained_on": f"{len(images)} images, {device}",
-        "scored_on": scored.description if scored is not None else "",
-        "accuracy_percent": {format_widths(widths): percent for widths, percent in accuracy.items()},
-        "notes": (warning,) if warning else (),
-    }
-    card = save(out, TRAINED, net, make_card(net, facts))
+    card = ModelCard(
+        name=out.name,
+        shape=net.shape,
+        colours=colours,
+        classes=images.classes,
+        recipe=recipe,
+        epochs=progress.epoch,
+        training_s=round(progress.seconds, 1),
+        trained_on=f"{len(images)} images, {device}",
+        scored_on=scored.description if scored is not None else "",
+        accuracy_percent={format_widths(widths): percent for widths, percent in accuracy.items()},
+        notes=(warning,) if warning else (),
+    )
+    card = save(out, TRAINED, net, card)
     return RunResult(card=card, progress=progress, finished=finished, warning=warning)
-
-
-def make_card(net: SlimNetwork, facts: dict[str, object]) -> Card:
-    """Return the card for this kind of network."""
-    if isinstance(net, SlimVit):
-        return VitCard(shape=net.shape, **facts)  # type: ignore[arg-type]
-    assert isinstance(net, SlimResNet)
-    return ModelCard(shape=net.shape, **facts)  # type: ignore[arg-type]
 
 
 def chance_percent(labels: NDArray[np.int64]) -> float:

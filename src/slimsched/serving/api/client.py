@@ -13,6 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import ConfigError, SlimError
+from slimsched.models.shipped_names import DEFAULT_MODEL
 from slimsched.serving.api.client_message import (
     Answer,
     Parameters,
@@ -64,7 +65,7 @@ class Client:
         url: str = URL,
         *,
         token: str = "",
-        model: str = "slimresnet",
+        model: str = DEFAULT_MODEL,
         timeout_s: float = 60.0,
         ca_file: str | None = None,
     ) -> None:

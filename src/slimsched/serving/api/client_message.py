@@ -96,7 +96,7 @@ def read_error(body: bytes) -> str:
 
 
 def classes_of(answer: Answer) -> NDArray[np.int64]:
-    """Return one class per image: an integer output as it is, or the largest score in each row."""
+    """Return one class per example: an integer output as it is, or the largest score in each row."""
     for values in answer.outputs.values():
         if not isinstance(values, list):
             scores = values.dtype.kind not in "iu"

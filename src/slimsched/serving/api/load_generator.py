@@ -15,6 +15,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import ConfigError
+from slimsched.models.shipped_names import DEFAULT_MODEL
 from slimsched.serving.api.client_message import write_request
 from slimsched.serving.api.http_exchange import HttpPool, Reply
 from slimsched.serving.workload.load import Load
@@ -34,7 +35,7 @@ class Target(Struct, frozen=True, kw_only=True):
     """The model to ask over Open Inference Protocol v2, the outputs to ask for, and the token."""
 
     token: str = ""
-    model: str = "slimresnet"
+    model: str = DEFAULT_MODEL
     outputs: tuple[str, ...] = ("classes",)
 
     def prefix(self, terms: Mapping[str, bool | int | float | str]) -> RequestPrefix:

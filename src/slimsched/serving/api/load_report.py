@@ -188,7 +188,7 @@ def _mean(
 
 
 def _choices(receipts: Sequence[dict[str, bool | int | float | str]]) -> dict[str, float]:
-    """Return the share of segments served at each width."""
+    """Return the share of segments served at each choice."""
     served = Counter(
         word
         for one in receipts
@@ -197,4 +197,4 @@ def _choices(receipts: Sequence[dict[str, bool | int | float | str]]) -> dict[st
     )
     served.pop("", None)
     total = sum(served.values())
-    return {width: served[width] / total for width in sorted(served)}
+    return {choice: served[choice] / total for choice in sorted(served)}

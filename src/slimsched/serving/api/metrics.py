@@ -87,7 +87,7 @@ class Metrics:
 
     def page(self) -> HttpResponse:
         """Return the metrics in the Prometheus text format."""
-        lines = [*self._tally.lines(), *self._images(), *self._window(), *self._servers(), *self._logged()]
+        lines = [*self._tally.lines(), *self._examples(), *self._window(), *self._servers(), *self._logged()]
         return HttpResponse(status=200, body=("\n".join(lines) + "\n").encode(), content_type=CONTENT_TYPE)
 
     def _ran(self, event: SegmentFinished) -> None:
@@ -126,7 +126,7 @@ class Metrics:
             while len(past) > 2 and now_s - past[1].at_s >= WINDOW_S:
                 past.popleft()
 
-    def _images(self) -> list[str]:
+    def _examples(self) -> list[str]:
         gateway, version = self._gateway, platform.python_version()
         ends: list[tuple[Labels, float]] = [({"outcome": "answered", "reason": ""}, self._answered)]
         ends += [({"outcome": "dropped", "reason": why}, n) for why, n in sorted(self._drops.items())]
@@ -141,24 +141,29 @@ class Metrics:
         build = {"version": __version__, "python": version, "router": self._router}
         return [
             *family("slim_build_info", "gauge", "Always 1; what runs is in the labels.", [(build, 1.0)]),
-            *family("slim_images_arrived_total", "counter", "Images accepted.", [({}, self._arrived)]),
-            *family("slim_images_total", "counter", "Images that ended, by outcome and reason.", ends),
+            *family("slim_images_arrived_total", "counter", "Examples accepted.", [({}, self._arrived)]),
+            *family("slim_images_total", "counter", "Examples that ended, by outcome and reason.", ends),
             *family(
                 "slim_images_in_time_total",
                 "counter",
-                "Images answered by their deadline.",
+                "Examples answered by their deadline.",
                 [({}, self._in_time)],
             ),
             *family(
                 "slim_images_correct_expected_total",
                 "counter",
-                "Expected correct answers: accuracy of the widths served, summed over answered images.",
+                "Expected correct answers: accuracy of the plans served, summed over answered examples.",
                 [({}, self._expected_correct)],
             ),
-            *histogram("slim_image_latency_seconds", "Images, arrival to answer.", [({}, self._latency_s)]),
-            *histogram("slim_batch_images", "Images per batch.", [({}, self._batch)]),
+            *histogram("slim_image_latency_seconds", "Examples, arrival to answer.", [({}, self._latency_s)]),
+            *histogram("slim_batch_images", "Examples per batch.", [({}, self._batch)]),
             *histogram("slim_batch_seconds", "Device time per batch.", [({}, self._batch_s)]),
-            *family("slim_segment_images_total", "counter", "Images by server, segment and width.", served),
+            *family(
+                "slim_segment_images_total",
+                "counter",
+                "Examples by server, model, segment and choice.",
+                served,
+            ),
             *family("slim_routes_total", "counter", "Blocks sent, by the router's reason.", routes),
             *family(
                 "slim_guard_decisions_total",
@@ -166,9 +171,9 @@ class Metrics:
                 "Decisions of a guarded router, by who decided.",
                 guard,
             ),
-            *family("slim_images_in_system", "gauge", "Images under way.", [({}, gateway.in_system)]),
+            *family("slim_images_in_system", "gauge", "Examples under way.", [({}, gateway.in_system)]),
             *family(
-                "slim_gateway_queue_images", "gauge", "Images not yet routed.", [({}, gateway.seen.fifo)]
+                "slim_gateway_queue_images", "gauge", "Examples not yet routed.", [({}, gateway.seen.fifo)]
             ),
         ]
 
@@ -182,13 +187,13 @@ class Metrics:
         bound = self._bound.accuracy(rate)
         over = f"over the last {WINDOW_S:g} s"
         gauges = {
-            "slim_arrival_rate_per_second": (f"Images per second {over}.", rate),
+            "slim_arrival_rate_per_second": (f"Examples per second {over}.", rate),
             "slim_goodput_per_second": (
-                f"Images answered in time per second {over}.",
+                f"Examples answered in time per second {over}.",
                 (last.in_time - first.in_time) / seconds if seconds else 0.0,
             ),
             "slim_predicted_accuracy": (
-                f"Mean accuracy of the widths served {over}.",
+                f"Mean accuracy of the plans served {over}.",
                 expected_correct / answered if answered else nan,
             ),
             "slim_bound_accuracy": ("The fluid bound at the arrival rate, all servers up.", bound),
@@ -206,7 +211,7 @@ class Metrics:
         seen, names = self._gateway.seen, self._gateway.cluster.names
         columns = {
             "slim_server_up": ("1 while the server accepts work.", seen.alive),
-            "slim_server_outstanding_images": ("Images sent and not back.", seen.outstanding),
+            "slim_server_outstanding_images": ("Examples sent and not back.", seen.outstanding),
             "slim_server_backlog_seconds": ("Device time of what is outstanding.", seen.backlog_s),
             "slim_server_utilization_ratio": ("Busy share of the last period.", seen.utilization),
             "slim_server_power_watts": ("Power over the last period.", seen.power_w),

@@ -1,4 +1,4 @@
-"""Counts of the front door: responses by code, their duration, and where images spent their time."""
+"""Counts of the front door: responses by code, their duration, and where examples spent their time."""
 
 import logging
 from collections import Counter
@@ -46,13 +46,13 @@ class Tally:
             for (protocol, kind, code), count in sorted(self._responses.items())
         ]
         took = [({"protocol": name}, one) for name, one in self._took_s.items()]
-        image = "of an answered image, over its four segments."
+        example = "of an answered example, over all its segments."
         return [
             *family("slim_responses_total", "counter", "Responses by protocol, kind and code.", responses),
             *histogram(
                 "slim_infer_seconds", "Inference requests, from the complete request to the response.", took
             ),
-            *histogram("slim_image_queue_seconds", f"Waiting at servers {image}", [({}, self._queue_s)]),
-            *histogram("slim_image_compute_seconds", f"Computing {image}", [({}, self._compute_s)]),
-            *histogram("slim_image_network_seconds", f"All other time {image}", [({}, self._network_s)]),
+            *histogram("slim_image_queue_seconds", f"Waiting at servers {example}", [({}, self._queue_s)]),
+            *histogram("slim_image_compute_seconds", f"Computing {example}", [({}, self._compute_s)]),
+            *histogram("slim_image_network_seconds", f"All other time {example}", [({}, self._network_s)]),
         ]

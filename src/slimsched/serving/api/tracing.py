@@ -1,4 +1,4 @@
-"""OpenTelemetry traces from the event log: one span per image, and below it one span per segment."""
+"""OpenTelemetry traces from the event log: one span per example, and below it one span per segment."""
 
 from collections.abc import Callable, Sequence
 from time import time_ns
@@ -25,7 +25,7 @@ class _Open(Struct):
 
 
 class SegmentSpans:
-    """Turns the gateway's log entries into spans; the tracer decides which images to sample."""
+    """Turns the gateway's log entries into spans; the tracer decides which examples to sample."""
 
     def __init__(self, tracer: Any, cluster: Callable[[], Cluster]) -> None:
         self._tracer, self._names, self._cluster = tracer, cluster().names, cluster
@@ -47,8 +47,8 @@ class SegmentSpans:
         for command in commands:
             if isinstance(command, SendBlock):
                 for request in command.block.requests:
-                    if (image := self._open.get(request.id)) is not None:
-                        image.sent_ns, image.reason = now_ns, command.reason
+                    if (under_way := self._open.get(request.id)) is not None:
+                        under_way.sent_ns, under_way.reason = now_ns, command.reason
             elif isinstance(command, Answer):
                 for request in command.requests:
                     self._end(request, now_ns, "answered")
@@ -68,10 +68,10 @@ class SegmentSpans:
 
         If several segments ran in a row, the span of the first one includes the transfer and the waiting.
         """
-        image = self._open.get(request.id)
-        if image is None or not image.sent_ns:
+        under_way = self._open.get(request.id)
+        if under_way is None or not under_way.sent_ns:
             return
-        start_ns, choices, ran_s = image.sent_ns, (event.choice, *event.ahead), event.legs_s
+        start_ns, choices, ran_s = under_way.sent_ns, (event.choice, *event.ahead), event.legs_s
         segments = self._cluster().models[request.model].spec.segments
         for number, choice in enumerate(choices):
             end_ns = now_ns - int(1e9 * sum(ran_s[number + 1 :]))
@@ -79,21 +79,21 @@ class SegmentSpans:
                 "slim.segment": request.segment + number,
                 "slim.choice": segments[request.segment + number][choice],
                 "slim.server": self._names[event.server],
-                "slim.reason": image.reason,
+                "slim.reason": under_way.reason,
             }
             name = f"segment {request.segment + number}"
-            span = self._tracer.start_span(name, image.context, start_time=start_ns, attributes=given)
+            span = self._tracer.start_span(name, under_way.context, start_time=start_ns, attributes=given)
             span.end(end_ns)
             start_ns = end_ns
 
     def _end(self, request: Request, now_ns: int, outcome: str) -> None:
-        image = self._open.pop(request.id, None)
-        if image is not None:
-            image.span.set_attribute("slim.outcome", outcome)
-            image.span.set_attribute(
+        under_way = self._open.pop(request.id, None)
+        if under_way is not None:
+            under_way.span.set_attribute("slim.outcome", outcome)
+            under_way.span.set_attribute(
                 "slim.plan", self._cluster().models[request.model].spec.text(request.path)
             )
-            image.span.end(now_ns)
+            under_way.span.end(now_ns)
 
     def _epoch_ns(self, now_s: float) -> int:
         if self._zero_ns is None:

@@ -1,4 +1,4 @@
-"""Where served models come from: the shipped SlimResNet and SlimViT, or a model folder."""
+"""Where served models come from: the shipped ones by name, or a model folder."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,12 +9,14 @@ from slimsched.kernel.errors import DataError
 from slimsched.models.package import read_figures, read_quality, read_spec
 from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable
-from slimsched.models.quality import read_quality as read_table
-from slimsched.models.slimresnet import shipped
-from slimsched.models.slimresnet.shape import SLIM_RESNET
-from slimsched.models.slimresnet.spec import NAME, plan_tree, slimresnet_figures, slimresnet_spec
-from slimsched.models.slimvit import shipped as slimvit_shipped
-from slimsched.models.slimvit.spec import NAME as SLIMVIT
+from slimsched.models.shipped_models import (
+    default_figures,
+    default_quality,
+    default_spec,
+    load_default,
+    shipped_folder,
+)
+from slimsched.models.shipped_names import DEFAULT_MODEL, SHIPPED_MODELS
 from slimsched.models.spec import ModelSpec
 from slimsched.serving.domain.served_model import ServedModel
 
@@ -23,10 +25,8 @@ if TYPE_CHECKING:
 
 
 def shipped_model(quality: QualityTable | None = None) -> ServedModel:
-    """Return the SlimResNet that comes with the package, with its measured quality or another table."""
-    table = quality or read_table(shipped.quality_path(), plan_tree(SLIM_RESNET))
-    spec = slimresnet_spec(SLIM_RESNET, labels=shipped.labels())
-    return ServedModel(spec, table, slimresnet_figures(SLIM_RESNET))
+    """Return the default model, with its measured quality or another table."""
+    return ServedModel(default_spec(), quality or default_quality(), default_figures())
 
 
 def read_model(source: str, beside: Path | None = None, *, rated: bool = True) -> ServedModel:
@@ -35,7 +35,7 @@ def read_model(source: str, beside: Path | None = None, *, rated: bool = True) -
     A folder is looked up beside the scenario first, then in the working directory. Without `rated`, the
     model's plans need not have been evaluated.
     """
-    if source == NAME:
+    if source == DEFAULT_MODEL:
         return shipped_model()
     folder = find_folder(source, beside)
     spec = read_spec(folder)
@@ -51,13 +51,13 @@ def _unrated(spec: ModelSpec) -> QualityTable:
 
 def find_folder(source: str, beside: Path | None = None) -> Path:
     """Find a model's folder."""
-    if source == SLIMVIT:
-        return slimvit_shipped.folder()
+    if (shipped := shipped_folder(source)) is not None:
+        return shipped
     for folder in (*([beside / source] if beside is not None else []), Path(source)):
         if folder.is_dir():
             return folder
     raise DataError(
-        f"no model '{source}': give '{NAME}', '{SLIMVIT}' or a model folder; "
+        f"no model '{source}': give {', '.join(map(repr, SHIPPED_MODELS))} or a model folder; "
         f"make a new one with slim model new {source}"
     )
 
@@ -68,6 +68,4 @@ def load_elastic(model: ServedModel) -> "ElasticModel":
         from slimsched.models.package import load_model
 
         return load_model(Path(model.folder))
-    from slimsched.models.slimresnet.elastic import trained_model
-
-    return trained_model()
+    return load_default()

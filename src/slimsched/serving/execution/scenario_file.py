@@ -11,7 +11,7 @@ from msgspec import Struct
 import slimsched
 from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
 from slimsched.models.quality import QualityTable
-from slimsched.models.slimresnet.spec import NAME as SLIMRESNET
+from slimsched.models.shipped_names import DEFAULT_MODEL
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.device import Device
 from slimsched.serving.domain.fault import Fault
@@ -80,21 +80,33 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     neighbours_slowdown: tuple[float, ...] = ()
 
 
-def load_scenario(name_or_path: str, *, accuracy: str | None = None, models: Sequence[str] = ()) -> Scenario:
-    """Read a shipped scenario by name, or any scenario by path; `models` replace those of the file."""
-    raw, path = read_scenario(name_or_path)
-    if models:
-        raw["model"] = [{"source": source} for source in models]
-    return build_scenario(raw, path.name, path.parent, accuracy=accuracy)
+def load_scenario(
+    name_or_path: str,
+    *,
+    models: Sequence[str | Path] = (),
+    goal: str | None = None,
+    accuracy: str | None = None,
+) -> Scenario:
+    """Read a shipped scenario by name, or any scenario by path.
+
+    Models (shipped ones by name, or folders), a goal and an accuracy table given here replace the file's.
+    """
+    raw, path = read_scenario(name_or_path, models=models, goal=goal, accuracy=accuracy)
+    return build_scenario(raw, path.name, path.parent)
 
 
-def read_scenario(name_or_path: str) -> tuple[dict[str, Any], Path]:
-    """Return the contents of a scenario file, and its path."""
+def read_scenario(
+    name_or_path: str, *, models: Sequence[str | Path] = (), **changed: str | None
+) -> tuple[dict[str, Any], Path]:
+    """Return the contents of a scenario file, with other models and some keys changed, and its path."""
     path = _find(name_or_path)
-    return _toml(path), path
+    raw = _toml(path) | {key: value for key, value in changed.items() if value is not None}
+    if models:
+        raw["model"] = [{"source": _source(model)} for model in models]
+    return raw, path
 
 
-def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: str | None = None) -> Scenario:
+def build_scenario(raw: dict[str, Any], name: str, beside: Path) -> Scenario:
     """Check a scenario file section by section and build the scenario."""
     file = _section(raw, _File, name, "")
     options = _section(file.scheduler, SchedulerOptions, name, "scheduler")
@@ -102,7 +114,7 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path, *, accuracy: st
     gateway_link = (
         link if file.gateway_link is None else _section(file.gateway_link, Link, name, "gateway_link")
     )
-    models, shares = _models(file, name, beside, accuracy or file.accuracy)
+    models, shares = _models(file, name, beside)
     names, profiles, links, schedulers, hosts, costs, devices = [], [], [], [], [], [], []
     known: dict[tuple[str, float], Profile] = {}
     for raw in file.server:
@@ -228,16 +240,14 @@ def with_accuracy(model: ServedModel, name: str) -> ServedModel:
     return model.with_quality(quality)
 
 
-def _models(
-    file: _File, name: str, beside: Path, accuracy: str
-) -> tuple[list[ServedModel], tuple[float, ...]]:
+def _models(file: _File, name: str, beside: Path) -> tuple[list[ServedModel], tuple[float, ...]]:
     """Return the models of a scenario, numbered in order, and their shares of the requests."""
-    entries = [_section(raw, _Model, name, "model") for raw in file.model] or [_Model(source=SLIMRESNET)]
+    entries = [_section(raw, _Model, name, "model") for raw in file.model] or [_Model(source=DEFAULT_MODEL)]
     if any(not (entry.share > 0 and entry.weight > 0) for entry in entries):
         raise ConfigError(f"{name} [model]: share and weight must be above 0")
     total = sum(entry.share for entry in entries)
     models = [
-        with_accuracy(read_model(entry.source, beside), accuracy).numbered(number, weight=entry.weight)
+        with_accuracy(read_model(entry.source, beside), file.accuracy).numbered(number, weight=entry.weight)
         for number, entry in enumerate(entries)
     ]
     if len({model.name for model in models}) < len(models):
@@ -256,6 +266,11 @@ def _goal(file: _File, name: str, models: Sequence[ServedModel]) -> Goal | None:
     if file.goal is None and not own:
         return None
     return msgspec.structs.replace(parse_goal(file.goal) if file.goal is not None else Goal(), by_model=own)
+
+
+def _source(model: str | Path) -> str:
+    """Return a model's name, or the absolute path of its folder, so that a log of the run can be replayed."""
+    return str(Path(model).resolve()) if Path(model).is_dir() else str(model)
 
 
 def _find(name_or_path: str) -> Path:

@@ -21,7 +21,7 @@ WIDER = ("drift-plus-penalty:v=2", "drift-plus-penalty:v=5")
 RIVALS = ("sed", "drift-plus-penalty:v=0.2", "drift-plus-penalty:v=0.5")
 AT_LIMITS = ("goal", "goal[p99<=60ms]", "goal[p99<=100ms]")
 LOADS = {0.05: 8, 0.1: 7, 0.2: 6, 0.35: 5, 0.5: 4, 0.7: 3.5, 0.9: 3.2, 1.0: 3.2, 1.2: 3.2}
-"""Loads as shares of the cluster's capacity at its narrowest width, and the length of each run in seconds."""
+"""Loads as shares of the cluster's capacity at its narrowest plan, and the length of each run in seconds."""
 
 WARMUP_S = 2.0
 """The warm-up that all figures leave out, in which instances load and prices settle."""
@@ -34,7 +34,7 @@ ABLATIONS = {
     "goal:crowd_per_s=0": "no price for a crowded server",
     "goal:wait=0.0001": "the request's own waiting and running not counted",
     "goal:move=0.0001": "moves not counted",
-    "goal:cold=0": "cold widths asked for like warm ones",
+    "goal:cold=0": "cold choices asked for like warm ones",
 }
 
 

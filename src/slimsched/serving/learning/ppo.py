@@ -14,7 +14,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from slimsched.kernel.ppo import Losses, UpdateOptions, advantages, descend, losses
+from slimsched.kernel.ppo import Collected, Losses, UpdateOptions, advantages, learn
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.learning.rollout import Outcome, RewardWeights, Rollout
@@ -165,36 +165,33 @@ class PpoTrainer:
 
     def _update(self, decisions: list[Decision], rewards: Values, epsilon: float) -> Losses:
         """Train for K epochs of minibatches on the collected decisions."""
-        options, network = self.options, self.network
+        network = self.network
         raw = np.array([decision.state for decision in decisions])
         self._normalise(raw)
         states = torch.tensor(np.clip((raw - self.mean) / self.deviation, -10.0, 10.0), dtype=torch.float32)
-        actions = torch.tensor([decision.action for decision in decisions])
-        old = torch.tensor([decision.log_probability for decision in decisions], dtype=torch.float32)
         self._scale += (
             0.1 * (float(rewards.std()) - self._scale) if self.update_number else float(rewards.std()) - 1
         )
         returns = torch.tensor(rewards / max(self._scale, 1e-6), dtype=torch.float32)
-        mixed = torch.full((len(decisions),), epsilon)
         with torch.no_grad():
             advantage = advantages(returns, network(states)[1])
-        for _ in range(options.epochs):
-            for some in torch.split(
-                torch.randperm(len(decisions), generator=self._shuffle), options.minibatch
-            ):
-                logits, values = network(states[some])
-                last = losses(
-                    logits,
-                    values,
-                    actions[some],
-                    mixed[some],
-                    old[some],
-                    advantage[some],
-                    returns[some],
-                    options,
-                )
-                descend(self.optimiser, network, last, options)
-        return last
+        collected = Collected(
+            actions=torch.tensor([decision.action for decision in decisions]),
+            epsilon=torch.full((len(decisions),), epsilon),
+            old_log_probability=torch.tensor(
+                [decision.log_probability for decision in decisions], dtype=torch.float32
+            ),
+            advantage=advantage,
+            returns=returns,
+        )
+        return learn(
+            network,
+            self.optimiser,
+            collected,
+            self.options,
+            shuffle=self._shuffle,
+            forward=lambda some: network(states[some]),
+        )
 
     def _normalise(self, states: Values) -> None:
         """Update the running mean and deviation of the state, slowly, so old decisions stay comparable."""

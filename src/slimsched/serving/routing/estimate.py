@@ -57,7 +57,7 @@ class Estimate:
         return ways[0][0]
 
     def _ways_on(self, model: int, path: Path) -> list[tuple[int, Key, Path]]:
-        """List, for each choice after a path: the choice, its key, and a plan that stays at that width."""
+        """List, for each choice after a path: the choice, its key, and a plan that stays at that choice."""
         served = self.cluster.models[model]
         tree, row = served.tree, served.tree.row[path]
         ways = []

@@ -48,7 +48,7 @@ class Goal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.objective != "accuracy" and not self.min_accuracy:
             raise ConfigError(
                 f"min {self.objective} needs an accuracy floor, such as accuracy>=75: without one the "
-                "narrowest width always wins"
+                "narrowest plan always wins"
             )
 
     def of(self, model: str) -> "Goal":

@@ -191,7 +191,7 @@ class GreedyScheduler:
     def _limit(self, key: Key) -> int:
         """Return B_max, or the largest batch that runs within `batch_limit_s`, rounded to a multiple of 8.
 
-        Kernels run faster on multiples of 8, and calls with several images are split less often.
+        Kernels run faster on multiples of 8, and calls with several examples are split less often.
         """
         limit, longest_s = self.options.batch_limit, self.options.batch_limit_s
         while limit > 1 and 0.0 < longest_s < self.profile.latency_s(key, limit):

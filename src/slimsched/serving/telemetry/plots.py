@@ -19,7 +19,7 @@ COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#d
 def plot_runs(traces: Sequence[Trace], models: Sequence[ServedModel], title: str, path: Path) -> None:
     """Draw the three pictures side by side; the third shows the last run only."""
     plt = pyplot()
-    figure, (cdf, front, widths) = plt.subplots(1, 3, figsize=(15, 5), layout="constrained")
+    figure, (cdf, front, choices) = plt.subplots(1, 3, figsize=(15, 5), layout="constrained")
     figure.suptitle(title)
     for number, trace in enumerate(traces):
         row, colour = trace.summary, COLOURS[number % len(COLOURS)]
@@ -34,7 +34,7 @@ def plot_runs(traces: Sequence[Trace], models: Sequence[ServedModel], title: str
         front.set_xscale("log")
         cdf.set_xscale("log")
     figure.legend(*front.get_legend_handles_labels(), loc="outside lower center", ncols=9, frameon=False)
-    _choices(widths, traces[-1], outlines(models, plans=True))
+    _choices(choices, traces[-1], outlines(models, plans=True))
     figure.savefig(path, dpi=100)
     plt.close(figure)
 

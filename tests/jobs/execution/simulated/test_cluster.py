@@ -13,6 +13,8 @@ from slimsched.jobs.telemetry.runs import histories
 from slimsched.jobs.telemetry.summary import summarize
 from slimsched.jobs.traces.known_models import TRAINING_MODELS
 
+CONGESTED = Sensitivity(topology=SMALL, fabric=FABRICS["congested"], models=TRAINING_MODELS)
+
 
 def finish_s(policy, jobs, topology=SMALL, **more) -> dict[str, float]:
     """When each job finished."""
@@ -27,14 +29,12 @@ def test_a_job_on_one_machine_takes_its_ideal_time() -> None:
 def test_a_gang_across_racks_is_slowed_by_its_sensitivity() -> None:
     blockers = [job(f"b{i}", 3, service_s=10000.0, model="resnet50") for i in range(4)]
     found = finish_s("fit-first", [*blockers, job("gang", 2, at_s=1.0, service_s=100.0, model="bert")])
-    sensitivity = Sensitivity(topology=SMALL, fabric=FABRICS["congested"], models=TRAINING_MODELS)
-    slow = sensitivity.traits(job("gang", 2, model="bert")).slow
+    slow = CONGESTED.traits(job("gang", 2, model="bert")).slow
     assert found["gang"] - 1.0 == pytest.approx(100.0 * slow[Tier.RACK], rel=1e-6)
 
 
 def test_gangs_that_share_uplinks_slow_each_other_down_and_recover() -> None:
-    sensitivity = Sensitivity(topology=SMALL, fabric=FABRICS["congested"], models=TRAINING_MODELS)
-    links = SharedLinks(sensitivity)
+    links = SharedLinks(CONGESTED)
     first = RunningGang(job("a", 2), (("r0m0", 1), ("r1m0", 1)), 0.0, 0.0)
     second = RunningGang(job("b", 2), (("r0m1", 1), ("r1m1", 1)), 0.0, 0.0)
     links.settle(links.join(first))
@@ -47,8 +47,7 @@ def test_gangs_that_share_uplinks_slow_each_other_down_and_recover() -> None:
 
 
 def test_gangs_in_different_racks_do_not_meet() -> None:
-    sensitivity = Sensitivity(topology=SMALL, fabric=FABRICS["congested"], models=TRAINING_MODELS)
-    links = SharedLinks(sensitivity)
+    links = SharedLinks(CONGESTED)
     first = RunningGang(job("a", 6), (("r0m0", 4), ("r0m1", 2)), 0.0, 0.0)
     second = RunningGang(job("b", 6), (("r1m0", 4), ("r1m1", 2)), 0.0, 0.0)
     links.settle(links.join(first))

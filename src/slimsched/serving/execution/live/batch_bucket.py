@@ -15,5 +15,5 @@ def buckets_up_to(batch_limit: int) -> tuple[int, ...]:
 
 
 def bucket_for(size: int, buckets: tuple[int, ...]) -> int:
-    """Return the smallest bucket that holds `size` images, or the largest bucket if none does."""
+    """Return the smallest bucket that holds `size` examples, or the largest bucket if none does."""
     return buckets[min(bisect_left(buckets, size), len(buckets) - 1)]

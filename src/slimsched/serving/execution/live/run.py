@@ -31,7 +31,7 @@ from slimsched.serving.telemetry.trace import Trace
 
 
 class LiveResult(Struct, frozen=True, kw_only=True):
-    """A live run's trace, how late requests were sent, and accuracy on images whose labels are known.
+    """A live run's trace, how late requests were sent, and accuracy on examples whose labels are known.
 
     `message_s` is the mean time of a message between gateway and servers; a request takes eight.
     """

@@ -7,12 +7,16 @@ from multiprocessing import get_context
 import msgspec
 from msgspec import Struct
 
+from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.statistics import mean_of
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.routing.registry import RouterMaker, make_router
+from slimsched.serving.routing.registry import maker_of
+from slimsched.serving.routing.router import Router
 from slimsched.serving.telemetry.summary import Summary
 from slimsched.serving.telemetry.trace import Trace
+
+AnyRouter = str | Callable[..., Router]
 
 
 class Compared(Struct, frozen=True, kw_only=True):
@@ -25,37 +29,40 @@ class Compared(Struct, frozen=True, kw_only=True):
 
 def compare(
     scenario: Scenario,
-    routers: Sequence[str],
+    routers: Sequence[AnyRouter],
     *,
-    seed: int,
-    seeds: int,
-    workers: int,
-    progress: Callable[[str], None],
-    make: RouterMaker = make_router,
+    seed: int = 0,
+    seeds: int = 1,
+    workers: int = 1,
+    progress: Callable[[str], None] = lambda router: None,
     pool: Executor | None = None,
 ) -> list[Compared]:
-    """Run every router on every seed; the figures do not depend on `workers` or `pool`."""
+    """Run every router on every seed; the figures do not depend on `workers` or `pool`.
+
+    A router is a spec or a class, as for `simulate`. `progress` is told a router's name after each run.
+    """
+    if seeds < 1:
+        raise ConfigError(f"seeds is {seeds}; give 1 or more")
     for router in routers:
-        make(
-            router, scenario.cluster, seed, scenario.goal
-        )  # reject an unknown router before a long run begins
-    runs = [(scenario, router, seed + number, make) for router in routers for number in range(seeds)]
+        name, make = maker_of(router)
+        make(name, scenario.cluster, seed, scenario.goal)  # reject an unknown router before a long run begins
+    runs = [(scenario, router, seed + number) for router in routers for number in range(seeds)]
     traces: list[Trace] = []
     if workers <= 1 and pool is None:
         for run in runs:
             traces.append(_one(run))
-            progress(run[1])
+            progress(traces[-1].summary.router)
     else:
         with pool or ProcessPoolExecutor(min(workers, len(runs)), mp_context=get_context("fork")) as running:
-            for run, trace in zip(runs, running.map(_one, runs), strict=True):
+            for trace in running.map(_one, runs):
                 traces.append(trace)
-                progress(run[1])
+                progress(trace.summary.router)
     return [_gather(traces[i * seeds : (i + 1) * seeds]) for i in range(len(routers))]
 
 
-def _one(run: tuple[Scenario, str, int, RouterMaker]) -> Trace:
-    scenario, router, seed, make = run
-    return simulate(scenario, router, seed=seed, make=make)
+def _one(run: tuple[Scenario, AnyRouter, int]) -> Trace:
+    scenario, router, seed = run
+    return simulate(scenario, router, seed=seed)
 
 
 def _gather(traces: list[Trace]) -> Compared:

@@ -45,7 +45,7 @@ def state_of(seen: Observation) -> Values:
 
 
 class PpoRouter:
-    """Samples server, width and group from three heads of a small model; ε explores servers only."""
+    """Samples server, choice and group from three heads of a small model; ε explores servers only."""
 
     def __init__(self, cluster: Cluster, rng: Random, weights: Mapping[str, Values], epsilon: float) -> None:
         self._groups = group_sizes(cluster.batch_limit)
@@ -76,19 +76,19 @@ class PpoRouter:
         """Sample from the three heads; servers that are down are masked."""
         state = state_of(seen)
         logits = self._logits(state)
-        servers, widths = self._servers, self._choices
+        servers, count = self._servers, self._choices
         server_p = _softmax(logits[:servers] - seen.penalty_s)
         server_p = (1.0 - self.epsilon) * server_p + self.epsilon * seen.alive / len(seen.alive_ids)
         tree = self._trees[seen.model]
         choices = tree.choices[tree.row[seen.path]]
-        width_p = _softmax(logits[servers : servers + widths])
-        if len(choices) < widths:
-            width_p = np.where(np.isin(np.arange(widths), choices), width_p, 0.0)
-            width_p /= width_p.sum()
-        group_p = _softmax(logits[servers + widths :])
-        action = (self._draw(server_p), self._draw(width_p), self._draw(group_p))
+        choice_p = _softmax(logits[servers : servers + count])
+        if len(choices) < count:
+            choice_p = np.where(np.isin(np.arange(count), choices), choice_p, 0.0)
+            choice_p /= choice_p.sum()
+        group_p = _softmax(logits[servers + count :])
+        action = (self._draw(server_p), self._draw(choice_p), self._draw(group_p))
         if self.decisions is not None:
-            chance = server_p[action[0]] * width_p[action[1]] * group_p[action[2]]
+            chance = server_p[action[0]] * choice_p[action[1]] * group_p[action[2]]
             self.decisions.append(Decision(state, action, float(np.log(chance))))
         return Route(action[0], action[1], self._groups[action[2]], "sampled from the policy")
 
