@@ -19,8 +19,7 @@ HIGH_WATER_BYTES = 16 * 2**10
 FREE_BYTES = 8 * 2**10
 LINGER_S = 1.0
 """How long a refused client may go on sending; what it sends is thrown away."""
-TURN = 16
-"""How many requests of one connection are answered before others have their turn."""
+
 
 REASONS = {
     200: "OK",
@@ -228,7 +227,7 @@ class HttpProtocol(asyncio.Protocol):
 
     async def _answer(self) -> None:
         """Answer the waiting requests in order."""
-        reader, answered = self._reader, 0
+        reader = self._reader
         try:
             while reader.complete:
                 request = reader.complete.popleft()
@@ -242,9 +241,8 @@ class HttpProtocol(asyncio.Protocol):
                 self._current_bytes = 0
                 if self._held_bytes:
                     self._count_held()
-                answered += 1
-                if not answered % TURN:
-                    await asyncio.sleep(0)
+                if reader.complete:
+                    await asyncio.sleep(0)  # others have their turn before the next of this client
                 if not self._writable.is_set():
                     await self._writable.wait()
                 if self._is_paused:
