@@ -20,8 +20,7 @@ HIGH_WATER_BYTES = 16 * 2**10
 FREE_BYTES = 8 * 2**10
 LINGER_S = 1.0
 """How long a refused client may go on sending; what it sends is thrown away."""
-TURN = 16
-"""How many requests of one connection are answered before others have their turn."""
+
 
 FULL = "too many bytes of requests are under way; try again"
 _shared = memoryview(bytearray(256 * 2**10))
@@ -260,7 +259,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
 
     async def _answer(self) -> None:
         """Answer the waiting requests in order."""
-        reader, answered = self._reader, 0
+        reader = self._reader
         try:
             while reader.complete:
                 request = reader.complete.popleft()
@@ -277,9 +276,8 @@ class HttpProtocol(asyncio.BufferedProtocol):
                 self._current_bytes = 0
                 if self._held_bytes:
                     self._count_held()
-                answered += 1
-                if not answered % TURN:
-                    await asyncio.sleep(0)
+                if reader.complete:
+                    await asyncio.sleep(0)  # others have their turn before the next of this client
                 if not self._writable.is_set():
                     await self._writable.wait()
                 if self._is_paused:
