@@ -101,9 +101,15 @@ def _check(name: str, annotation: Any, value: Any) -> None:
     try:
         msgspec.convert(value, annotation)
     except msgspec.ValidationError:
-        flags = [one for one in get_args(annotation) if isinstance(one, OptionInfo)]
-        flag = (flags[0].param_decls or [name])[0] if flags else name
-        raise ConfigError(f"{flag} is {value}; give a number {allowed}") from None
+        shown = f"{value:g}" if isinstance(value, float) else value
+        raise ConfigError(f"{_flag(name, annotation)} is {shown}; give a number {allowed}") from None
+
+
+def _flag(name: str, annotation: Any) -> str:
+    """Return what the user types for an option."""
+    options = [one for one in get_args(annotation) if isinstance(one, OptionInfo)]
+    flags = [flag for one in options for flag in (one.default, *(one.param_decls or ()))]
+    return next((flag for flag in flags if isinstance(flag, str)), f"--{name.replace('_', '-')}")
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:

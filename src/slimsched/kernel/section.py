@@ -21,6 +21,9 @@ KINDS = {"float": "a number", "int": "a whole number", "str": "a text"}
 LIMITS = {">": "above", ">=": "of at least", "<": "below", "<=": "of at most"}
 _RANGE = re.compile(r"Expected `(?P<kind>\w+)` (?P<length>of length )?(?P<sign>[<>]=?) (?P<limit>[-+.e\d]+)")
 
+UNREADABLE = (OSError, EOFError, UnicodeDecodeError, msgspec.DecodeError, RecursionError)
+"""What reading and decoding a damaged file can raise."""
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file."""
@@ -62,10 +65,13 @@ def read_section(raw: dict[str, Any], kind: type[T], file: str, section: str = "
     return convert(raw, kind, where)
 
 
-def convert(raw: Any, kind: type[T], where: str) -> T:
-    """Convert plain values to a type; refuse what the type does not allow."""
+def convert(raw: Any, kind: type[T], where: str, *, strict: bool = True) -> T:
+    """Convert plain values to a type; refuse what the type does not allow.
+
+    Unless `strict`, a text that holds a number counts as that number.
+    """
     try:
-        return msgspec.convert(raw, kind)
+        return msgspec.convert(raw, kind, strict=strict)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{where}: {_explain(str(error), raw)}") from None
     except RecursionError:

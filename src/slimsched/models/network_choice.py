@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from slimsched.kernel.errors import DataError
+from slimsched.kernel.section import UNREADABLE
 from slimsched.models.network import Shape, SlimNetwork
 from slimsched.models.slimresnet import weights as resnet_weights
 from slimsched.models.slimresnet.resnet import SlimResNet
@@ -55,5 +56,5 @@ class _Facts(Struct, frozen=True):
 def _is_vit(card_path: Path) -> bool:
     try:
         return "heads" in msgspec.json.decode(card_path.read_bytes(), type=_Facts).shape
-    except (OSError, msgspec.DecodeError):
+    except UNREADABLE:
         return False

@@ -11,7 +11,9 @@ from msgspec import Struct
 
 from slimsched.cli.models import check, new, tune
 from slimsched.cli.options import AsJson, with_options
+from slimsched.cli.output_path import file_to_write, picture
 from slimsched.cli.serving.profile import DeviceOptions, MeasureOptions, measure
+from slimsched.kernel.quantity import Count, PositiveSeconds
 from slimsched.models.slimresnet.paper_table import UNIFORM
 from slimsched.models.slimresnet.spec import NAME as SLIMRESNET
 from slimsched.models.width import format_widths
@@ -63,7 +65,8 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
     ] = None
     device: DeviceOption = "auto"
     limit_s: Annotated[
-        float | None, typer.Option("--limit-s", help="Stop with a checkpoint before this many seconds.")
+        PositiveSeconds | None,
+        typer.Option("--limit-s", help="Stop with a checkpoint before this many seconds."),
     ] = None
 
 
@@ -115,10 +118,14 @@ class EvaluateOptions(Struct, frozen=True, kw_only=True):
     ] = None
     model: ModelOption = None
     device: DeviceOption = "auto"
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Images at a time.")] = 250
+    batch: Annotated[Count, typer.Option("--batch", help="Images at a time.")] = 250
     bits: Annotated[
         Path | None,
-        typer.Option("--bits", help="With --widths all: write which images are right, one bit each."),
+        typer.Option(
+            "--bits",
+            callback=file_to_write,
+            help="With --widths all: write which images are right, one bit each.",
+        ),
     ] = None
     everything: Annotated[
         bool, typer.Option("--all", help="Score every picture of a folder, the training images too.")
@@ -127,7 +134,7 @@ class EvaluateOptions(Struct, frozen=True, kw_only=True):
         bool, typer.Option("--agreement", help="With DIR: no labels; compare plans with the widest one.")
     ] = False
     examples: Annotated[
-        int, typer.Option("--examples", min=1, help="With --agreement and no data: random inputs.")
+        Count, typer.Option("--examples", help="With --agreement and no data: random inputs.")
     ] = 256
 
 
@@ -207,7 +214,8 @@ def _by_kind(percent: dict[tuple[float, ...], float]) -> dict[str, dict[str, flo
 @app.command()
 def pareto(
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the set into this .png, .svg or .pdf.")
+        Path | None,
+        typer.Option("--plot", callback=picture, help="Draw the set into this .png, .svg or .pdf."),
     ] = None,
     folder: FolderArgument = None,
     as_json: AsJson = False,

@@ -11,7 +11,7 @@ from msgspec import Struct
 import slimsched
 from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
 from slimsched.kernel.quantity import Count, Factor, Name, PositiveAmount
-from slimsched.kernel.section import read_section, read_toml
+from slimsched.kernel.section import UNREADABLE, read_section, read_toml
 from slimsched.models.quality import QualityTable
 from slimsched.models.slimresnet.spec import NAME as SLIMRESNET
 from slimsched.serving.domain.cluster import Cluster
@@ -201,7 +201,7 @@ def read_profile(path: Path) -> ProfileRecord:
     """Read a profile file that `slim profile` wrote."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=ProfileRecord)
-    except (OSError, msgspec.DecodeError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{path.name} is not a profile: {error}; write one with slim profile") from None
 
 

@@ -203,8 +203,11 @@ def split_goal(spec: str) -> tuple[str, Goal | None]:
 
 def split_specs(text: str) -> list[str]:
     """Split a list of routers at its commas; commas inside brackets belong to a goal."""
-    specs = re.split(r",(?![^\[\]]*\])", text)
-    return [spec.strip() for spec in specs if spec.strip()]
+    specs = [spec.strip() for spec in re.split(r",(?![^\[\]]*\])", text)]
+    named = [spec for spec in specs if spec]
+    if not named:
+        raise ConfigError("no router is named; name some, such as sed,lp")
+    return named
 
 
 def trained_parameters(file: str) -> GoalParameters:
