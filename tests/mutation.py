@@ -60,8 +60,10 @@ WORDS = [
 """What is given as the value of an option."""
 
 
-def toml_text(table: dict[str, Any]) -> str:
-    """Write a dictionary as TOML, with inline tables inside."""
+def toml_text(table: Any) -> str:
+    """Write a dictionary as TOML, with inline tables inside; anything else as what is no TOML."""
+    if not isinstance(table, dict):
+        return "x"
     return "".join(f"{json.dumps(key)} = {_toml(value)}\n" for key, value in table.items())
 
 

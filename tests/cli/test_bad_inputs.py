@@ -171,6 +171,7 @@ def test_a_scenario_file(tmp_path: Path, find: str, put: str, says: str) -> None
         ("times.csv", b"arrival_s\n0\n1\ninf\n", "not finite"),
         ("times.csv", b"arrival_s\n0\n1e-320\n", "fewer than two different"),
         ("counts.csv", b"count\n0\n1\ninf\n", "counts must be from 0"),
+        ("minutes.csv", b"minute_1,minute_2\n", "counts must be from 0"),
         ("counts.csv", b"count\n0\n1\nnan\n", "counts must be from 0"),
         ("times.csv.gz", gzip.compress(b"arrival_s\n" + b"1.5\n2.5\n" * 9999)[:-9], "end-of-stream"),
         ("times.csv.bz2", b"BZh9", "end-of-stream"),

@@ -178,14 +178,14 @@ def test_an_impossible_device_is_refused(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (("compare", "--routers", "best"), "unknown router 'best'; known: random, round-robin,"),
-        (("compare", "--rate", "-5"), "rate_per_s is -5"),
+        (("compare", "--rate", "-5"), "--rate is -5"),
         (
             ("compare", "--scenario", "moon"),
             "unknown scenario 'moon'; known: edge-12, fleet-64, h200, laptop,",
         ),
         (("compare", "--arrivals", "nowhere.csv"), "no arrival trace at nowhere.csv"),
         (("compare", "--config", "nowhere.toml"), "no configuration at nowhere.toml"),
-        (("compare", "--seeds", "0"), "--seeds is 0; give 1 or more"),
+        (("compare", "--seeds", "0"), "--seeds is 0; give a number from 1"),
         (("simulate", "--kill", "server-0"), "--kill 'server-0' is not understood; write it as server-0@10s"),
         (("simulate", "--kill", "server-7@1s"), "has no server 'server-7'; it has server-0,"),
         (("replay", "nowhere.jsonl"), "no event log at nowhere.jsonl"),

@@ -78,8 +78,8 @@ def read_request_trace(path: Path) -> RequestTrace:
             return _of_counts(path.name, [float(row[column]) for row in rows if row], 1.0)
         minutes = [i for i, name in enumerate(names) if name.startswith("minute_")]
         if minutes:
-            table = np.array([[float(row[i] or 0) for i in minutes] for row in rows if row])
-            return _of_counts(path.name, table.sum(axis=0).tolist(), 60.0)
+            table = [[float(row[i] or 0) for i in minutes] for row in rows if row]
+            return _of_counts(path.name, [sum(column) for column in zip(*table, strict=True)], 60.0)
         raise ValueError(f"no known column among {', '.join(names[:6])}")
     except (ValueError, IndexError, OverflowError, OSError, EOFError, csv.Error, tarfile.TarError) as error:
         raise DataError(f"{path.name} is not an arrival trace ({error}); give {ACCEPTED}") from None
