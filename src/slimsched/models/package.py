@@ -85,7 +85,7 @@ def read_description(folder: Path) -> Description:
             f"no model in {folder}: it holds neither {DESCRIPTION} nor {CARD}; "
             f"make a skeleton with slim model new {folder}"
         ) from None
-    except (OSError, RecursionError) as error:
+    except (OSError, RecursionError, ConfigError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
     except msgspec.ValidationError as error:
         known = ", ".join(_toml_names(Description))
