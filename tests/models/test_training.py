@@ -98,8 +98,8 @@ def test_random_tuples_come_in_mirrored_pairs() -> None:
     ("text", "message"),
     [
         ("[training]\nepoch = 3", "unknown field `epoch`"),
-        ("[training]\nbatch = 0", "batch = 0: must be above 0"),
-        ("[training]\nteacher_share = 2.0", "must be in"),
+        ("[training]\nbatch = 0", "training.batch is 0; give a whole number of at least 1"),
+        ("[training]\nteacher_share = 2.0", "teacher_share is 2; give a number of at most 1"),
         ("[network]\nimage_size = 30", "multiple of 8"),
         ("not toml", "Expected|Invalid"),
     ],

@@ -1,10 +1,12 @@
-"""`slim`: assembles the sub-commands and turns our errors into one line and exit code 2."""
+"""`slim`: assembles the sub-commands and turns errors into one line and an exit code."""
 
 import sys
+from collections.abc import Sequence
 
 import typer
 
 from slimsched.cli import replay, report
+from slimsched.cli.failure import line_of
 from slimsched.cli.jobs import app as jobs
 from slimsched.cli.models import data, model
 from slimsched.cli.serving import (
@@ -21,7 +23,6 @@ from slimsched.cli.serving import (
     simulate,
     validate,
 )
-from slimsched.kernel.errors import SlimError
 
 app = typer.Typer(
     name="slim",
@@ -52,10 +53,24 @@ app.add_typer(jobs.app, name="jobs", help="Place training jobs on a cluster.")
 
 def main() -> None:
     """Run the command line."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command and return its exit code; an error becomes one line, a bug keeps its traceback."""
     try:
-        app()
-    except SlimError as error:
-        print(f"slim: {error}", file=sys.stderr)
-        sys.exit(2)
+        try:
+            app(list(words), prog_name="slim")
+        finally:
+            sys.stdout.flush()  # a full disk behind it shows here, not when Python ends
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
+    except Exception as error:
+        known = line_of(error)
+        if known is None:
+            raise
+        print(f"slim: {known[0]}", file=sys.stderr)
+        return known[1]
+    return 0

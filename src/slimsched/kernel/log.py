@@ -9,6 +9,7 @@ driver, `events-server-0.jsonl.gz` for a server process.
 """
 
 import gzip
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from io import BufferedIOBase
 from pathlib import Path
@@ -19,6 +20,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from slimsched.kernel.errors import DataError
+from slimsched.kernel.quantity import Finite, Whole
+from slimsched.kernel.section import UNREADABLE
 
 EVENTS = "events.jsonl.gz"
 FLUSH_BYTES = 1 << 18
@@ -40,7 +43,7 @@ class Header(Struct, frozen=True, kw_only=True):
 class Entry(Struct, frozen=True, array_like=True):
     """One event that a state machine was given, and the commands it returned; both still encoded."""
 
-    now_s: float
+    now_s: Finite
     machine: str
     event: Raw
     commands: Raw
@@ -50,7 +53,7 @@ class Ending(Struct, frozen=True, kw_only=True):
     """The last line: whether the log is complete, or stopped at its size limit."""
 
     ended: Literal["closed", "full"]
-    entries: int
+    entries: Whole
 
 
 class LogWriter:
@@ -150,7 +153,7 @@ class Log:
         self._lines = _lines(path)
         try:
             self.header = msgspec.json.decode(next(self._lines), type=Header)
-        except (msgspec.DecodeError, StopIteration, OSError, EOFError, UnicodeDecodeError) as error:
+        except (*UNREADABLE, StopIteration, zlib.error) as error:
             raise DataError(f"{path.name} is not an event log: {error}") from None
 
     def entries(self) -> Iterator[Entry]:
@@ -162,7 +165,7 @@ class Log:
                 line = next(lines)
             except (StopIteration, EOFError):  # the end, or a compressed file whose writer was killed
                 return
-            except (OSError, gzip.BadGzipFile) as error:
+            except (OSError, zlib.error) as error:
                 raise DataError(f"{self.path.name}, after line {number}: damaged: {error}") from None
             number += 1
             if line.startswith(b"{"):
@@ -170,7 +173,7 @@ class Log:
                 return
             try:
                 yield decoder.decode(line)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 if not line.endswith(b"\n"):
                     return
                 raise DataError(f"{self.path.name}, line {number}: damaged entry: {error}") from None

@@ -7,8 +7,9 @@ A spec names a part and sets its options: `name`, `name:option=value:option=valu
 * a class in a file: `my_policy.py:MyPolicy`, `my_policy.py:MyPolicy:option=value`.
 
 The options are the keyword parameters of the class or function behind the name. Their annotations say what a
-value must be: float, int, bool, str, Path or a Literal, each with `| None` if you like. A value without a
-name goes to the next option in order, so `manual:10:20` is `manual:machine_s=10:rack_s=20`.
+value must be: float, int, bool, str, Path or a Literal, each with `| None` if you like. A number is always
+finite; a type of `kernel/quantity.py`, or any `Annotated` with a msgspec `Meta`, gives it a range. A value
+without a name goes to the next option in order, so `manual:10:20` is `manual:machine_s=10:rack_s=20`.
 """
 
 import importlib.util
@@ -18,13 +19,15 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import EntryPoint, entry_points
+from math import isfinite
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from slimsched.kernel.errors import ConfigError, SlimError, UnknownNameError
+from slimsched.kernel.quantity import describe_range
 
 T = TypeVar("T")
 Maker = Callable[..., T]
@@ -189,8 +192,8 @@ def _convert(what: str, option: Option, text: str) -> Any:
         value = None
         if NoneType not in get_args(kind) or text.lower() not in ("", "none"):
             raise ConfigError(f"{what}: {option.name} is '{text}'; give {_described(kind)}") from None
-    if value != value:
-        raise ConfigError(f"{what}: {option.name} is not a number; give {_described(kind)}")
+    if isinstance(value, float) and not isfinite(value):
+        raise ConfigError(f"{what}: {option.name} is '{text}'; give {_described(kind)}")
     return value
 
 
@@ -207,12 +210,16 @@ _TYPES: dict[Any, str] = {
 
 def _is_text(annotation: Any) -> bool:
     """Whether values of a type can be written in a spec."""
+    if get_origin(annotation) is Annotated:
+        return _is_text(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
         return all(_is_text(one) for one in get_args(annotation))
     return get_origin(annotation) is Literal or annotation in _TYPES
 
 
 def _described(annotation: Any) -> str:
+    if get_origin(annotation) is Annotated:
+        return f"{_described(get_args(annotation)[0])} {describe_range(annotation)}".rstrip()
     if get_origin(annotation) in (Union, UnionType):
         return " or ".join(_described(one) for one in get_args(annotation))
     if get_origin(annotation) is Literal:

@@ -27,6 +27,8 @@ def read_policy(file: str | Path) -> tuple[Weights, dict[str, Any]]:
     try:
         weights = {name: value.astype(np.float64) for name, value in load_file(path).items()}
         story = read_story(path.with_suffix(".json"))
+        if not all(np.isfinite(value).all() for value in weights.values()):
+            raise DataError("some weights are not finite")
     except (OSError, SafetensorError, DataError) as error:
         raise DataError(f"policy {path.name} cannot be read ({error}); train it again") from None
     return weights, story
@@ -36,7 +38,7 @@ def read_story(file: str | Path) -> dict[str, Any]:
     """Read a JSON file that a training run wrote."""
     try:
         story = json.loads(Path(file).read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{Path(file).name} cannot be read ({error})") from None
     if not isinstance(story, dict):
         raise DataError(f"{Path(file).name} holds no results of a training run")

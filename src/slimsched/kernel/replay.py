@@ -58,9 +58,15 @@ def replay(entries: Iterable[Entry], make: Callable[[str], Replayable]) -> Repla
         machine, decoder = machines[entry.machine]
         try:
             event = decoder.decode(entry.event)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise DataError(f"entry {count}: {entry.machine} knows no such event: {error}") from None
-        asked = machine.handle(event, now_s=entry.now_s)
+        try:
+            asked = machine.handle(event, now_s=entry.now_s)
+        except Exception as error:  # a machine trusts its driver; a log may be damaged or out of order
+            raise DataError(
+                f"entry {count}: {entry.machine} cannot take {type(event).__name__} here "
+                f"({type(error).__name__}: {error}); the log is damaged or out of order"
+            ) from error
         commands += len(asked)
         if difference := _difference(count, entry, encoder.encode(asked)):
             break

@@ -6,6 +6,8 @@ import msgspec
 from msgspec import Struct
 
 from slimsched.kernel.errors import DataError
+from slimsched.kernel.quantity import CountOrZero, Whole
+from slimsched.kernel.section import UNREADABLE
 from slimsched.models.figures import ModelFigures, StepFigures
 from slimsched.models.spec import ANY, START, ModelSpec, PlanError, Step
 
@@ -13,21 +15,21 @@ from slimsched.models.spec import ANY, START, ModelSpec, PlanError, Step
 class StepEntry(Struct, frozen=True, kw_only=True):
     """The cost of one step per example. `previous` is null if the step does not depend on it."""
 
-    segment: int
+    segment: CountOrZero
     choice: str
     previous: str | None
-    macs: int
-    moved: int
+    macs: Whole
+    moved: Whole
 
 
 class PlaceEntry(Struct, frozen=True, kw_only=True):
     """A segment at a choice; `output` counts the numbers in its output per example."""
 
-    segment: int
+    segment: CountOrZero
     choice: str
-    weights: int
-    output: int
-    workspace: int
+    weights: Whole
+    output: Whole
+    workspace: Whole
 
 
 class FiguresFile(Struct, frozen=True, kw_only=True):
@@ -76,7 +78,7 @@ def read_figures_file(path: Path, spec: ModelSpec) -> ModelFigures:
         content = msgspec.json.decode(path.read_bytes(), type=FiguresFile)
     except FileNotFoundError:
         raise DataError(f"there is no {path}; {again} to write it") from None
-    except (OSError, msgspec.DecodeError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{path} holds no figures ({error}); {again} again") from None
     try:
         steps = {_step(spec, one): StepFigures(one.macs, one.moved) for one in content.steps}

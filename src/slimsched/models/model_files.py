@@ -16,6 +16,7 @@ from safetensors.torch import save as save_tensors
 from torch import nn
 
 from slimsched.kernel.errors import DataError
+from slimsched.kernel.quantity import AccuracyFloor, CountOrZero, Seconds
 from slimsched.models.data.image_set import Colours
 from slimsched.models.network import SlimNetwork
 from slimsched.models.network_shape import Shape
@@ -38,12 +39,12 @@ class ModelCard(Struct, Generic[ShapeT], frozen=True, kw_only=True):
     colours: Colours
     classes: tuple[str, ...]
     recipe: Recipe
-    epochs: int
-    training_s: float
+    epochs: CountOrZero
+    training_s: Seconds
     trained_on: str
     weights_sha256: str = ""
     scored_on: str = ""
-    accuracy_percent: dict[str, float] = {}
+    accuracy_percent: dict[str, AccuracyFloor] = {}
     notes: tuple[str, ...] = ()
     shape: ShapeT
 
@@ -119,7 +120,7 @@ def _read_card(path: Path, shape: type[ShapeT]) -> ModelCard[ShapeT]:
         raise DataError(
             f"no model at {path}; name a folder that slim model train wrote, or leave --model out"
         ) from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise DataError(f"{path} is no model card: {error}") from None
     if len(card.classes) != card.shape.classes:
         raise DataError(

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from slimsched.kernel.section import UNREADABLE
 from slimsched.models.elastic import ElasticModel
 from slimsched.models.model_files import Trained, card_path
 from slimsched.models.network import SlimNetwork
@@ -44,5 +45,5 @@ class _Facts(Struct, frozen=True):
 def _kind(card: Path) -> type[Shape] | None:
     try:
         return shape_kind(msgspec.json.decode(card.read_bytes(), type=_Facts).shape)
-    except (OSError, msgspec.DecodeError):
+    except UNREADABLE:
         return None

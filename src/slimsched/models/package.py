@@ -11,7 +11,6 @@ A folder that `slim model train` wrote (model.json, model.safetensors) also coun
 Reading a description needs no torch. Loading a model does.
 """
 
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ import msgspec
 from msgspec import Struct, field
 
 from slimsched.kernel.errors import ConfigError, DataError
+from slimsched.kernel.section import UNREADABLE, convert, read_toml
 from slimsched.models.figures import ModelFigures
 from slimsched.models.figures_file import read_figures_file
 from slimsched.models.network_shape import Shape, network_figures, network_spec, shape_kind
@@ -68,20 +68,20 @@ class _Card(Struct, frozen=True, kw_only=True):
 
     def network(self) -> Shape:
         """Return the shape of the network."""
-        return msgspec.convert(self.shape, shape_kind(self.shape))
+        return convert(self.shape, shape_kind(self.shape), f"the shape of model '{self.name}'")
 
 
 def read_description(folder: Path) -> Description:
     """Read model.toml; errors name the part that is wrong."""
     path = folder / DESCRIPTION
     try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Description)
+        return msgspec.convert(read_toml(path), Description)
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(
             f"no model in {folder}: it holds neither {DESCRIPTION} nor {CARD}; "
             f"make a skeleton with slim model new {folder}"
         ) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, RecursionError, ConfigError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
     except msgspec.ValidationError as error:
         known = ", ".join(_toml_names(Description))
@@ -163,7 +163,7 @@ def is_trained(folder: Path) -> bool:
 def _read_card(folder: Path) -> _Card:
     try:
         return msgspec.json.decode((folder / CARD).read_bytes(), type=_Card)
-    except (OSError, msgspec.DecodeError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{folder / CARD} is no model card: {error}") from None
 
 

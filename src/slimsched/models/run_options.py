@@ -7,7 +7,6 @@ A model folder keeps them in run.toml:
     channels_last = true
 """
 
-import tomllib
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.section import convert, read_toml
 
 RUN = "run.toml"
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -63,6 +63,6 @@ def _read(folder: Path) -> _File:
     if not path.is_file():
         return _File()
     try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        return convert(read_toml(path), _File, path.name)
+    except (OSError, ConfigError) as error:
         raise ConfigError(f"{path}: {error}; write it again with slim model tune {folder}") from None

@@ -17,6 +17,7 @@ from typing import Literal
 from msgspec import Struct
 
 from slimsched.kernel.errors import ConfigError, SlimError
+from slimsched.kernel.quantity import Index
 
 Path = tuple[int, ...]
 """Choices by position, one per segment, from the first segment on; a plan, or the beginning of one."""
@@ -41,7 +42,7 @@ ELEMENT_BYTES: dict[str, int] = {
     "FP64": 8,
 }
 
-Step = tuple[int, int, int]
+Step = tuple[Index, Index, Index]
 """(segment, choice, previous choice): one segment run in one way."""
 
 START, ANY = -1, -2
@@ -49,6 +50,7 @@ START, ANY = -1, -2
 
 MOST_SEGMENTS = 8
 MOST_PLANS = 1024
+MOST_ROW_BYTES = 1 << 30
 
 
 class PlanError(SlimError):
@@ -60,13 +62,18 @@ class TensorSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     name: str
     datatype: Datatype
-    shape: tuple[int, ...]
+    shape: tuple[Index, ...]
 
     def __post_init__(self) -> None:
         if any(size < 1 for size in self.shape):
             raise ConfigError(
                 f"tensor '{self.name}' has shape {list(self.shape)}: give every size, 1 or more, "
                 "without the batch dimension"
+            )
+        if self.row_bytes > MOST_ROW_BYTES:
+            raise ConfigError(
+                f"tensor '{self.name}' has shape {list(self.shape)}: {self.row_bytes:,} bytes per example; "
+                f"at most {MOST_ROW_BYTES:,} are possible"
             )
 
     @property

@@ -2,10 +2,16 @@
 
 from functools import lru_cache
 from itertools import product
+from typing import Annotated
+
+from msgspec import Meta
 
 from slimsched.kernel.errors import WidthError
+from slimsched.kernel.quantity import Count
 
 SEGMENTS = 4
+PerSegment = Annotated[tuple[Count, ...], Meta(min_length=SEGMENTS, max_length=SEGMENTS)]
+"""One count for each segment."""
 WIDTHS: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
 
 WIDTH_TUPLES: tuple[tuple[float, ...], ...] = tuple(product(WIDTHS, repeat=SEGMENTS))

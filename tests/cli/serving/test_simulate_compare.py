@@ -137,7 +137,7 @@ GOOD = Path(__file__).parents[3] / "configs" / "paper.toml"
             "vram_limit_byte",
             "[scheduler]: unknown key 'vram_limit_byte'; known keys: batch_limit,",
         ),
-        ("rate_per_s = 9200.0", "rate_per_s = -1.0", "rate_per_s is -1; a load needs a rate above 0"),
+        ("rate_per_s = 9200.0", "rate_per_s = -1.0", "rate_per_s is -1; give a number above 0"),
         (
             "rate_per_s = 9200.0",
             'rate_per_s = "fast"',
@@ -171,21 +171,21 @@ def test_an_impossible_device_is_refused(tmp_path: Path) -> None:
     (tmp_path / "devices" / "t4.toml").write_text(text.replace("peak_flop_per_s = ", "peak_flop_per_s = -"))
     path = tmp_path / "mine.toml"
     path.write_text(GOOD.read_text().replace('"gtx-980-ti"', '"t4"'))
-    assert "peak_flop_per_s is -8.1e+12; give a value above 0" in refused("compare", "--config", str(path))
+    assert "peak_flop_per_s is -8.1e+12; give a number above 0" in refused("compare", "--config", str(path))
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (("compare", "--routers", "best"), "unknown router 'best'; known: random, round-robin,"),
-        (("compare", "--rate", "-5"), "rate_per_s is -5"),
+        (("compare", "--rate", "-5"), "--rate is -5"),
         (
             ("compare", "--scenario", "moon"),
             "unknown scenario 'moon'; known: edge-12, fleet-64, h200, laptop,",
         ),
         (("compare", "--arrivals", "nowhere.csv"), "no arrival trace at nowhere.csv"),
         (("compare", "--config", "nowhere.toml"), "no configuration at nowhere.toml"),
-        (("compare", "--seeds", "0"), "seeds is 0; give 1 or more"),
+        (("compare", "--seeds", "0"), "--seeds is 0; give a number from 1"),
         (("simulate", "--kill", "server-0"), "--kill 'server-0' is not understood; write it as server-0@10s"),
         (("simulate", "--kill", "server-7@1s"), "has no server 'server-7'; it has server-0,"),
         (("replay", "nowhere.jsonl"), "no event log at nowhere.jsonl"),

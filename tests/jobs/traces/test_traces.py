@@ -50,7 +50,10 @@ def test_every_kind_of_trace_is_told_by_its_header(kind, tmp_path) -> None:
     [
         ("a,b\n1,2\n", "no job trace of a known kind"),
         ("job_id,arrival_s,service_sec,gpu_count\na,x,60,1\n", "line 2"),
-        ("job_id,arrival_s,service_sec,gpu_count\na,1,-60,1\n", "negative"),
+        (
+            "job_id,arrival_s,service_sec,gpu_count\na,1,-60,1\n",
+            "service_s is -60; give a number of at least 0",
+        ),
         ("job_id,arrival_s,service_sec,gpu_count\na,1,60,1\na,2,60,1\n", "twice"),
         ("job_id,arrival_s,service_sec,gpu_count\na,1,60,0\n", "no job with GPUs"),
     ],

@@ -67,5 +67,5 @@ def test_settings_without_meaning_are_refused() -> None:
         arrivals("poisson", 3.0, 0.0, rng)
     with pytest.raises(UnknownNameError, match="unknown arrival process 'tidal'; known: poisson, bursty"):
         arrivals("tidal", 3.0, 1.0, rng)
-    with pytest.raises(ConfigError, match="unexpected keyword argument 'hight'"):
+    with pytest.raises(ConfigError, match="unknown key 'hight'; known keys: low, high, at"):
         arrivals("step", 3.0, 1.0, rng, hight=1.0)

@@ -60,7 +60,7 @@ def test_counts_per_minute_are_summed_over_functions_even_inside_a_tar(tmp_path:
     [
         ("hello world", "is not an arrival trace"),
         ("arrival_s\n1.0\n", "fewer than two"),
-        ("count\n-1\n", "0 or above"),
+        ("count\n-1\n", "counts must be from 0"),
     ],
 )
 def test_a_file_that_is_not_a_trace_is_refused_with_the_accepted_formats(

@@ -14,6 +14,7 @@ from slimsched.cli.jobs.table import print_rows
 from slimsched.cli.jobs.workload import Workload, progress_bar
 from slimsched.cli.options import AsJson, with_options
 from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.quantity import Count, CountOrZero, WorkerCount
 
 if TYPE_CHECKING:
     from slimsched.jobs.domain.job import Job
@@ -34,7 +35,7 @@ class ComparedWorkload(Workload, frozen=True, kw_only=True):
         "trace"
     )
     jobs: Annotated[
-        int, typer.Option("--jobs", help="Jobs to take from the trace, in a row; 0 takes all.", min=0)
+        CountOrZero, typer.Option("--jobs", help="Jobs to take from the trace, in a row; 0 takes all.")
     ] = 3000
 
 
@@ -44,9 +45,9 @@ def compare(
     results: Results,
     policies: Annotated[str, typer.Option("--policies", help="Comma-separated; see below.")] = DEFAULT,
     seeds: Annotated[
-        int, typer.Option("--seeds", help="Windows and model assignments; means and 95 % intervals.", min=1)
+        Count, typer.Option("--seeds", help="Windows and model assignments; means and 95 % intervals.")
     ] = 1,
-    workers: Annotated[int, typer.Option("--workers", help="Processes; 0: one per core.", min=0)] = 0,
+    workers: Annotated[WorkerCount, typer.Option("--workers", help="Processes; 0: one per core.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Compare policies on the same jobs.

@@ -10,6 +10,7 @@ from rich.console import Console
 from slimsched.cli.jobs.workload import PolicyName, Workload
 from slimsched.cli.options import AsJson, with_options
 from slimsched.kernel.errors import UnknownNameError
+from slimsched.kernel.quantity import Seconds
 
 if TYPE_CHECKING:
     from slimsched.jobs.domain.job import Job
@@ -23,7 +24,7 @@ def explain(
     workload: Workload,
     job: Annotated[str, typer.Argument(help="Id of the job.")],
     at_s: Annotated[
-        float | None, typer.Option("--at-s", help="Look at this time; else just before its first start.")
+        Seconds | None, typer.Option("--at-s", help="Look at this time; else just before its first start.")
     ] = None,
     policy: PolicyName = "dally",
     as_json: AsJson = False,

@@ -8,6 +8,8 @@ import msgspec
 import typer
 from msgspec import Struct
 
+from slimsched.cli.output_path import picture
+
 if TYPE_CHECKING:
     from slimsched.cli.jobs.workload import Workload
     from slimsched.jobs.execution.simulated.comparison import JobSetting
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
 class Results(Struct, frozen=True, kw_only=True):
     """Where to leave pictures and the run folder, if anywhere."""
 
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the run of the first seed to a PNG.")] = (
-        None
-    )
+    plot: Annotated[
+        Path | None, typer.Option("--plot", callback=picture, help="Draw the run of the first seed to a PNG.")
+    ] = None
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Leave the run in this folder, for slim report and slim replay."),

@@ -12,6 +12,7 @@ from slimsched.cli.jobs.results import Results, write_log
 from slimsched.cli.jobs.table import print_rows
 from slimsched.cli.jobs.workload import PolicyName, Workload, progress_bar
 from slimsched.cli.options import AsJson, with_options
+from slimsched.cli.output_path import file_to_write
 from slimsched.kernel.log import EVENTS
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ def simulate(
     workload: Workload,
     results: Results,
     policy: PolicyName = "dally",
-    log: Annotated[Path | None, typer.Option("--log", help="Write the event log to this file.")] = None,
+    log: Annotated[
+        Path | None, typer.Option("--log", callback=file_to_write, help="Write the event log to this file.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Simulate one policy on a trace.

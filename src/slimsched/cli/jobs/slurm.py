@@ -16,6 +16,7 @@ from slimsched.cli.jobs.slurm_options import Conf, Partition, SlurmOptions
 from slimsched.cli.options import AsJson, with_options
 from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
 from slimsched.kernel.log import EVENTS
+from slimsched.kernel.quantity import Count, PollSeconds, Seconds
 
 if TYPE_CHECKING:
     from slimsched.cli.jobs.slurm_site import SlurmSite
@@ -29,8 +30,8 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     """How long the controller runs, how often it looks, and where it leaves its log."""
 
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left.")] = False
-    poll_s: Annotated[float, typer.Option("--poll-s", min=0.05, help="Seconds between two looks.")] = 1.0
-    patience_s: Annotated[float, typer.Option("--patience-s", help="Seconds a start may take.")] = 30.0
+    poll_s: Annotated[PollSeconds, typer.Option("--poll-s", help="Seconds between two looks.")] = 1.0
+    patience_s: Annotated[Seconds, typer.Option("--patience-s", help="Seconds a start may take.")] = 30.0
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Leave the event log in this folder; else in runs/slurm-DATE-TIME."),
@@ -124,9 +125,10 @@ def _log_path(folder: Path) -> Path:
     return path
 
 
+@with_options
 def submit(
     script: Annotated[list[str], typer.Argument(help="Batch script and its arguments.")],
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs of the gang, in all.")],
+    gpus: Annotated[Count, typer.Option(help="GPUs of the gang, in all.")],
     model: Annotated[str, typer.Option(help="What it trains: how much the network matters.")] = "",
     tenant: Annotated[str, typer.Option(help="Whose quota it counts against; else the user.")] = "",
     name: Annotated[str | None, typer.Option(help="The job's name.")] = None,
@@ -169,7 +171,7 @@ def submit(
 def victims(
     slurm: SlurmOptions,
     job: Annotated[str | None, typer.Argument(help="A job that waits; or give --gpus.")] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of a gang that you think of.")] = None,
+    gpus: Annotated[Count | None, typer.Option(help="GPUs of a gang that you think of.")] = None,
     model: Annotated[str, typer.Option(help="The model that this gang trains.")] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -226,11 +228,12 @@ def why(
         print_explanation(explanation, speed=slurm.speed)
 
 
+@with_options
 def slurm_up(
     folder: Folder = _FOLDER,
-    racks: Annotated[int, typer.Option(min=1)] = 2,
-    machines: Annotated[int, typer.Option(min=1, help="Machines per rack.")] = 4,
-    gpus: Annotated[int, typer.Option(min=1, help="GPUs per machine.")] = 8,
+    racks: Annotated[Count, typer.Option()] = 2,
+    machines: Annotated[Count, typer.Option(help="Machines per rack.")] = 4,
+    gpus: Annotated[Count, typer.Option(help="GPUs per machine.")] = 8,
 ) -> None:
     """Start a throw-away Slurm on this machine: real daemons, fake GPUs, racks as switches.
 

@@ -7,6 +7,7 @@ import typer
 from msgspec import Struct
 
 from slimsched.cli.jobs.workload import PolicyName, Quota
+from slimsched.kernel.quantity import Factor
 
 Conf = Annotated[
     Path | None, typer.Option("--conf", help="The cluster's slurm.conf; else SLURM_CONF or /etc/slurm.")
@@ -26,6 +27,6 @@ class SlurmOptions(Struct, frozen=True, kw_only=True):
     partition: Partition = None
     quota: Quota = None
     speed: Annotated[
-        float, typer.Option("--speed", help="Scheduler's seconds per second; above 1 for demos.")
+        Factor, typer.Option("--speed", help="Scheduler's seconds per second; above 1 for demos.")
     ] = 1.0
     conf: Conf = None

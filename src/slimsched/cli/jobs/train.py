@@ -14,6 +14,7 @@ from rich.console import Console
 from slimsched.cli.jobs.workload import Cluster, progress_bar, read_cluster_named
 from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.quantity import Count, WindowJobs
 
 if TYPE_CHECKING:
     from slimsched.jobs.learning.ppo import JobProgress, JobTrainer
@@ -28,8 +29,8 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
     network: Annotated[
         str, typer.Option("--network", help="Networks of the training windows, in turn; comma-separated.")
     ] = "congested,oversubscribed,fast"
-    updates: Annotated[int, typer.Option("--updates", help="PPO updates in all.", min=1)] = 30
-    jobs: Annotated[int, typer.Option("--jobs", help="Jobs per training window.", min=10)] = 2000
+    updates: Annotated[Count, typer.Option("--updates", help="PPO updates in all.")] = 30
+    jobs: Annotated[WindowJobs, typer.Option("--jobs", help="Jobs per training window.")] = 2000
     seed: Seed = 0
     out: Annotated[Path, typer.Option("--out", help="Where to write the order.")] = Path("job-order.json")
     resume: Annotated[

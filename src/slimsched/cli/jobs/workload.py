@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from slimsched.cli.options import Seed
 from slimsched.kernel.errors import ConfigError, UnknownNameError
+from slimsched.kernel.quantity import Count, CountOrZero, Factor, FailureRate
 
 if TYPE_CHECKING:
     from slimsched.jobs.domain.job import Job
@@ -46,21 +47,22 @@ class Workload(Struct, frozen=True, kw_only=True):
     ] = "generated"
     cluster: Cluster = "racks-512"
     gpus: Annotated[
-        int | None, typer.Option("--gpus", help="Instead of a cluster, a flat pool of N GPUs: counted only.")
+        Count | None,
+        typer.Option("--gpus", help="Instead of a cluster, a flat pool of N GPUs: counted only."),
     ] = None
     network: Network = "congested"
     arrivals: Annotated[
         str, typer.Option("--arrivals", help="trace (as recorded), batch (all at once) or poisson.")
     ] = "trace"
     load: Annotated[
-        float, typer.Option("--load", help="Offered load of poisson arrivals; 1 needs all GPUs.")
+        Factor, typer.Option("--load", help="Offered load of poisson arrivals; 1 needs all GPUs.")
     ] = 1.0
     jobs: Annotated[
-        int, typer.Option("--jobs", help="Jobs to take from the trace, in a row; 0 takes all.", min=0)
+        CountOrZero, typer.Option("--jobs", help="Jobs to take from the trace, in a row; 0 takes all.")
     ] = 0
     seed: Seed = 0
     failures: Annotated[
-        float, typer.Option("--failures", help="Failures per machine and day; a repair takes an hour.", min=0)
+        FailureRate, typer.Option("--failures", help="Failures per machine and day; a repair takes an hour.")
     ] = 0.0
     quota: Quota = None
     models: Annotated[
@@ -78,8 +80,6 @@ class Workload(Struct, frozen=True, kw_only=True):
 
         if self.gpus is None:
             return read_cluster_named(self.cluster)
-        if self.gpus < 1:
-            raise ConfigError(f"--gpus is {self.gpus}; give 1 or more")
         return Topology.pool(self.gpus)
 
     def settings(self, topology: "Topology") -> "list[JobSetting]":
@@ -149,7 +149,7 @@ def read_quotas(quota: list[str] | None) -> dict[str, int]:
     quotas: dict[str, int] = {}
     for text in quota or ():
         tenant, _, gpus = text.partition("=")
-        if not tenant or not gpus.isdigit():
+        if not tenant or not (gpus.isascii() and gpus.isdecimal() and len(gpus) <= 9):
             raise ConfigError(f"quota '{text}' is not of the form TENANT=GPUS, such as alice=64")
         quotas[tenant] = int(gpus)
     return quotas

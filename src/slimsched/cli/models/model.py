@@ -11,7 +11,9 @@ from msgspec import Struct
 
 from slimsched.cli.models import check, new, tune
 from slimsched.cli.options import AsJson, with_options
+from slimsched.cli.output_path import file_to_write, picture
 from slimsched.cli.serving.profile import DeviceOptions, MeasureOptions, measure
+from slimsched.kernel.quantity import Count, PositiveSeconds
 from slimsched.models.shipped_models import PUBLISHED_PERCENT
 from slimsched.models.shipped_names import DEFAULT_MODEL
 
@@ -62,7 +64,8 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
     ] = None
     device: DeviceOption = "auto"
     limit_s: Annotated[
-        float | None, typer.Option("--limit-s", help="Stop with a checkpoint before this many seconds.")
+        PositiveSeconds | None,
+        typer.Option("--limit-s", help="Stop with a checkpoint before this many seconds."),
     ] = None
 
 
@@ -114,10 +117,14 @@ class EvaluateOptions(Struct, frozen=True, kw_only=True):
     ] = None
     model: ModelOption = None
     device: DeviceOption = "auto"
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Images at a time.")] = 250
+    batch: Annotated[Count, typer.Option("--batch", help="Images at a time.")] = 250
     bits: Annotated[
         Path | None,
-        typer.Option("--bits", help="With --widths all: write which images are right, one bit each."),
+        typer.Option(
+            "--bits",
+            callback=file_to_write,
+            help="With --widths all: write which images are right, one bit each.",
+        ),
     ] = None
     everything: Annotated[
         bool, typer.Option("--all", help="Score every picture of a folder, the training images too.")
@@ -126,7 +133,7 @@ class EvaluateOptions(Struct, frozen=True, kw_only=True):
         bool, typer.Option("--agreement", help="With DIR: no labels; compare plans with the widest one.")
     ] = False
     examples: Annotated[
-        int, typer.Option("--examples", min=1, help="With --agreement and no data: random inputs.")
+        Count, typer.Option("--examples", help="With --agreement and no data: random inputs.")
     ] = 256
 
 
@@ -219,7 +226,8 @@ def _by_kind(percent: dict[str, float]) -> dict[str, dict[str, float]]:
 @app.command()
 def pareto(
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the set into this .png, .svg or .pdf.")
+        Path | None,
+        typer.Option("--plot", callback=picture, help="Draw the set into this .png, .svg or .pdf."),
     ] = None,
     folder: FolderArgument = None,
     as_json: AsJson = False,

@@ -9,15 +9,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.cli.options import AsJson
+from slimsched.cli.options import AsJson, with_options
+from slimsched.kernel.quantity import Count, ThreadCount
 
 
+@with_options
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder.")],
     device: Annotated[Literal["cpu", "cuda"], typer.Option("--device", help="Where to run.")] = "cpu",
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Batch size to time.")] = 8,
-    examples: Annotated[int, typer.Option("--examples", min=1, help="Examples to compare answers on.")] = 64,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="CPU threads to use.")] = 1,
+    batch: Annotated[Count, typer.Option("--batch", help="Batch size to time.")] = 8,
+    examples: Annotated[Count, typer.Option("--examples", help="Examples to compare answers on.")] = 64,
+    threads: Annotated[ThreadCount, typer.Option("--threads", help="CPU threads to use.")] = 1,
     compiled: Annotated[
         bool, typer.Option("--compile", help="Try torch.compile too; compiling takes minutes.")
     ] = False,
@@ -31,6 +33,7 @@ def command(
     """
     import torch
 
+    from slimsched.models.device import pick_device
     from slimsched.models.run_options import write_run_options
     from slimsched.serving.execution.live.tuning import LEAST_AGREEMENT, tune
     from slimsched.serving.execution.model_source import read_model
@@ -40,7 +43,7 @@ def command(
     with Console(stderr=True).status("starting") as status:
         tried, best = tune(
             model,
-            torch.device(device),
+            pick_device(device),
             batch=batch,
             examples=max(batch, examples),
             compiled=compiled,

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from slimsched.cli.options import AsJson, with_options
 from slimsched.cli.serving.scenario import LoadOptions, Rate, ScenarioOptions
-from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.quantity import Amount
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.fluid import FluidOptimum, capacity_per_s, fluid_optimum
@@ -34,7 +34,7 @@ def command(
     scenario: ScenarioOptions,
     rate: Rate = None,
     power: Annotated[
-        float | None, typer.Option("--power", help="Power budget of the whole cluster, in watts above idle.")
+        Amount | None, typer.Option("--power", help="Power budget of the whole cluster, in watts above idle.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -46,8 +46,6 @@ def command(
 
       slim bound --scenario edge-12 --rate 4000 --power 150 --json
     """
-    if power is not None and power < 0:
-        raise ConfigError(f"--power is {power:g}; give watts, 0 or above")
     bound = find_bound(scenario.read().under(LoadOptions(rate=rate)).scenario, power)
     if as_json:
         print(json.dumps(to_builtins(bound), indent=1))

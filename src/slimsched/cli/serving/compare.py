@@ -15,19 +15,21 @@ from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.progress import count_bar
 from slimsched.cli.serving.engine import PoolOptions
 from slimsched.cli.serving.scenario import (
+    ROUTERS,
     Choice,
     GoalText,
     LoadOptions,
     Out,
     Plot,
-    RouterList,
     ScenarioOptions,
     Seeds,
     Workers,
     arrival_s,
     check_goal,
+    check_reach,
 )
 from slimsched.cli.table import print_summaries
+from slimsched.kernel.quantity import Seconds
 from slimsched.serving.execution.simulated.comparison import Compared, compare
 from slimsched.serving.routing.registry import split_specs
 from slimsched.serving.telemetry.bound_curve import energy_bound
@@ -40,10 +42,10 @@ CLASSICAL = "random,round-robin,jsq,power-of-two,sed,speed-jsq,drift-plus-penalt
 class CompareOptions(Struct, frozen=True, kw_only=True):
     """What to compare, and how often."""
 
-    routers: RouterList = ""
+    routers: Annotated[str | None, ROUTERS] = None
     goal: GoalText = None
     warmup: Annotated[
-        float, typer.Option("--warmup", help="Seconds at the start that all figures leave out.")
+        Seconds, typer.Option("--warmup", help="Seconds at the start that all figures leave out.")
     ] = 0.0
     seed: Seed = 0
     seeds: Seeds = 1
@@ -53,7 +55,8 @@ class CompareOptions(Struct, frozen=True, kw_only=True):
 
     def specs(self) -> list[str]:
         """List the routers to compare; the classical ones, and `goal` where a goal is given."""
-        specs = split_specs(self.routers or CLASSICAL + (",goal" if self.goal is not None else ""))
+        classical = CLASSICAL + (",goal" if self.goal is not None else "")
+        specs = split_specs(classical if self.routers is None else self.routers)
         check_goal(self.goal, specs)
         return specs
 
@@ -99,6 +102,7 @@ def command(
 
 def _run(chosen: Choice, compared: CompareOptions, pool: PoolOptions, *, quiet: bool) -> list[Compared]:
     specs = compared.specs()
+    check_reach(specs, chosen.scenario)
     with count_bar(f"simulating {chosen.scenario.name}", len(specs) * compared.seeds, quiet=quiet) as bar:
         return compare(
             chosen.scenario,

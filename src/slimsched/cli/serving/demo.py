@@ -26,7 +26,9 @@ from slimsched.cli.serving.scenario import (
     RouterList,
     arrival_s,
     check_goal,
+    check_reach,
 )
+from slimsched.kernel.quantity import Factor, Milliseconds, RunSeconds
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.live.example_set import ExampleSet
 from slimsched.serving.execution.run_setting import RunSetting
@@ -69,11 +71,13 @@ class DemoOptions(Struct, frozen=True, kw_only=True):
     routers: RouterList = f"random,{SERVING}"
     goal: GoalText = None
     load: Annotated[
-        float, typer.Option("--load", help="Mean rate, as a multiple of what random routing can hold.")
+        Factor, typer.Option("--load", help="Mean rate, as a multiple of what random routing can hold.")
     ] = 1.5
     arrivals: ArrivalsName = "fitted"
-    seconds: Annotated[float, typer.Option("--seconds", help="Length of each run.")] = 20.0
-    deadline_ms: Annotated[float, typer.Option("--deadline-ms", help="Deadline of each request.")] = 500.0
+    seconds: Annotated[RunSeconds, typer.Option("--seconds", help="Length of each run.")] = 20.0
+    deadline_ms: Annotated[Milliseconds, typer.Option("--deadline-ms", help="Deadline of each request.")] = (
+        500.0
+    )
     data: Data = None
     out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("runs/demo")
     seed: Seed = 0
@@ -101,6 +105,7 @@ def command(scenario: LiveScenarioOptions, demo: DemoOptions, as_json: AsJson = 
       slim demo --arrivals trace.csv --json
     """
     specs, chosen = demo.specs(), _choose(scenario, demo)
+    check_reach(specs, chosen.scenario)
     examples = examples_of(chosen.scenario.cluster.models, demo.data)
     kind = describe(examples)
     console = Console(stderr=True)

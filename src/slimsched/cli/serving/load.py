@@ -8,10 +8,11 @@ from msgspec import Struct
 from rich.console import Console
 
 from slimsched.cli.options import AsJson, Seed, with_options
+from slimsched.cli.output_path import picture
 from slimsched.cli.progress import request_bar
 from slimsched.cli.serving.scenario import ArrivalsName, Data
 from slimsched.cli.serving.terms import ServerOptions, TermsOptions
-from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.quantity import Count, Rate, RunSeconds
 from slimsched.models.package import read_spec
 from slimsched.models.shipped_names import DEFAULT_MODEL
 from slimsched.models.spec import Datatype, ModelSpec, TensorSpec
@@ -29,20 +30,13 @@ PUNCTUAL_S = 0.01
 class SendOptions(Struct, frozen=True, kw_only=True):
     """What to send, and when."""
 
-    rate: Annotated[float, typer.Option("--rate", help="Mean requests per second.")] = 20.0
-    seconds: Annotated[float, typer.Option("--seconds", help="How long to send.")] = 10.0
+    rate: Annotated[Rate, typer.Option("--rate", help="Mean requests per second.")] = 20.0
+    seconds: Annotated[RunSeconds, typer.Option("--seconds", help="How long to send.")] = 10.0
     arrivals: ArrivalsName = "poisson"
-    per_request: Annotated[int, typer.Option("--images", help="Examples per request.")] = 1
+    per_request: Annotated[Count, typer.Option("--images", help="Examples per request.")] = 1
     data: Data = None
-    connections: Annotated[int, typer.Option("--connections", help="Most connections at once.")] = 512
+    connections: Annotated[Count, typer.Option("--connections", help="Most connections at once.")] = 512
     seed: Seed = 0
-
-    def check(self) -> None:
-        """Refuse counts below 1."""
-        if self.per_request < 1 or self.connections < 1:
-            raise ConfigError(
-                f"--images {self.per_request}, --connections {self.connections}: both must be at least 1"
-            )
 
 
 class ModelOptions(Struct, frozen=True, kw_only=True):
@@ -65,7 +59,9 @@ def command(
     sent: SendOptions,
     terms: TermsOptions,
     model: ModelOptions,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw rates and latency into a PNG.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", callback=picture, help="Draw rates and latency into a PNG.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Send each request when it is due, whether or not earlier ones were answered, and report the answers.
@@ -84,7 +80,6 @@ def command(
     """
     from slimsched.serving.api.load_report import as_json as to_json
 
-    sent.check()
     spec = _ask_spec(server, model)
     examples = _examples(spec, sent.data)
     kind = examples.source

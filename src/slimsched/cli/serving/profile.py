@@ -14,11 +14,21 @@ from rich.console import Console
 from slimsched.cli.options import with_options
 from slimsched.cli.progress import cell_bar
 from slimsched.kernel.errors import ConfigError, SlimError
+from slimsched.kernel.quantity import Amount, Count, CountOrZero, Percentage, Repeats, ThreadCount
+from slimsched.kernel.section import convert
 from slimsched.models.shipped_names import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from slimsched.serving.domain.served_model import ServedModel
     from slimsched.serving.execution.live.profiler import Profiler
+
+
+def profile_path(path: Path | None) -> Path | None:
+    """Refuse a profile that could not be found again."""
+    if path is not None and (path.suffix != ".json" or path.is_dir()):
+        raise ConfigError(f"--out {path} is no name for a profile; end it in .json")
+    return path
+
 
 CPU_BATCHES = "1,2,4,8,16,32"
 CUDA_BATCHES = "1,2,4,8,16,32,64,128,256"
@@ -32,12 +42,14 @@ class DeviceOptions(Struct, frozen=True, kw_only=True):
     """Which device to measure."""
 
     device: Annotated[Literal["cpu", "cuda"], typer.Option("--device", help="What to measure.")] = "cpu"
-    threads: Annotated[int, typer.Option("--threads", help="CPU threads that the device may use.")] = 1
-    gpu: Annotated[int, typer.Option("--gpu", help="Number of the GPU, as nvidia-smi counts.")] = 0
-    mps: Annotated[int, typer.Option("--mps", help="Share of the GPU under MPS, in per cent.")] = 100
-    idle_w: Annotated[float, typer.Option("--idle-w", help="Idle power, where no meter can read it.")] = 5.0
+    threads: Annotated[
+        ThreadCount, typer.Option("--threads", help="CPU threads that the device may use.")
+    ] = 1
+    gpu: Annotated[CountOrZero, typer.Option("--gpu", help="Number of the GPU, as nvidia-smi counts.")] = 0
+    mps: Annotated[Percentage, typer.Option("--mps", help="Share of the GPU under MPS, in per cent.")] = 100
+    idle_w: Annotated[Amount, typer.Option("--idle-w", help="Idle power, where no meter can read it.")] = 5.0
     active_w: Annotated[
-        float, typer.Option("--active-w", help="Power above idle while busy, where no meter can read it.")
+        Amount, typer.Option("--active-w", help="Power above idle while busy, where no meter can read it.")
     ] = 10.0
 
 
@@ -49,7 +61,7 @@ class MeasureOptions(Struct, frozen=True, kw_only=True):
         typer.Option("--batches", help=f"Batch sizes to measure; by default {CPU_BATCHES}, on a GPU to 256."),
     ] = ""
     repeats: Annotated[
-        int, typer.Option("--repeats", min=2, help="Timed runs per cell, after two to warm up.")
+        Repeats, typer.Option("--repeats", help="Timed runs per cell, after two to warm up.")
     ] = 7
 
     def sizes(self, device: str) -> tuple[int, ...]:
@@ -63,7 +75,11 @@ def command(
     measured: MeasureOptions,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Where to write the profile (.json); by default the model's folder."),
+        typer.Option(
+            "--out",
+            callback=profile_path,
+            help="Where to write the profile (.json); by default the model's folder.",
+        ),
     ] = None,
     name: Annotated[
         str, typer.Option("--name", help="The device's name in scenarios; by default cpu-core or cuda.")
@@ -100,7 +116,6 @@ def measure(
         if not model.folder:
             raise ConfigError("the shipped model has no folder of yours; say where with --out FILE.json")
         out = Path(model.folder) / "profiles" / f"{name}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_suffix(".part")
     out.parent.mkdir(parents=True, exist_ok=True)
     sizes = measured.sizes(device.device)
@@ -172,8 +187,6 @@ def _prepare_cuda(device: DeviceOptions) -> None:
     """Say which GPU, and which share of it, CUDA is to use; it reads this when it starts."""
     from slimsched.serving.execution.live.power_meter import mps_is_running
 
-    if not 1 <= device.mps <= 100:
-        raise ConfigError(f"--mps {device.mps}: give a share from 1 to 100 per cent")
     if device.mps < 100 and not mps_is_running():
         raise SlimError("the MPS daemon does not run; start it with: nvidia-cuda-mps-control -d")
     os.environ["CUDA_VISIBLE_DEVICES"] = str(device.gpu)
@@ -185,7 +198,7 @@ OPENERS = {"cpu": _open_cpu, "cuda": _open_cuda}
 
 def _sizes(batches: str) -> tuple[int, ...]:
     try:
-        sizes = tuple(int(word) for word in batches.split(","))
+        sizes = tuple(convert([int(word) for word in batches.split(",")], list[Count], "--batches"))
     except ValueError:
         raise ConfigError(f"--batches '{batches}' is not understood; write it as 1,2,4,8") from None
     if not sizes or sizes[0] != 1 or list(sizes) != sorted(set(sizes)):

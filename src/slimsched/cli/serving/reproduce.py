@@ -16,6 +16,7 @@ from rich.table import Table
 from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.serving.scenario import Accuracy, Seconds, Workers
 from slimsched.kernel.errors import UnknownNameError
+from slimsched.kernel.quantity import Count
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.telemetry.summary import Summary
@@ -27,7 +28,7 @@ class ReproduceOptions(Struct, frozen=True, kw_only=True):
     accuracy: Accuracy = None
     seconds: Seconds = None
     seed: Seed = 0
-    seeds: Annotated[int, typer.Option("--seeds", help="Runs per router; figures are means.")] = 5
+    seeds: Annotated[Count, typer.Option("--seeds", help="Runs per router; figures are means.")] = 5
     workers: Workers = 0
     data: Annotated[
         Path | None,

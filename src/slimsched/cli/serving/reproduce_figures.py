@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.kernel.errors import DataError, SlimError
+from slimsched.kernel.section import UNREADABLE
 from slimsched.models.slimresnet.shape import SLIM_RESNET
 from slimsched.serving.execution.live.device_figures import DeviceFigures, FigurePoint
 from slimsched.serving.execution.scenario_file import CONFIGS
@@ -56,7 +57,7 @@ def read(path: Path) -> DeviceFigures:
     """Read a measurement that `--live` wrote."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=DeviceFigures)
-    except (OSError, msgspec.DecodeError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{path.name} holds no measurement: {error}; make one with --live") from None
 
 

@@ -13,10 +13,13 @@ from msgspec import Struct
 from rich.console import Console
 
 from slimsched.cli.options import AsJson, Seed, with_options
+from slimsched.cli.output_path import picture
 from slimsched.cli.progress import count_bar
 from slimsched.cli.serving.engine import PoolOptions
 from slimsched.cli.serving.scenario import LoadOptions, Rate, ScenarioOptions
 from slimsched.kernel.errors import ConfigError, UnknownNameError
+from slimsched.kernel.quantity import CountOrZero, Finite, WorkerCount
+from slimsched.kernel.section import convert
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.registry import router_names
 
@@ -42,16 +45,19 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = "1,1,0.02,0.1"
     updates: Annotated[
-        int, typer.Option("--updates", help="Updates of PPO, or generations for goal; 0 means the default.")
+        CountOrZero,
+        typer.Option("--updates", help="Updates of PPO, or generations for goal; 0 means the default."),
     ] = 0
     seed: Seed = 0
     out: Annotated[Path | None, typer.Option("--out", help="Where to write the result.")] = None
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Save the run here, and continue it if it exists.")
     ] = None
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the training curve into a PNG.")] = None
+    plot: Annotated[
+        Path | None, typer.Option("--plot", callback=picture, help="Draw the training curve into a PNG.")
+    ] = None
     workers: Annotated[
-        int, typer.Option("--workers", help="Processes, for goal only; 0 means one per core.")
+        WorkerCount, typer.Option("--workers", help="Processes, for goal only; 0 means one per core.")
     ] = 0
 
 
@@ -84,8 +90,6 @@ def train(
     """
     if kind not in ("ppo", "goal"):
         raise UnknownNameError("kind of router to train", kind, ["ppo", "goal"])
-    if trained.updates < 0:
-        raise ConfigError(f"--updates is {trained.updates}; give 1 or more, or leave it out")
     if kind == "ppo" and pool.engine != "local":
         raise ConfigError(
             "--engine ray is for goal, whose candidates run side by side; ppo learns from one run"
@@ -205,7 +209,8 @@ def _reward(text: str, centre: float) -> "RewardWeights":
     from slimsched.serving.learning.rollout import RewardWeights
 
     try:
-        accuracy, latency, energy, imbalance = (float(part) for part in text.split(","))
+        given = [float(part) for part in text.split(",")]
+        accuracy, latency, energy, imbalance = convert(given, list[Finite], "--weights")
     except ValueError:
         raise ConfigError(
             f"--weights '{text}' is not understood; write four numbers such as 1,1,0.02,0.1"

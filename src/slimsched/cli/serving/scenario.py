@@ -11,13 +11,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from slimsched.cli.output_path import picture
+from slimsched.kernel import quantity
 from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.quantity import Count, Milliseconds, RunSeconds, WorkerCount
+from slimsched.kernel.section import convert
 from slimsched.serving.domain.fault import Fault
 from slimsched.serving.domain.model_outline import outlines
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
-from slimsched.serving.routing.registry import follows_goal
+from slimsched.serving.routing.goal import check_reachable
+from slimsched.serving.routing.registry import follows_goal, split_goal
 from slimsched.serving.telemetry.run_folder import About
 
 ScenarioName = Annotated[
@@ -47,19 +52,15 @@ GoalText = Annotated[
         "a goal.",
     ),
 ]
-RouterSpec = Annotated[
-    str,
-    typer.Option(
-        "--router", help="A name, with options after colons (lp:margin=1.2), or your own: file.py:Class."
-    ),
-]
-RouterList = Annotated[
-    str,
-    typer.Option(
-        "--routers",
-        help="Routers separated by commas; each may have options, or a goal as in goal\\[p99<=60ms].",
-    ),
-]
+ROUTER = typer.Option(
+    "--router", help="A name, with options after colons (lp:margin=1.2), or your own: file.py:Class."
+)
+RouterSpec = Annotated[str, ROUTER]
+ROUTERS = typer.Option(
+    "--routers",
+    help="Routers separated by commas; each may have options, or a goal as in goal\\[p99<=60ms].",
+)
+RouterList = Annotated[str, ROUTERS]
 Arrivals = Annotated[
     str | None,
     typer.Option("--arrivals", help="poisson, bursty, fitted, diurnal, step, or the path of a trace file."),
@@ -71,10 +72,14 @@ ArrivalsName = Annotated[
         help="poisson, bursty, fitted (to a real trace), diurnal, step, or the path of a trace file.",
     ),
 ]
-Rate = Annotated[float | None, typer.Option("--rate", help="Mean arrival rate in requests per second.")]
-Seconds = Annotated[float | None, typer.Option("--seconds", help="Length of the run in simulated seconds.")]
+Rate = Annotated[
+    quantity.Rate | None, typer.Option("--rate", help="Mean arrival rate in requests per second.")
+]
+Seconds = Annotated[
+    RunSeconds | None, typer.Option("--seconds", help="Length of the run in simulated seconds.")
+]
 Deadline = Annotated[
-    float | None, typer.Option("--deadline-ms", help="Deadline of each request in milliseconds.")
+    Milliseconds | None, typer.Option("--deadline-ms", help="Deadline of each request in milliseconds.")
 ]
 Data = Annotated[
     Path | None,
@@ -83,11 +88,14 @@ Data = Annotated[
     ),
 ]
 Seeds = Annotated[
-    int, typer.Option("--seeds", help="Runs per router; figures are means, with 95 % intervals.")
+    Count, typer.Option("--seeds", help="Runs per router; figures are means, with 95 % intervals.")
 ]
-Workers = Annotated[int, typer.Option("--workers", help="Processes to use; 0 means one per core.")]
+Workers = Annotated[WorkerCount, typer.Option("--workers", help="Processes to use; 0 means one per core.")]
 Plot = Annotated[
-    Path | None, typer.Option("--plot", help="Draw latency, accuracy against energy, and choices into a PNG.")
+    Path | None,
+    typer.Option(
+        "--plot", callback=picture, help="Draw latency, accuracy against energy, and choices into a PNG."
+    ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="Leave the run in this folder, for slim report.")]
 
@@ -197,6 +205,14 @@ class LiveScenarioOptions(Struct, frozen=True, kw_only=True):
         return _read(self.scenario, self.config, self.model, goal=goal)
 
 
+def check_reach(routers: list[str], scenario: Scenario) -> None:
+    """Refuse a router whose own goal, the one in brackets, the scenario's models cannot reach."""
+    for router in routers:
+        goal = split_goal(router)[1]
+        if goal is not None:
+            check_reachable(goal, scenario.cluster.models)
+
+
 def check_goal(goal: str | None, routers: list[str]) -> None:
     """Refuse a goal that none of the routers would follow."""
     if goal is not None and not any(follows_goal(router) for router in routers):
@@ -222,7 +238,5 @@ def _read_fault(kind: Literal["kill", "restore", "leave", "slow"], text: str) ->
     if match is None or (kind == "slow") != (match["factor"] is not None):
         form = "server-0@10sx2" if kind == "slow" else "server-0@10s"
         raise ConfigError(f"--{kind} '{text}' is not understood; write it as {form}")
-    factor = float(match["factor"] or 1.0)
-    if factor <= 0:
-        raise ConfigError(f"--slow '{text}': the factor must be above 0; 2 means half as fast")
-    return Fault(server=match["server"], at_s=float(match["at"]), kind=kind, slowdown=factor)
+    raw = {"server": match["server"], "kind": kind, "at_s": match["at"], "slowdown": match["factor"] or "1"}
+    return convert(raw, Fault, f"--{kind} '{text}'", strict=False)

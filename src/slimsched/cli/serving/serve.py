@@ -10,8 +10,16 @@ from rich.console import Console
 
 from slimsched.cli.options import with_options
 from slimsched.cli.serving.engine import EngineOptions
-from slimsched.cli.serving.scenario import Choice, GoalText, LiveScenarioOptions, RouterSpec, check_goal
+from slimsched.cli.serving.scenario import (
+    Choice,
+    GoalText,
+    LiveScenarioOptions,
+    RouterSpec,
+    check_goal,
+    check_reach,
+)
 from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.quantity import LogMegabytes, Port
 from slimsched.serving.routing.registry import SERVING
 
 LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
@@ -23,8 +31,8 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     router: RouterSpec = SERVING
     goal: GoalText = None
     host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1"
-    http_port: Annotated[int, typer.Option("--http-port", help="HTTP port; 0 means any free one.")] = 8000
-    grpc_port: Annotated[int, typer.Option("--grpc-port", help="gRPC port; 0 means any free one.")] = 8001
+    http_port: Annotated[Port, typer.Option("--http-port", help="HTTP port; 0 means any free one.")] = 8000
+    grpc_port: Annotated[Port, typer.Option("--grpc-port", help="gRPC port; 0 means any free one.")] = 8001
     token: Annotated[
         str,
         typer.Option(
@@ -69,7 +77,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     log_limit: Annotated[
-        float,
+        LogMegabytes,
         typer.Option("--log-limit", help="Megabytes that --log keeps; the oldest runs are removed first."),
     ] = 1000.0
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every response.")] = False
@@ -110,6 +118,7 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
 
     check_goal(served.goal, [served.router])
     chosen = scenario.read(served.goal)
+    check_reach([served.router], chosen.scenario)
     engine.check()
     if served.model_repository is not None and engine.engine != "local":
         raise ConfigError("--model-repository works with --engine local only; leave one of them out")

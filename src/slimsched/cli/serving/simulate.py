@@ -12,17 +12,19 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from slimsched.cli.options import AsJson, Seed, with_options
+from slimsched.cli.output_path import file_to_write
 from slimsched.cli.serving.scenario import (
+    ROUTER,
     Choice,
     FaultOptions,
     GoalText,
     LoadOptions,
     Out,
     Plot,
-    RouterSpec,
     ScenarioOptions,
     arrival_s,
     check_goal,
+    check_reach,
 )
 from slimsched.cli.table import print_summaries
 from slimsched.kernel.log import LogWriter, log_path
@@ -39,20 +41,21 @@ from slimsched.serving.telemetry.trace import Trace
 class SimulateOptions(Struct, frozen=True, kw_only=True):
     """What to simulate, and what to leave behind."""
 
-    router: RouterSpec = ""
+    router: Annotated[str | None, ROUTER] = None
     goal: GoalText = None
     seed: Seed = 0
     drain: Annotated[bool, typer.Option("--drain", help="Continue until every request is answered.")] = False
-    log: Annotated[Path | None, typer.Option("--log", help="Write the event log (.jsonl or .jsonl.gz).")] = (
-        None
-    )
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", callback=file_to_write, help="Write the event log (.jsonl or .jsonl.gz)."),
+    ] = None
     plot: Plot = None
     out: Out = None
 
     @property
     def spec(self) -> str:
         """The router: `sed` if none is named, `goal` if a goal is given."""
-        return self.router or ("sed" if self.goal is None else "goal")
+        return ("sed" if self.goal is None else "goal") if self.router is None else self.router
 
 
 @with_options
@@ -79,6 +82,7 @@ def command(
     """
     check_goal(simulated.goal, [simulated.spec])
     chosen = scenario.read(simulated.goal).under(load)
+    check_reach([simulated.spec], chosen.scenario)
     chosen = replace(chosen, scenario=chosen.scenario.with_faults(faults.read()))
     steps = ScaleSteps()
     trace = _run(chosen, simulated, steps, quiet=as_json)

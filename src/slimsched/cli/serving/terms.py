@@ -6,6 +6,8 @@ from typing import Annotated, Any
 import typer
 from msgspec import Struct
 
+from slimsched.kernel.quantity import AccuracyFloor, Milliseconds, PositiveAmount, Priority
+
 
 class ServerOptions(Struct, frozen=True, kw_only=True):
     """Where a server listens, and how to be let in."""
@@ -41,15 +43,15 @@ class TermsOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     min_accuracy: Annotated[
-        float | None,
+        AccuracyFloor | None,
         typer.Option("--min-accuracy", help="Lowest accuracy to expect, as a percentage or a share."),
     ] = None
     deadline_ms: Annotated[
-        float | None, typer.Option("--deadline-ms", help="Give up on a request after this time.")
+        Milliseconds | None, typer.Option("--deadline-ms", help="Give up on a request after this time.")
     ] = None
-    priority: Annotated[int | None, typer.Option("--priority", help="Higher goes first.")] = None
+    priority: Annotated[Priority | None, typer.Option("--priority", help="Higher goes first.")] = None
     max_energy_mj: Annotated[
-        float | None, typer.Option("--max-energy-mj", help="Most energy that one example may take.")
+        PositiveAmount | None, typer.Option("--max-energy-mj", help="Most energy that one example may take.")
     ] = None
 
     def given(self) -> dict[str, Any]:

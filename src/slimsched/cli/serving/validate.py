@@ -16,8 +16,11 @@ from slimsched.cli.serving.scenario import (
     LiveScenarioOptions,
     RouterSpec,
     check_goal,
+    check_reach,
 )
 from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.quantity import Factor, RunSeconds
+from slimsched.kernel.section import convert
 from slimsched.serving.execution.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ class ValidateOptions(Struct, frozen=True, kw_only=True):
     loads: Annotated[
         str, typer.Option("--loads", help="Loads, as shares of the capacity with the widest plans.")
     ] = "0.3,0.7,0.95"
-    seconds: Annotated[float, typer.Option("--seconds", help="Length of each live run.")] = 20.0
+    seconds: Annotated[RunSeconds, typer.Option("--seconds", help="Length of each live run.")] = 20.0
     data: Data = None
     calibrate: Annotated[
         bool,
@@ -46,7 +49,7 @@ class ValidateOptions(Struct, frozen=True, kw_only=True):
     def shares(self) -> list[float]:
         """Read the loads."""
         try:
-            return [float(word) for word in self.loads.split(",")]
+            return convert([float(word) for word in self.loads.split(",")], list[Factor], "--loads")
         except ValueError:
             raise ConfigError(f"--loads '{self.loads}' is not understood; write it as 0.3,0.7") from None
 
@@ -65,6 +68,7 @@ def command(scenario: LiveScenarioOptions, validated: ValidateOptions, as_json: 
     """
     check_goal(validated.goal, [validated.router])
     chosen = scenario.read(validated.goal).scenario
+    check_reach([validated.router], chosen)
     validation, kind = _run(chosen, validated)
     if as_json:
         rows = {

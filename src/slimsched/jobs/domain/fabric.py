@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from slimsched.kernel.errors import UnknownNameError
+from slimsched.kernel.quantity import Factor, PartialShare, PositiveAmount, Seconds
 
 GB = 1e9
 
@@ -17,13 +18,13 @@ class Fabric(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    machine_bytes_per_s: float = 300 * GB
-    nic_bytes_per_s: float
+    machine_bytes_per_s: PositiveAmount = 300 * GB
+    nic_bytes_per_s: PositiveAmount
     rails: bool = False
-    uplink_bytes_per_s: float
-    background: float = 0.0
-    latency_s: float = 5e-6
-    kappa: float = 1.05
+    uplink_bytes_per_s: PositiveAmount
+    background: PartialShare = 0.0
+    latency_s: Seconds = 5e-6
+    kappa: Factor = 1.05
 
     def rack_uplink_bytes_per_s(self, machines: int) -> float:
         """Return what other traffic leaves of the uplink of a rack with `machines` machines."""

@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from slimsched.kernel.quantity import Count, Finite, Seconds
+
 
 class Job(Struct, frozen=True, kw_only=True, gc=False):
     """One training job; it runs on all of its GPUs at once or not at all.
@@ -12,9 +14,9 @@ class Job(Struct, frozen=True, kw_only=True, gc=False):
     """
 
     id: str
-    arrival_s: float
-    gpus: int
-    service_s: float = 0.0
+    arrival_s: Finite
+    gpus: Count
+    service_s: Seconds = 0.0
     model: str = ""
     tenant: str = ""
-    limit_s: float | None = None
+    limit_s: Seconds | None = None

@@ -2,7 +2,9 @@
 
 from enum import IntEnum
 
-Placement = tuple[tuple[str, int], ...]
+from slimsched.kernel.quantity import Count
+
+Placement = tuple[tuple[str, Count], ...]
 """(machine name, GPUs there), one entry per machine."""
 
 

@@ -1,12 +1,16 @@
 """The machines of a cluster, the racks they stand in and the links between them."""
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Self
 
 from msgspec import Struct
 
 from slimsched.jobs.domain.placement import Placement, Tier
 from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.quantity import Count
+
+MOST_MACHINES = 100_000
 
 
 class Machine(Struct, frozen=True, kw_only=True):
@@ -14,7 +18,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     name: str
     rack: str
-    gpus: int
+    gpus: Count
 
 
 class Topology:
@@ -22,7 +26,9 @@ class Topology:
 
     def __init__(self, machines: Iterable[Machine], *, name: str = "cluster") -> None:
         self.name = name
-        self.machines = tuple(machines)
+        self.machines = tuple(islice(machines, MOST_MACHINES + 1))
+        if len(self.machines) > MOST_MACHINES:
+            raise ConfigError(f"cluster '{name}' has more than {MOST_MACHINES:,} machines; give fewer")
         if not self.machines:
             raise ConfigError(f"cluster '{name}' has no machines; give at least one")
         self.index = {machine.name: i for i, machine in enumerate(self.machines)}

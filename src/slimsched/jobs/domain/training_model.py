@@ -2,13 +2,15 @@
 
 from msgspec import Struct
 
+from slimsched.kernel.quantity import Amount, PositiveSeconds
+
 
 class TrainingModel(Struct, frozen=True, kw_only=True):
     """Seconds of computing an iteration takes, and the gradient bytes that computing does not hide."""
 
     name: str
-    compute_s: float
-    exposed_bytes: float
+    compute_s: PositiveSeconds
+    exposed_bytes: Amount
     source: str
 
 

@@ -17,6 +17,7 @@ from slimsched.jobs.scheduling.policy import Policy
 from slimsched.jobs.scheduling.tuner import FixedTimers, MeanTuner, Tuner
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.plugins import PluginTable
+from slimsched.kernel.quantity import Seconds
 
 
 def no_wait() -> Dally:
@@ -34,15 +35,15 @@ def mean_tuner() -> Dally:
     return Dally(MeanTuner())
 
 
-def manual(machine_s: float, rack_s: float) -> Dally:
+def manual(machine_s: Seconds, rack_s: Seconds) -> Dally:
     """Ablation of dally: the same timers for every job.
 
     A job takes GPUs of one machine only until `machine_s` seconds after the first offer it declined, of one
     rack only until `rack_s` seconds after it, and then any.
     """
-    if not 0.0 <= machine_s <= rack_s:
+    if machine_s > rack_s:
         raise ConfigError(
-            f"machine_s is {machine_s:g} and rack_s {rack_s:g}; give 0 or more, machine_s not above rack_s"
+            f"machine_s is {machine_s:g} and rack_s {rack_s:g}; give machine_s not above rack_s"
         )
     return Dally(FixedTimers(machine_s, rack_s))
 

@@ -16,6 +16,7 @@ from slimsched.jobs.scheduling.policy import Policy
 from slimsched.jobs.scheduling.scheduler import JobScheduler
 from slimsched.jobs.scheduling.sensitivity import Sensitivity
 from slimsched.kernel.log import Header
+from slimsched.kernel.quantity import Whole
 
 
 class SchedulerSetting(Struct, frozen=True, kw_only=True):
@@ -30,7 +31,7 @@ class SchedulerSetting(Struct, frozen=True, kw_only=True):
     machines: tuple[Machine, ...] = ()
     fabric: Fabric
     models: dict[str, TrainingModel]
-    quotas: dict[str, int] = {}
+    quotas: dict[str, Whole] = {}
 
     def header(self) -> Header:
         """Return the first line of the log of a run with this setting."""

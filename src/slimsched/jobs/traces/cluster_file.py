@@ -5,60 +5,59 @@ CSV: columns machine, rack, gpus; or Alibaba Lingjun's ip, DSW, PSW, ASW (the ac
 """
 
 import csv
-import gzip
 import io
-import tomllib
 from pathlib import Path
-from typing import Any
+
+from msgspec import Struct
 
 from slimsched.jobs.domain.topology import Machine, Topology
 from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.packed_text import read_packed_text
+from slimsched.kernel.quantity import Count, Name
+from slimsched.kernel.section import convert, parse_toml, read_section
 
 LINGJUN_GPUS = 8
-GRID = {"racks", "machines_per_rack", "gpus_per_machine"}
 
 
 def read_cluster(path: Path) -> Topology:
     """Read a cluster from TOML or CSV, plain or gzipped."""
     if not path.is_file():
         raise ConfigError(f"no cluster file at {path}; give a TOML or CSV file, see configs/clusters")
-    try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as text or gzip: {error}") from None
+    text = read_packed_text(path)
     name = path.name.split(".")[0]
     if ".toml" in path.suffixes:
         return _from_toml(text, path, name)
     return Topology(_from_csv(text, path), name=name)
 
 
+class _GridFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cluster of equal racks."""
+
+    racks: Count
+    machines_per_rack: Count
+    gpus_per_machine: Count
+    name: Name = "cluster"
+
+
+class _MachineFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cluster machine by machine."""
+
+    machine: tuple[Machine, ...]
+    name: Name = "cluster"
+
+
 def _from_toml(text: str, path: Path, name: str) -> Topology:
-    try:
-        raw: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
-    unknown = set(raw) - GRID - {"name", "machine"}
-    if unknown:
-        known = ", ".join(sorted(GRID | {"name", "machine"}))
-        raise ConfigError(f"{path.name}: unknown key '{min(unknown)}'; known keys: {known}")
-    name = str(raw.get("name", name))
-    try:
-        if "machine" in raw:
-            machines = [
-                Machine(name=str(m["name"]), rack=str(m["rack"]), gpus=int(m["gpus"])) for m in raw["machine"]
-            ]
-            return Topology(machines, name=name)
-        return Topology.grid(
-            racks=int(raw["racks"]),
-            machines_per_rack=int(raw["machines_per_rack"]),
-            gpus_per_machine=int(raw["gpus_per_machine"]),
-            name=name,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{path.name}: {error} is missing or wrong; give {', '.join(sorted(GRID))} or [[machine]] entries"
-        ) from None
+    raw = {"name": name, **parse_toml(text, path.name)}
+    if "machine" in raw:
+        listed = read_section(raw, _MachineFile, path.name)
+        return Topology(listed.machine, name=listed.name)
+    grid = read_section(raw, _GridFile, path.name)
+    return Topology.grid(
+        racks=grid.racks,
+        machines_per_rack=grid.machines_per_rack,
+        gpus_per_machine=grid.gpus_per_machine,
+        name=grid.name,
+    )
 
 
 def _from_csv(text: str, path: Path) -> list[Machine]:
@@ -70,8 +69,9 @@ def _from_csv(text: str, path: Path) -> list[Machine]:
             if {"ip", "ASW"} <= columns:
                 machines.append(Machine(name=f"host{number}", rack=row["ASW"], gpus=LINGJUN_GPUS))
             else:
-                machines.append(Machine(name=row["machine"], rack=row["rack"], gpus=int(row["gpus"])))
-    except (KeyError, TypeError, ValueError) as error:
+                known = {"name": row["machine"], "rack": row["rack"], "gpus": int(row["gpus"])}
+                machines.append(convert(known, Machine, f"{path.name}, machine {number}"))
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise ConfigError(
             f"{path.name}: column {error} is missing or wrong; give machine,rack,gpus or ip,DSW,PSW,ASW"
         ) from None

@@ -1,15 +1,17 @@
 """Job traces: which columns they come in, and how to find them."""
 
 import csv
-import gzip
 import io
 import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
 from slimsched.jobs.domain.job import Job
-from slimsched.kernel.errors import DataError
+from slimsched.kernel.errors import ConfigError, DataError
+from slimsched.kernel.packed_text import LARGEST_BYTES, read_packed_text
+from slimsched.kernel.quantity import LONGEST_S
+from slimsched.kernel.section import convert
 
 Row = dict[str, str]
 
@@ -41,18 +43,24 @@ def read_job_trace(source: str) -> list[Job]:
         kinds = "; ".join(",".join(sorted(known)) for known, _ in READERS)
         raise DataError(f"{source}: no job trace of a known kind starts with '{header[:80]}'; known: {kinds}")
     jobs: list[Job] = []
-    for number, row in enumerate(rows, start=2):
+    for number, row in enumerate(_each(rows, source), start=2):
         try:
             job = read(row, number)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError, ConfigError) as error:
             raise DataError(f"{source} line {number}: {error}; mend or remove the line") from None
         if job is not None:
-            if job.service_s < 0 or job.arrival_s != job.arrival_s:
-                raise DataError(f"{source} line {number}: job '{job.id}' has a negative or missing time")
             jobs.append(job)
     if not jobs:
         raise DataError(f"{source} holds no job with GPUs; give a trace of GPU jobs")
     return _from_zero(jobs, source)
+
+
+def _each(rows: Iterable[Row], source: str) -> Iterator[Row]:
+    """Yield the rows; a damaged one is an error that names the trace."""
+    try:
+        yield from rows
+    except csv.Error as error:
+        raise DataError(f"{source} is no table: {error}; mend or remove the line") from None
 
 
 def _from_zero(jobs: Iterable[Job], source: str) -> list[Job]:
@@ -61,6 +69,8 @@ def _from_zero(jobs: Iterable[Job], source: str) -> list[Job]:
     first_s = ordered[0].arrival_s
     if len({job.id for job in ordered}) != len(ordered):
         raise DataError(f"{source} names a job twice; give every job its own id")
+    if ordered[-1].arrival_s - first_s > LONGEST_S:
+        raise DataError(f"{source}: its jobs arrive over more than {LONGEST_S:g} s; give a part of it")
     if first_s == 0.0:
         return ordered
     return [
@@ -87,11 +97,10 @@ def _text(source: str) -> str:
         if member:
             with tarfile.open(path) as archive:
                 packed = archive.extractfile(member)
-                if packed is None:
-                    raise DataError(f"{path} holds no file {member}")
+                if packed is None or archive.getmember(member).size > LARGEST_BYTES:
+                    raise DataError(f"{path} holds no file {member} of at most {LARGEST_BYTES:,} bytes")
                 return packed.read().decode()
-        raw = path.read_bytes()
-        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+        return read_packed_text(path)
     except KeyError:
         raise DataError(f"{path} holds no file {member}; look inside with: tar tf {path}") from None
     except (OSError, EOFError, UnicodeDecodeError, tarfile.TarError) as error:
@@ -152,15 +161,8 @@ def _job(
     """A job, or None when it needs no GPU."""
     if gpus < 1:
         return None
-    return Job(
-        id=name,
-        arrival_s=arrival_s,
-        gpus=gpus,
-        service_s=service_s,
-        model=model,
-        tenant=tenant,
-        limit_s=limit_s,
-    )
+    fields = {"id": name, "arrival_s": arrival_s, "gpus": gpus, "service_s": service_s, "limit_s": limit_s}
+    return convert({**fields, "model": model, "tenant": tenant}, Job, f"job '{name}'")
 
 
 def _time_s(text: str) -> float:

@@ -5,13 +5,14 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import DataError
+from slimsched.kernel.quantity import PositiveShare, Share
 
 
 class Colours(Struct, frozen=True, kw_only=True):
     """Mean and standard deviation of each colour channel, for pixels in [0, 1]."""
 
-    mean: tuple[float, float, float] = (0.5071, 0.4865, 0.4409)
-    std: tuple[float, float, float] = (0.2673, 0.2564, 0.2762)
+    mean: tuple[Share, Share, Share] = (0.5071, 0.4865, 0.4409)
+    std: tuple[PositiveShare, PositiveShare, PositiveShare] = (0.2673, 0.2564, 0.2762)
 
 
 class ImageSet(Struct, frozen=True, kw_only=True):

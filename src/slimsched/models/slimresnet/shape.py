@@ -2,7 +2,8 @@
 
 from msgspec import Struct
 
-from slimsched.models.width import SEGMENTS
+from slimsched.kernel.quantity import Count
+from slimsched.models.width import SEGMENTS, PerSegment
 
 
 class NetworkShape(Struct, frozen=True, kw_only=True):
@@ -11,10 +12,10 @@ class NetworkShape(Struct, frozen=True, kw_only=True):
     Segment 0 holds the stem, segment 3 the classifier. Each segment after the first halves the image.
     """
 
-    channels: tuple[int, ...] = (64, 128, 256, 512)
-    blocks: tuple[int, ...] = (2, 2, 2, 2)
-    image_size: int = 32
-    classes: int = 100
+    channels: PerSegment = (64, 128, 256, 512)
+    blocks: PerSegment = (2, 2, 2, 2)
+    image_size: Count = 32
+    classes: Count = 100
 
     def channels_at(self, segment: int, width: float | None) -> int:
         """Output channels of a segment at a width; segment -1 is the image."""

@@ -2,7 +2,8 @@
 
 from msgspec import Struct
 
-from slimsched.models.width import SEGMENTS
+from slimsched.kernel.quantity import Count
+from slimsched.models.width import SEGMENTS, PerSegment
 
 
 class VitShape(Struct, frozen=True, kw_only=True):
@@ -17,14 +18,14 @@ class VitShape(Struct, frozen=True, kw_only=True):
     T is (S / token_pixels)^2; `token_pixels` is 2 or 4.
     """
 
-    dim: int = 320
-    heads: int = 8
-    hidden: int = 768
-    blocks: tuple[int, ...] = (2, 2, 2, 2)
-    stem: tuple[int, int] = (64, 128)
-    token_pixels: int = 4
-    image_size: int = 32
-    classes: int = 100
+    dim: Count = 320
+    heads: Count = 8
+    hidden: Count = 768
+    blocks: PerSegment = (2, 2, 2, 2)
+    stem: tuple[Count, Count] = (64, 128)
+    token_pixels: Count = 4
+    image_size: Count = 32
+    classes: Count = 100
 
     @property
     def tokens(self) -> int:

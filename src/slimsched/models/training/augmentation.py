@@ -10,17 +10,18 @@ from msgspec import Struct
 from torch import Generator, Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from slimsched.kernel.quantity import CountOrZero, Share
 from slimsched.models.data.image_set import Colours
 
 
 class AugmentationRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How strongly a batch is changed; each share is a probability per image."""
 
-    crop_padding: int = 4
-    flip_share: float = 0.5
-    distort_share: float = 0.0
-    cutmix_share: float = 0.5
-    mixup_share: float = 0.0
+    crop_padding: CountOrZero = 4
+    flip_share: Share = 0.5
+    distort_share: Share = 0.0
+    cutmix_share: Share = 0.5
+    mixup_share: Share = 0.0
 
 
 def augment(

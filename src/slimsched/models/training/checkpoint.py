@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from slimsched.kernel.errors import DataError
+from slimsched.kernel.quantity import CountOrZero, Seconds
 from slimsched.models.network import SlimNetwork
 from slimsched.models.training.optimizer import STATE_NAMES
 from slimsched.models.training.recipe import Recipe
@@ -26,9 +27,9 @@ class Progress(Struct, frozen=True, kw_only=True):
     """Epochs done, total epochs (0: not decided yet) and seconds spent."""
 
     recipe: Recipe
-    epoch: int = 0
-    epochs: int = 0
-    seconds: float = 0.0
+    epoch: CountOrZero = 0
+    epochs: CountOrZero = 0
+    seconds: Seconds = 0.0
 
 
 def save(

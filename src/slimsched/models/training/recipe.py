@@ -1,14 +1,24 @@
 """The training recipe: the file that `slim model train --config` reads."""
 
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct, structs
 
 from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.quantity import (
+    Amount,
+    Count,
+    CountOrZero,
+    PartialShare,
+    PositiveAmount,
+    Seed,
+    Share,
+    Whole,
+)
+from slimsched.kernel.section import convert, parse_toml, read_toml
 from slimsched.models.slimresnet.shape import NetworkShape
 from slimsched.models.slimvit.shape import VitShape
 from slimsched.models.training.augmentation import AugmentationRecipe
@@ -17,9 +27,9 @@ from slimsched.models.training.augmentation import AugmentationRecipe
 class NetworkRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Channels of the four segments at width 1.0, blocks in each, and the image size in pixels."""
 
-    channels: tuple[int, int, int, int] = (64, 128, 256, 512)
-    blocks: tuple[int, int, int, int] = (2, 2, 2, 2)
-    image_size: int = 32
+    channels: tuple[Count, Count, Count, Count] = (64, 128, 256, 512)
+    blocks: tuple[Count, Count, Count, Count] = (2, 2, 2, 2)
+    image_size: Count = 32
 
     def shape(self, classes: int) -> NetworkShape:
         """Return the shape of the network for this many classes."""
@@ -31,13 +41,13 @@ class NetworkRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class VitRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A SlimViT at width 1.0: see `VitShape` for what the numbers mean."""
 
-    dim: int = 320
-    heads: int = 8
-    hidden: int = 768
-    blocks: tuple[int, int, int, int] = (2, 2, 2, 2)
-    stem: tuple[int, int] = (64, 128)
-    token_pixels: int = 4
-    image_size: int = 32
+    dim: Count = 320
+    heads: Count = 8
+    hidden: Count = 768
+    blocks: tuple[Count, Count, Count, Count] = (2, 2, 2, 2)
+    stem: tuple[Count, Count] = (64, 128)
+    token_pixels: Count = 4
+    image_size: Count = 32
 
     def shape(self, classes: int) -> VitShape:
         """Return the shape of the network for this many classes."""
@@ -66,32 +76,32 @@ class TrainingRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     of training on them. The default is a fifth if the data has no test images, else none.
     """
 
-    epochs: int = 90
-    least_steps: int = 0
-    minutes: float = 0.0
-    batch: int = 512
-    learning_rate: float = 0.2
+    epochs: Count = 90
+    least_steps: Whole = 0
+    minutes: Amount = 0.0
+    batch: Count = 512
+    learning_rate: PositiveAmount = 0.2
     optimizer: Literal["sgd", "adamw"] = "sgd"
-    momentum: float = 0.9
-    square_momentum: float = 0.99
-    weight_decay: float = 5e-4
-    warmup_epochs: int = 5
-    random_tuples: int = 2
+    momentum: PartialShare = 0.9
+    square_momentum: PartialShare = 0.99
+    weight_decay: Amount = 5e-4
+    warmup_epochs: CountOrZero = 5
+    random_tuples: CountOrZero = 2
     tuples: Literal["sandwich", "widest"] = "sandwich"
-    tuple_pool: int = 0
+    tuple_pool: Whole = 0
     teacher: Literal["average", "model"] = "average"
-    teacher_share: float = 0.0
-    label_share: float = 1.0
-    in_place_share: float = 1.0
-    temperature: float = 1.0
-    label_smoothing: float = 0.0
-    average_share: float = 0.03
+    teacher_share: Share = 0.0
+    label_share: Share = 1.0
+    in_place_share: Share = 1.0
+    temperature: PositiveAmount = 1.0
+    label_smoothing: Share = 0.0
+    average_share: Share = 0.03
     precision: Literal["bf16", "float32"] = "bf16"
     compile: bool = False
-    held_out: float | None = None
-    validate_every: int = 10
-    checkpoint_every: int = 1
-    seed: int = 0
+    held_out: Amount | None = None
+    validate_every: Count = 10
+    checkpoint_every: Count = 1
+    seed: Seed = 0
 
 
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,12 +124,10 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def read_recipe(path: Path) -> Recipe:
     """Read and check a recipe file."""
     try:
-        recipe = msgspec.toml.decode(path.read_bytes(), type=Recipe)
+        raw = read_toml(path)
     except OSError as error:
         raise ConfigError(f"cannot read recipe {path}: {error.strerror}; name a TOML file") from None
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path}: {error}; see configs/train-cifar100.toml for the known keys") from None
-    return check(recipe, str(path))
+    return _recipe(raw, str(path))
 
 
 def override(recipe: Recipe, changes: Sequence[str]) -> Recipe:
@@ -127,27 +135,22 @@ def override(recipe: Recipe, changes: Sequence[str]) -> Recipe:
     tables: dict[str, dict[str, object]] = msgspec.to_builtins(recipe)
     for change in changes:
         try:
-            for table, values in tomllib.loads(change).items():
+            for table, values in parse_toml(change, f"'{change}'").items():
                 tables[table] = (tables.get(table) or {}) | values
-        except (tomllib.TOMLDecodeError, TypeError) as error:
+        except (ConfigError, TypeError) as error:
             raise ConfigError(f"cannot read '{change}' ({error}); write training.batch=256") from None
+    return _recipe(tables, "--set")
+
+
+def _recipe(raw: dict[str, Any], where: str) -> Recipe:
     try:
-        return check(msgspec.convert(tables, Recipe), "--set")
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"--set: {error}; see configs/train-cifar100.toml for the known keys") from None
+        return check(convert(raw, Recipe, where), where)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; see configs/train-cifar100.toml for the known keys") from None
 
 
 def check(recipe: Recipe, path: str) -> Recipe:
     """Raise ConfigError for values that no run can work with."""
-    training = recipe.training
-    for name in ("epochs", "batch", "learning_rate", "temperature", "validate_every", "checkpoint_every"):
-        if getattr(training, name) <= 0:
-            raise ConfigError(f"{path} [training] {name} = {getattr(training, name)}: must be above 0")
-    for name in ("teacher_share", "label_share", "in_place_share", "label_smoothing", "average_share"):
-        if not 0 <= getattr(training, name) <= 1:
-            raise ConfigError(f"{path} [training] {name} = {getattr(training, name)}: must be in [0, 1]")
     if recipe.image_size % 8:
         raise ConfigError(f"{path}: image_size = {recipe.image_size}: must be a multiple of 8")
-    if training.held_out is not None and training.held_out < 0:
-        raise ConfigError(f"{path} [training] held_out = {training.held_out}: must not be below 0")
     return recipe

@@ -4,6 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from slimsched.kernel.quantity import Factor, Seconds
+
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One entry of a fault timeline; `slowdown` multiplies all latencies, and 1 is the profile's own speed.
@@ -12,6 +14,6 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     server: str
-    at_s: float
+    at_s: Seconds
     kind: Literal["kill", "leave", "restore", "slow"]
-    slowdown: float = 1.0
+    slowdown: Factor = 1.0

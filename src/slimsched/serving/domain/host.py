@@ -4,6 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from slimsched.kernel.quantity import Amount, Count, CountOrZero, Percentage, PositiveShare
+
 
 class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The device a server process uses, and its share of it.
@@ -14,10 +16,10 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     kind: Literal["cpu", "cuda"] = "cpu"
-    threads: int = 1
-    cores: tuple[int, ...] = ()
-    speed: float = 1.0
-    gpu: int = 0
-    mps_percentage: int = 100
-    resources: dict[str, float] = {}
+    threads: Count = 1
+    cores: tuple[CountOrZero, ...] = ()
+    speed: PositiveShare = 1.0
+    gpu: CountOrZero = 0
+    mps_percentage: Percentage = 100
+    resources: dict[str, Amount] = {}
     labels: dict[str, str] = {}

@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from slimsched.kernel.quantity import PositiveAmount, Seconds
+
 
 class Link(Struct, frozen=True, kw_only=True):
     """Connects a server (or the gateway) to the network, equally fast in both directions.
@@ -9,5 +11,5 @@ class Link(Struct, frozen=True, kw_only=True):
     Between two places the slower link sets the pace and both latencies add up. Transfers queue.
     """
 
-    bandwidth_bytes_per_s: float
-    latency_s: float
+    bandwidth_bytes_per_s: PositiveAmount
+    latency_s: Seconds

@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from slimsched.kernel.quantity import CountOrZero, PositiveAmount
+
 
 class ModelEntry(Struct, frozen=True, kw_only=True):
     """One model of a running cluster.
@@ -10,9 +12,9 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
     its folder, or the name of the shipped one; from it a replay can read the model again.
     """
 
-    number: int
+    number: CountOrZero
     source: str
-    weight: float = 1.0
+    weight: PositiveAmount = 1.0
 
 
 class ModelsChanged(Struct, frozen=True, kw_only=True, tag=True):
@@ -22,4 +24,4 @@ class ModelsChanged(Struct, frozen=True, kw_only=True, tag=True):
     """
 
     added: tuple[ModelEntry, ...] = ()
-    retired: tuple[int, ...] = ()
+    retired: tuple[CountOrZero, ...] = ()

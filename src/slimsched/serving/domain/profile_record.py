@@ -6,6 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 from slimsched.kernel.errors import DataError
+from slimsched.kernel.quantity import Amount, Bytes, Count, CountOrZero, PositiveSeconds, Seconds
 from slimsched.models.spec import Step
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.served_model import ServedModel
@@ -24,17 +25,17 @@ class ProfileRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     source: str
     device: dict[str, str]
     steps: list[Step]
-    places: list[tuple[int, int]]
-    batches: tuple[int, ...]
-    concurrency: tuple[int, ...]
-    latency_s: list[list[list[float]]]
-    energy_j: list[list[float]]
-    instance_bytes: list[int]
-    load_s: list[float]
-    idle_w: float
-    element_bytes: int
+    places: list[tuple[CountOrZero, CountOrZero]]
+    batches: tuple[Count, ...]
+    concurrency: tuple[Count, ...]
+    latency_s: list[list[list[PositiveSeconds]]]
+    energy_j: list[list[Amount]]
+    instance_bytes: list[Bytes]
+    load_s: list[Seconds]
+    idle_w: Amount
+    element_bytes: Count
     energy_source: str = ""
-    spread: float = 0.0
+    spread: Amount = 0.0
     format: Literal["slim-profile-2"] = "slim-profile-2"
 
     def profile(self, model: ServedModel) -> Profile:

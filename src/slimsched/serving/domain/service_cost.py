@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from slimsched.kernel.quantity import Factor, Seconds
+
 PACE_S = 0.1
 """How long each entry of `pace` lasts."""
 
@@ -15,9 +17,9 @@ class ServiceCost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     three.
     """
 
-    slowdown: float = 1.0
-    overhead_s: float = 0.0
-    pace: tuple[float, ...] = ()
+    slowdown: Factor = 1.0
+    overhead_s: Seconds = 0.0
+    pace: tuple[Factor, ...] = ()
 
     def latency_s(self, alone_s: float, now_s: float) -> float:
         """Return the time of a batch that begins now and takes `alone_s` by its profile."""

@@ -9,6 +9,7 @@ from msgspec import Struct
 from slimsched import __version__
 from slimsched.kernel.errors import DataError
 from slimsched.kernel.log import Header
+from slimsched.kernel.quantity import Identity, Seed
 from slimsched.serving.domain.model_outline import ModelOutline
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import CONFIGS, build_scenario
@@ -24,10 +25,10 @@ class RunSetting(Struct, frozen=True, kw_only=True):
 
     scenario: dict[str, Any]
     router: str
-    seed: int = 0
+    seed: Seed = 0
     beside: str = ""
     for_clients: bool = False
-    first_id: int = 0
+    first_id: Identity = 0
     models: tuple[ModelOutline, ...] = ()
 
     def header(self) -> Header:

@@ -1,15 +1,17 @@
 """Reads scenarios, devices and accuracy tables; every error names the file, section, key and remedy."""
 
-import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 import slimsched
 from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
+from slimsched.kernel.quantity import Count, Factor, Name, PositiveAmount
+from slimsched.kernel.section import UNREADABLE, read_section, read_toml
 from slimsched.models.quality import QualityTable
 from slimsched.models.shipped_names import DEFAULT_MODEL
 from slimsched.serving.domain.cluster import Cluster
@@ -17,6 +19,7 @@ from slimsched.serving.domain.device import Device
 from slimsched.serving.domain.fault import Fault
 from slimsched.serving.domain.host import Host
 from slimsched.serving.domain.link import Link
+from slimsched.serving.domain.machine import AUTOSCALER_NAME, GATEWAY_NAME, server_of
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.profile_record import ProfileRecord
 from slimsched.serving.domain.roofline import modelled_profile
@@ -27,24 +30,25 @@ from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.routing.autoscaler import AutoscaleOptions
 from slimsched.serving.routing.gateway import GatewayOptions
-from slimsched.serving.routing.goal import Goal, parse_goal, reachable_goal
+from slimsched.serving.routing.goal import Goal, check_reachable, parse_goal, reachable_goal
 from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.workload.load import Load
-
-T = TypeVar("T")
 
 _PACKAGE = Path(slimsched.__file__).parent
 _PACKAGED = _PACKAGE / "configs"
 CONFIGS = _PACKAGED if _PACKAGED.is_dir() else _PACKAGE.parents[1] / "configs"
 """The shipped configurations: inside the installed package, or beside src/ in a checkout."""
 
+MOST_SERVERS = 10_000
+SHORTEST_STEP_S = 1e-5
+
 
 class _Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One kind of server in a scenario file, `count` of them."""
 
-    name: str
-    device: str
-    count: int = 1
+    name: Name
+    device: Name
+    count: Count = 1
     link: Link | None = None
     host: Host | None = None
     service: ServiceCost = ALONE
@@ -55,21 +59,21 @@ class _Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One of the models in a scenario file: the shipped one by name, or a model folder."""
 
     source: str
-    share: float = 1.0
-    weight: float = 1.0
+    share: PositiveAmount = 1.0
+    weight: PositiveAmount = 1.0
     goal: str | None = None
 
 
 class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A scenario file."""
 
-    name: str
+    name: Name
     server: list[dict[str, Any]]
     load: dict[str, Any]
     link: dict[str, Any]
     description: str = ""
     model: list[dict[str, Any]] = []
-    accuracy: str = "measured"
+    accuracy: Name = "measured"
     goal: str | None = None
     gateway_link: dict[str, Any] | None = None
     gateway: dict[str, Any] = {}
@@ -77,7 +81,7 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     telemetry: dict[str, Any] = {}
     autoscale: dict[str, Any] | None = None
     fault: list[dict[str, Any]] = []
-    neighbours_slowdown: tuple[float, ...] = ()
+    neighbours_slowdown: tuple[Factor, ...] = ()
 
 
 def load_scenario(
@@ -100,7 +104,7 @@ def read_scenario(
 ) -> tuple[dict[str, Any], Path]:
     """Return the contents of a scenario file, with other models and some keys changed, and its path."""
     path = _find(name_or_path)
-    raw = _toml(path) | {key: value for key, value in changed.items() if value is not None}
+    raw = read_toml(path) | {key: value for key, value in changed.items() if value is not None}
     if models:
         raw["model"] = [{"source": _source(model)} for model in models]
     return raw, path
@@ -108,27 +112,27 @@ def read_scenario(
 
 def build_scenario(raw: dict[str, Any], name: str, beside: Path) -> Scenario:
     """Check a scenario file section by section and build the scenario."""
-    file = _section(raw, _File, name, "")
-    options = _section(file.scheduler, SchedulerOptions, name, "scheduler")
-    link = _section(file.link, Link, name, "link")
+    file = read_section(raw, _File, name, "")
+    options = read_section(file.scheduler, SchedulerOptions, name, "scheduler")
+    link = read_section(file.link, Link, name, "link")
     gateway_link = (
-        link if file.gateway_link is None else _section(file.gateway_link, Link, name, "gateway_link")
+        link if file.gateway_link is None else read_section(file.gateway_link, Link, name, "gateway_link")
     )
     models, shares = _models(file, name, beside)
-    names, profiles, links, schedulers, hosts, costs, devices = [], [], [], [], [], [], []
+    names: list[str] = []
+    profiles, links, schedulers, hosts, costs, devices = [], [], [], [], [], []
     known: dict[tuple[str, float], Profile] = {}
     for raw in file.server:
-        server = _section(raw, _Server, name, "server")
-        own = _section({**file.scheduler, **server.scheduler}, SchedulerOptions, name, "server.scheduler")
-        if server.count < 1:
-            raise ConfigError(f"{name} [server] '{server.name}': count is {server.count}; give 1 or more")
+        server = read_section(raw, _Server, name, "server")
+        own = read_section({**file.scheduler, **server.scheduler}, SchedulerOptions, name, "server.scheduler")
+        if len(names) + server.count > MOST_SERVERS:
+            raise ConfigError(f"{name} [server]: more than {MOST_SERVERS:,} servers; give a smaller count")
         speed = server.host.speed if server.host is not None else 1.0
-        if not 0 < speed <= 1:
-            raise ConfigError(f"{name} [server] '{server.name}': host.speed is {speed:g}; give 0 < speed ≤ 1")
         if (server.device, speed) not in known:
             known[server.device, speed] = device_profile(server.device, models, beside).slowed(1 / speed)
         profile = known[server.device, speed]
         check_scheduler(own, profile, f"{name} [server] '{server.name}'")
+        _check_residents(own, models, name)
         for number in range(server.count):
             names.append(server.name if server.count == 1 else f"{server.name}-{number}")
             profiles.append(profile)
@@ -137,7 +141,7 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path) -> Scenario:
             hosts.append(server.host)
             costs.append(server.service)
             devices.append((server.device, speed))
-    _check_servers(names, links, name)
+    _check_servers(names, name)
     cluster = Cluster(
         names=names,
         profiles=profiles,
@@ -146,7 +150,7 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path) -> Scenario:
         gateway_link=gateway_link,
         batch_limit=options.batch_limit,
     )
-    load = _section(file.load, Load, name, "load")
+    load = read_section(file.load, Load, name, "load")
     load.check()
     if load.plan:
         for model in models:
@@ -156,8 +160,8 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path) -> Scenario:
         description=file.description,
         cluster=cluster,
         schedulers=tuple(schedulers),
-        gateway=_section(file.gateway, GatewayOptions, name, "gateway"),
-        telemetry=_section(file.telemetry, TelemetryOptions, name, "telemetry"),
+        gateway=_gateway(file.gateway, name),
+        telemetry=read_section(file.telemetry, TelemetryOptions, name, "telemetry"),
         load=load,
         shares=shares,
         goal=_goal(file, name, models),
@@ -168,7 +172,7 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path) -> Scenario:
         beside=str(beside),
         autoscale=_autoscale(file.autoscale, name, len(names)),
     )
-    return scenario.with_faults(tuple(_section(raw, Fault, name, "fault") for raw in file.fault))
+    return scenario.with_faults(tuple(read_section(raw, Fault, name, "fault") for raw in file.fault))
 
 
 def device_profile(name: str, models: Sequence[ServedModel], beside: Path) -> Profile:
@@ -197,20 +201,7 @@ def load_profile(name: str, model: ServedModel, beside: Path) -> Profile:
             others.append(record.model)
     for path in (beside / name, beside / "devices" / f"{name}.toml", CONFIGS / "devices" / f"{name}.toml"):
         if path.is_file():
-            device = _section(_toml(path), Device, path.name, "")
-            for key in (
-                "peak_flop_per_s",
-                "memory_bytes_per_s",
-                "launch_s",
-                "efficiency",
-                "load_bytes_per_s",
-            ):
-                if not getattr(device, key) > 0:
-                    raise ConfigError(f"{path.name}: {key} is {getattr(device, key):g}; give a value above 0")
-            if not device.peak_w >= device.idle_w >= 0:
-                power = f"idle_w is {device.idle_w:g} and peak_w {device.peak_w:g}"
-                raise ConfigError(f"{path.name}: {power}; give 0 ≤ idle_w ≤ peak_w")
-            return modelled_profile(device, model)
+            return modelled_profile(read_section(read_toml(path), Device, path.name), model)
     if others:
         raise DataError(
             f"device '{name}' has a profile of model '{others[0]}', but none of model '{model.name}'; "
@@ -224,7 +215,7 @@ def read_profile(path: Path) -> ProfileRecord:
     """Read a profile file that `slim profile` wrote."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=ProfileRecord)
-    except (OSError, msgspec.DecodeError) as error:
+    except UNREADABLE as error:
         raise DataError(f"{path.name} is not a profile: {error}; write one with slim profile") from None
 
 
@@ -235,16 +226,16 @@ def with_accuracy(model: ServedModel, name: str) -> ServedModel:
     path = CONFIGS / "accuracy" / f"{name}.toml"
     if not path.is_file():
         raise UnknownNameError("accuracy table", name, ["measured", *_names(CONFIGS / "accuracy")])
-    points = {model.spec.path(plan): float(value) / 100 for plan, value in _toml(path)["percent"].items()}
+    points = {model.spec.path(plan): float(value) / 100 for plan, value in read_toml(path)["percent"].items()}
     quality = QualityTable.from_points(model.tree, name=name, points=points, fill="additive")
     return model.with_quality(quality)
 
 
 def _models(file: _File, name: str, beside: Path) -> tuple[list[ServedModel], tuple[float, ...]]:
     """Return the models of a scenario, numbered in order, and their shares of the requests."""
-    entries = [_section(raw, _Model, name, "model") for raw in file.model] or [_Model(source=DEFAULT_MODEL)]
-    if any(not (entry.share > 0 and entry.weight > 0) for entry in entries):
-        raise ConfigError(f"{name} [model]: share and weight must be above 0")
+    entries = [read_section(raw, _Model, name, "model") for raw in file.model] or [
+        _Model(source=DEFAULT_MODEL)
+    ]
     total = sum(entry.share for entry in entries)
     models = [
         with_accuracy(read_model(entry.source, beside), file.accuracy).numbered(number, weight=entry.weight)
@@ -265,7 +256,9 @@ def _goal(file: _File, name: str, models: Sequence[ServedModel]) -> Goal | None:
     }
     if file.goal is None and not own:
         return None
-    return msgspec.structs.replace(parse_goal(file.goal) if file.goal is not None else Goal(), by_model=own)
+    goal = msgspec.structs.replace(parse_goal(file.goal) if file.goal is not None else Goal(), by_model=own)
+    check_reachable(goal, models)
+    return goal
 
 
 def _source(model: str | Path) -> str:
@@ -287,49 +280,46 @@ def _find(name_or_path: str) -> Path:
 
 def scenario_names() -> list[str]:
     """List the scenarios shipped in configs/."""
-    return [n for n in _names(CONFIGS) if "server" in _toml(CONFIGS / f"{n}.toml")]
+    return [n for n in _names(CONFIGS) if "server" in read_toml(CONFIGS / f"{n}.toml")]
 
 
 def _names(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.toml"))
 
 
-def _toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path.name} is not valid TOML: {error}") from None
-
-
-def _section(raw: dict[str, Any], kind: type[T], file: str, section: str) -> T:
-    """Convert one section to a struct, after checking its keys against the struct's fields."""
-    where = f"{file} [{section}]" if section else file
-    fields = {field.name: field for field in msgspec.structs.fields(kind)}  # type: ignore[arg-type]
-    for key in raw:
-        if key not in fields:
-            raise ConfigError(f"{where}: unknown key '{key}'; known keys: {', '.join(fields)}")
-    for name, field in fields.items():
-        if field.required and name not in raw:
-            raise ConfigError(f"{where}: key '{name}' is missing; it has no default")
-    try:
-        return msgspec.convert(raw, kind)
-    except msgspec.ValidationError as error:
-        message, _, at = str(error).partition(" - at `$")
-        raise ConfigError(f"{where}: {message[0].lower()}{message[1:]} for key '{at.strip('`.')}'") from None
-
-
 def _autoscale(raw: dict[str, Any] | None, file: str, servers: int) -> AutoscaleOptions | None:
-    return None if raw is None else _section(raw, AutoscaleOptions, file, "autoscale").limited_to(servers)
+    return None if raw is None else read_section(raw, AutoscaleOptions, file, "autoscale").limited_to(servers)
 
 
-def _check_servers(names: list[str], links: list[Link], file: str) -> None:
+def _gateway(raw: dict[str, Any], file: str) -> GatewayOptions:
+    options = read_section(raw, GatewayOptions, file, "gateway")
+    if 0 < options.step_s < SHORTEST_STEP_S:
+        raise ConfigError(
+            f"{file} [gateway]: step_s is {options.step_s:g}; give {SHORTEST_STEP_S:g} or more, "
+            "or 0 to decide at each event"
+        )
+    return options
+
+
+def _check_residents(options: SchedulerOptions, models: Sequence[ServedModel], file: str) -> None:
+    known = {choice: None for model in models for choices in model.spec.segments for choice in choices}
+    for choice in options.resident:
+        if choice not in known and choice != "widest":
+            raise ConfigError(
+                f"{file} [scheduler]: resident names '{choice}', a choice that no model has; "
+                f"give {', '.join(known)} or widest"
+            )
+
+
+def _check_servers(names: list[str], file: str) -> None:
     if not names:
         raise ConfigError(f"{file}: no servers; add a [[server]] section with name and device")
-    twice = {name for name in names if names.count(name) > 1}
+    twice = {name for name, count in Counter(names).items() if count > 1}
     if twice:
         raise ConfigError(f"{file} [server]: the name '{min(twice)}' stands twice; give each server its own")
-    if any(link.bandwidth_bytes_per_s <= 0 or link.latency_s < 0 for link in links):
-        raise ConfigError(f"{file} [link]: bandwidth_bytes_per_s must be above 0, latency_s at least 0")
+    for name in names:
+        if name in (GATEWAY_NAME, AUTOSCALER_NAME) or server_of(name) != name:
+            raise ConfigError(f"{file} [server]: no server can be called '{name}'; rename it, without '#'")
 
 
 def check_scheduler(options: SchedulerOptions, profile: Profile, where: str) -> None:
@@ -339,10 +329,4 @@ def check_scheduler(options: SchedulerOptions, profile: Profile, where: str) -> 
         raise ConfigError(
             f"{where}: vram_cap_bytes is {options.vram_cap_bytes}, but the largest instance of "
             f"'{profile.name}' takes {largest}; raise the cap to at least that"
-        )
-    if options.batch_limit < 1 or options.scale_cap < 1:
-        raise ConfigError(f"{where}: batch_limit and scale_cap must be at least 1")
-    if options.batch_limit_s < 0:
-        raise ConfigError(
-            f"{where}: batch_limit_s is {options.batch_limit_s:g}; give seconds, or 0 for no limit"
         )

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.quantity import Count, CountOrZero, Seconds
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.guard import GuardedRouter
 
@@ -24,13 +25,13 @@ MISSED_SHARE = 0.01
 class AutoscaleOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits and waiting times; `max` 0 means every server of the scenario."""
 
-    min: int = 1
-    max: int = 0
-    up_backlog_s: float = 0.25  # start another server when the backlog per server is longer, in device time
-    up_after_s: float = 1.0  # how long that backlog, or a missed goal, must last
-    down_idle_s: float = 30.0  # how long the others must have been able to carry the load before one leaves
-    cooldown_s: float = 5.0  # least time between two steps
-    start_s: float = 2.0  # time a simulated server takes to start, before it loads anything
+    min: Count = 1
+    max: CountOrZero = 0
+    up_backlog_s: Seconds = 0.25  # start another server when the backlog per server is longer, in device time
+    up_after_s: Seconds = 1.0  # how long that backlog, or a missed goal, must last
+    down_idle_s: Seconds = 30.0  # how long the others must have been able to carry the load before one leaves
+    cooldown_s: Seconds = 5.0  # least time between two steps
+    start_s: Seconds = 2.0  # time a simulated server takes to start, before it loads anything
 
     def limited_to(self, servers: int) -> "AutoscaleOptions":
         """Check the limits for a scenario with `servers` servers and fill in `max`."""
@@ -40,8 +41,6 @@ class AutoscaleOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 f"[autoscale] min is {self.min} and max {most}, with {servers} servers in the scenario; "
                 "give 1 ≤ min ≤ max ≤ servers"
             )
-        if min(self.up_backlog_s, self.up_after_s, self.down_idle_s, self.cooldown_s, self.start_s) < 0:
-            raise ConfigError("[autoscale] times must be at least 0")
         return replace(self, max=most)
 
 

@@ -13,6 +13,7 @@ from typing import Literal, assert_never
 from msgspec import Struct
 
 from slimsched.kernel.errors import SlimError
+from slimsched.kernel.quantity import Seconds, Whole
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.models.spec import Path
 from slimsched.serving.domain.block import Block, block_of
@@ -51,9 +52,9 @@ RETRY_S = 0.001
 class GatewayOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How often the router is asked, and which requests are turned away."""
 
-    step_s: float = 0.002  # time between scheduling steps; 0: at each event
+    step_s: Seconds = 0.002  # time between scheduling steps; 0: at each event
     plan: Literal["segment", "network"] = "segment"  # network: routers that can, plan all segments at once
-    queue_limit: int = 0  # requests in the system beyond which new ones are turned away; 0: no limit
+    queue_limit: Whole = 0  # requests in the system beyond which new ones are turned away; 0: no limit
     early_drop: bool = False  # give up requests whose deadline has passed
 
 

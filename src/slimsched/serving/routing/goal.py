@@ -12,6 +12,8 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.quantity import Seconds, Share
+from slimsched.kernel.section import convert
 from slimsched.serving.domain.served_model import ServedModel
 
 Objective = Literal["accuracy", "energy", "latency"]
@@ -33,8 +35,8 @@ class Goal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     objective: Objective = "accuracy"
-    min_accuracy: float = 0.0
-    p99_s: float = 0.0
+    min_accuracy: Share = 0.0
+    p99_s: Seconds = 0.0
     by_model: dict[str, "Goal"] = {}
 
     def __post_init__(self) -> None:
@@ -64,17 +66,22 @@ def parse_goal(text: str) -> Goal:
         if name in fields:
             raise ConfigError(f"goal '{text}': '{clause}' repeats an earlier clause; state it once")
         fields[name] = value
-    return Goal(**fields)
+    return convert(fields, Goal, f"goal '{text}'")
 
 
 def reachable_goal(text: str, models: Iterable[ServedModel]) -> Goal:
     """Read a goal; refuse one that the best plan of some model cannot reach."""
     goal = parse_goal(text)
+    check_reachable(goal, models)
+    return goal
+
+
+def check_reachable(goal: Goal, models: Iterable[ServedModel]) -> None:
+    """Refuse a goal that the best plan of some model cannot reach; each model has its own or the general."""
     for model in models:
         best = model.quality.best_reachable(())
-        if goal.min_accuracy > best:
+        if goal.of(model.name).min_accuracy > best:
             raise ConfigError(f"the best plan of {model.name} reaches {100 * best:.2f} %; ask for less")
-    return goal
 
 
 def format_goal(goal: Goal) -> str:

@@ -16,16 +16,17 @@ parameters with these names; one that has a parameter `goal` follows goals.
 import inspect
 import re
 from collections.abc import Callable
-from functools import partial
 from importlib.resources import files
 from random import Random
 from typing import Any
 
 import msgspec
 
-from slimsched.kernel.errors import ConfigError, DataError
+from slimsched.kernel.errors import ConfigError, DataError, SlimError
 from slimsched.kernel.plugins import PluginTable
 from slimsched.kernel.policy_file import read_policy, read_story
+from slimsched.kernel.quantity import Count, Share
+from slimsched.kernel.section import convert
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.goal import Goal, parse_goal
 from slimsched.serving.routing.guard import GuardedRouter
@@ -50,14 +51,34 @@ SERVING = "goal:in_time=0.7"
 FALLBACK_V = 0.5
 """The guard falls back to drift-plus-penalty with this V: it held the most load in docs/results.md."""
 
+SHIPPED_POLICIES = ("ppo-efficient", "ppo-balanced")
+"""The policies that come with the package."""
+
 _BRACKETS = re.compile(r"(?P<before>[^\[\]]*)\[(?P<goal>[^\[\]]*)\](?P<after>[^\[\]]*)")
 
 
 def make_ppo(cluster: Cluster, rng: Random, policy: str = "ppo-balanced") -> PpoRouter:
     """Make the paper's router with a shipped policy, or with a file that `slim router train` wrote."""
     shipped = files("slimsched.serving.routing") / "shipped" / f"{policy}.safetensors"
-    weights, story = read_policy(str(shipped) if shipped.is_file() else policy)
-    return PpoRouter(cluster, rng, weights, float(story["epsilon"]))
+    file = str(shipped) if policy in SHIPPED_POLICIES else policy
+    weights, story = read_policy(file)
+    known = convert({"epsilon": story.get("epsilon")}, _PpoStory, f"policy {file}")
+    return PpoRouter(cluster, rng, weights, known.epsilon)
+
+
+def _shipped_ppo(policy: str) -> Callable[..., PpoRouter]:
+    """Return the maker of the router with this policy; it has no options."""
+
+    def make(cluster: Cluster, rng: Random) -> PpoRouter:
+        return make_ppo(cluster, rng, policy)
+
+    return make
+
+
+class _PpoStory(msgspec.Struct, frozen=True, kw_only=True):
+    """What the router needs of the file that says how its policy was trained."""
+
+    epsilon: Share
 
 
 def make_goal(
@@ -100,13 +121,11 @@ def make_sharded(
     cluster: Cluster,
     rng: Random,
     seed: int,
-    size: int = 32,
+    size: Count = 32,
     router: str = "goal",
     goal: Goal | None = None,
 ) -> ShardedRouter:
     """Make shards of `size` servers, each with a router of its own."""
-    if size < 1:
-        raise ConfigError(f"size is {size}; give 1 server per shard or more")
     return ShardedRouter(cluster, rng, lambda part: make_router(router, part, seed, goal), size=size)
 
 
@@ -121,8 +140,7 @@ ROUTERS: dict[str, Callable[..., Router]] = {
     "slackfit": SlackFitRouter,
     "lp": LpRouter,
     "ppo": make_ppo,
-    "ppo-efficient": partial(make_ppo, policy="ppo-efficient"),
-    "ppo-balanced": partial(make_ppo, policy="ppo-balanced"),
+    **{policy: _shipped_ppo(policy) for policy in SHIPPED_POLICIES},
     "goal": make_goal,
     "sharded": make_sharded,
 }
@@ -185,15 +203,18 @@ def split_goal(spec: str) -> tuple[str, Goal | None]:
 
 def split_specs(text: str) -> list[str]:
     """Split a list of routers at its commas; commas inside brackets belong to a goal."""
-    specs = re.split(r",(?![^\[\]]*\])", text)
-    return [spec.strip() for spec in specs if spec.strip()]
+    specs = [spec.strip() for spec in re.split(r",(?![^\[\]]*\])", text)]
+    named = [spec for spec in specs if spec]
+    if not named:
+        raise ConfigError("no router is named; name some, such as sed,lp")
+    return named
 
 
 def trained_parameters(file: str) -> GoalParameters:
     """Read the parameters that `slim router train goal` wrote to a file."""
     try:
-        return msgspec.convert(read_story(file)["parameters"], GoalParameters)
-    except (DataError, KeyError, ValueError) as error:
+        return convert(read_story(file)["parameters"], GoalParameters, "parameters")
+    except (SlimError, KeyError) as error:
         raise DataError(
             f"the gains in {file} cannot be used ({error}); run slim router train goal --out {file}"
         ) from None

@@ -4,18 +4,20 @@ from typing import Literal
 
 from msgspec import Struct
 
+from slimsched.kernel.quantity import Amount, Bytes, Count, Name, Seconds, Whole
+
 
 class SchedulerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The defaults follow the paper; the comments give its symbols."""
 
-    batch_limit: int = 16  # B_max
-    batch_limit_s: float = 0.0  # about the longest time a batch may take, by profile; 0: no limit
-    vram_cap_bytes: int = 8 * 2**30  # M_max
-    utilization_block: float = 0.95  # U_blk
-    idle_unload_s: float = 5.0  # t_idle
-    scale_trigger: int = 16  # Q_th
-    scale_cap: int = 2  # N_new
-    resident: tuple[str, ...] = ()  # choices that stay loaded in every segment, or 'widest'
+    batch_limit: Count = 16  # B_max
+    batch_limit_s: Seconds = 0.0  # about the longest time a batch may take, by profile; 0: no limit
+    vram_cap_bytes: Bytes = 8 * 2**30  # M_max
+    utilization_block: Amount = 0.95  # U_blk
+    idle_unload_s: Seconds = 5.0  # t_idle
+    scale_trigger: Whole = 16  # Q_th
+    scale_cap: Count = 2  # N_new
+    resident: tuple[Name, ...] = ()  # choices that stay loaded in every segment, or 'widest'
     wider_instance: Literal["slice", "full"] = "slice"  # what an instance wider than the request runs
     order: Literal["fifo", "deadline"] = "fifo"  # deadline: per-key queues, most urgent first
     merge_upward: bool = False  # fill a batch with narrower requests of an otherwise equal key

@@ -10,6 +10,7 @@ frames.jsonl.gz  the frames over time (one router only); the dashboard opens it
 
 import gzip
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,8 @@ from numpy.typing import NDArray
 from slimsched import __version__
 from slimsched.kernel.errors import DataError
 from slimsched.kernel.log import EVENTS as EVENTS
+from slimsched.kernel.quantity import Count, Seed
+from slimsched.kernel.section import UNREADABLE
 from slimsched.serving.domain.fault import Fault
 from slimsched.serving.domain.model_outline import ModelOutline
 from slimsched.serving.telemetry.frame import Frame
@@ -35,9 +38,9 @@ class About(Struct, frozen=True, kw_only=True):
 
     kind: Literal["requests", "jobs"]
     title: str
-    seed: int
+    seed: Seed
     config: dict[str, Any]
-    seeds: int = 1
+    seeds: Count = 1
     faults: tuple[Fault, ...] = ()
     models: tuple[ModelOutline, ...] = ()
     slim: str = __version__
@@ -101,7 +104,7 @@ def read_run(folder: Path) -> Run:
             arrays=arrays,
             frames=_frames(folder / FRAMES),
         )
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, msgspec.DecodeError) as error:
+    except (*UNREADABLE, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"the run at {folder} is damaged: {error}; run it again with --out") from None
 
 

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.quantity import Deadline, Finite, PositiveSeconds, Rate, RunSeconds, Seconds, Share
+from slimsched.kernel.section import convert
 from slimsched.serving.domain.request import NEVER_S, NO_PLAN
 from slimsched.serving.domain.served_model import ServedModel
-from slimsched.serving.workload.arrivals import arrivals, check_load
+from slimsched.serving.workload.arrivals import arrivals, check_load, read_shape
 from slimsched.serving.workload.request_trace import read_request_trace
 from slimsched.serving.workload.requests import RequestStream
 
@@ -18,34 +20,37 @@ from slimsched.serving.workload.requests import RequestStream
 class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of a load; `arrivals` names a process (`ARRIVALS` lists them) or is a path of a trace."""
 
-    rate_per_s: float
-    seconds: float
-    warmup_s: float = 0.0  # the start of a run that its figures leave out
+    rate_per_s: Rate
+    seconds: RunSeconds
+    warmup_s: Seconds = 0.0  # the start of a run that its figures leave out
     arrivals: str = "poisson"
-    shape: dict[str, float] = {}
-    deadline_s: float = NEVER_S
-    min_accuracy: float = 0.0
+    shape: dict[str, Finite] = {}
+    deadline_s: Deadline = NEVER_S
+    min_accuracy: Share = 0.0
     plan: str = ""  # the plan that every request states; empty lets the router choose
-    urgent_share: float = 0.0  # share of requests with priority 1; the others have 0
-    cancel_share: float = 0.0  # share of requests whose sender hangs up if they are not answered by then
-    cancel_after_s: float = 0.1  # how long after arrival that is
+    urgent_share: Share = 0.0  # share of requests with priority 1; the others have 0
+    cancel_share: Share = 0.0  # share of requests whose sender hangs up if they are not answered by then
+    cancel_after_s: PositiveSeconds = 0.1  # how long after arrival that is
 
     def check(self) -> None:
-        """Refuse settings that make no sense, before a run starts."""
+        """Refuse settings that make no sense, before a run starts; those changed in code as well."""
+        convert(to_builtins(self), Load, "load")
         check_load(self.rate_per_s, self.seconds)
-        if not 0.0 <= self.cancel_share <= 1.0 or self.cancel_after_s <= 0.0:
-            raise ConfigError(
-                f"cancel_share is {self.cancel_share:g} and cancel_after_s {self.cancel_after_s:g}; "
-                "give a share from 0 to 1 and a time above 0"
-            )
+        if not self.is_trace:
+            read_shape(self.arrivals, self.shape)
         if not 0.0 <= self.warmup_s < self.seconds:
             raise ConfigError(
                 f"warmup_s is {self.warmup_s:g} in a run of {self.seconds:g} s; leave time to measure"
             )
 
+    @property
+    def is_trace(self) -> bool:
+        """Whether `arrivals` is the path of a trace."""
+        return "/" in self.arrivals or "." in self.arrivals
+
     def arrivals_s(self, rng: np.random.Generator) -> NDArray[np.float64]:
         """Draw when requests arrive."""
-        if "/" in self.arrivals or "." in self.arrivals:
+        if self.is_trace:
             return read_request_trace(Path(self.arrivals)).rescaled(self.rate_per_s, self.seconds, rng)
         return arrivals(self.arrivals, self.rate_per_s, self.seconds, rng, **self.shape)
 

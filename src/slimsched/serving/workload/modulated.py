@@ -9,6 +9,8 @@ from msgspec import Struct
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from slimsched.kernel.quantity import Amount, PositiveSeconds, Rate, Share
+
 SHIPPED = Path(__file__).parent / "azure_llm_2023_conv.json"
 """A process fitted to one hour of requests to a conversation service; the file names the command."""
 
@@ -24,10 +26,10 @@ class ModulatedPoisson(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     source: str
     command: str
-    rate_per_s: float
-    rates: tuple[float, ...]
-    lasts_s: tuple[float, ...]
-    jumps: tuple[tuple[float, ...], ...]
+    rate_per_s: Rate
+    rates: tuple[Amount, ...]
+    lasts_s: tuple[PositiveSeconds, ...]
+    jumps: tuple[tuple[Share, ...], ...]
 
     def share_of_time(self) -> NDArray[np.float64]:
         """Return the share of time spent in each state in the long run."""

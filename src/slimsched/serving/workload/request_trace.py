@@ -1,8 +1,6 @@
 """Traces of real arrivals: request times or counts per interval, rescaled to a mean rate."""
 
-import bz2
 import csv
-import gzip
 import io
 import tarfile
 from datetime import datetime
@@ -14,6 +12,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import DataError
+from slimsched.kernel.packed_text import LARGEST_BYTES, read_packed_text
 from slimsched.serving.workload.arrivals import Times, check_load
 
 ACCEPTED = (
@@ -21,6 +20,10 @@ ACCEPTED = (
     "(requests per second, one second per row) or columns minute_1, minute_2, … (requests per minute), "
     "or a text of counts per second (plain or inside a tar archive)"
 )
+
+SHORTEST_S = 1e-6
+"""A trace must cover more time than this, so that it has a rate."""
+LARGEST_COUNT = 1e12
 
 
 class RequestTrace(Struct, frozen=True, kw_only=True):
@@ -75,10 +78,10 @@ def read_request_trace(path: Path) -> RequestTrace:
             return _of_counts(path.name, [float(row[column]) for row in rows if row], 1.0)
         minutes = [i for i, name in enumerate(names) if name.startswith("minute_")]
         if minutes:
-            table = np.array([[float(row[i] or 0) for i in minutes] for row in rows if row])
-            return _of_counts(path.name, table.sum(axis=0).tolist(), 60.0)
+            table = [[float(row[i] or 0) for i in minutes] for row in rows if row]
+            return _of_counts(path.name, [sum(column) for column in zip(*table, strict=True)], 60.0)
         raise ValueError(f"no known column among {', '.join(names[:6])}")
-    except (ValueError, IndexError, OSError, EOFError, tarfile.TarError) as error:
+    except (ValueError, IndexError, OverflowError, OSError, EOFError, csv.Error, tarfile.TarError) as error:
         raise DataError(f"{path.name} is not an arrival trace ({error}); give {ACCEPTED}") from None
 
 
@@ -86,12 +89,10 @@ def _text(path: Path) -> str:
     if tarfile.is_tarfile(path):
         with tarfile.open(path) as archive:
             for member in archive:
-                if (stream := archive.extractfile(member)) is not None:
+                if member.size <= LARGEST_BYTES and (stream := archive.extractfile(member)) is not None:
                     return stream.read().decode()
         raise ValueError("the archive is empty")
-    raw = path.read_bytes()
-    unpack = {".gz": gzip.decompress, ".bz2": bz2.decompress}.get(path.suffix)
-    return (unpack(raw) if unpack else raw).decode()
+    return read_packed_text(path)
 
 
 def _seconds(text: str) -> float:
@@ -105,7 +106,9 @@ def _seconds(text: str) -> float:
 
 def _of_times(name: str, times_s: list[float]) -> RequestTrace:
     times = np.sort(np.array(times_s))
-    if len(times) < 2 or times[-1] <= times[0]:
+    if not np.isfinite(times).all():
+        raise ValueError("some arrival times are not finite")
+    if len(times) < 2 or times[-1] - times[0] < SHORTEST_S:
         raise ValueError("fewer than two different arrival times")
     return RequestTrace(name=name, times_s=times - times[0])
 
@@ -113,8 +116,8 @@ def _of_times(name: str, times_s: list[float]) -> RequestTrace:
 def _of_counts(name: str, counts: list[float], interval_s: float) -> RequestTrace:
     """Make a trace of counts; drop gaps of 20 minutes or more, in which the recorder was off."""
     values = np.array(counts)
-    if not len(values) or values.min() < 0 or values.sum() <= 0:
-        raise ValueError("counts must be 0 or above, and some above 0")
+    if not len(values) or not ((values >= 0) & (values <= LARGEST_COUNT)).all() or values.sum() < 1e-9:
+        raise ValueError(f"counts must be from 0 to {LARGEST_COUNT:g}, and some above 0")
     return RequestTrace(
         name=name, counts=_without_silence(values, round(1200 / interval_s)), interval_s=interval_s
     )

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from slimsched.jobs.domain.placement import Placement
+from slimsched.kernel.quantity import Finite, Seconds
 
 _MARK = "slim"
 
@@ -22,15 +23,15 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     model: str = ""
     tenant: str = ""
-    service_s: float = 0.0
+    service_s: Seconds = 0.0
 
 
 class Memory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the controller must not forget about a job."""
 
-    arrival_s: float | None = None  # Slurm's own submit time moves with every requeue
-    served_s: float = 0.0
-    declined_since_s: float | None = None
+    arrival_s: Finite | None = None  # Slurm's own submit time moves with every requeue
+    served_s: Seconds = 0.0
+    declined_since_s: Finite | None = None
     placement: Placement = ()  # where the job was last told to run
 
 
@@ -54,5 +55,5 @@ def memory_in(admin_comment: str) -> Memory:
 def _read(text: str, kind: type[Note]) -> Note | None:
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from slimsched.kernel.quantity import Amount, Bytes, Count, Seconds
 from slimsched.models.spec import Path
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import block_of
@@ -31,22 +32,22 @@ class FigurePoint(Struct, frozen=True, kw_only=True):
     """One setting and its figures; `load` is the share of the device's capacity, 0 in a closed loop."""
 
     plan: str
-    batch: int
-    load: float
-    utilization: float
-    latency_mean_s: float
-    latency_p99_s: float
-    segment_s: tuple[float, ...]  # mean time of a batch by segment
-    segment_bytes: tuple[int, ...]  # memory of each segment's instance
-    images_per_s: float
-    power_w: float
+    batch: Count
+    load: Amount
+    utilization: Amount
+    latency_mean_s: Seconds
+    latency_p99_s: Seconds
+    segment_s: tuple[Seconds, ...]  # mean time of a batch by segment
+    segment_bytes: tuple[Bytes, ...]  # memory of each segment's instance
+    images_per_s: Amount
+    power_w: Amount
 
 
 class DeviceFigures(Struct, frozen=True, kw_only=True):
     """Both sweeps with a description of the device."""
 
     device: dict[str, str]
-    idle_w: float
+    idle_w: Amount
     batch_sweep: list[FigurePoint]
     load_sweep: list[FigurePoint]
 

@@ -13,6 +13,9 @@ from time import perf_counter
 import msgspec
 from msgspec import Struct
 
+from slimsched.kernel.errors import DataError
+from slimsched.kernel.quantity import Amount, Finite, PositiveSeconds
+from slimsched.kernel.section import UNREADABLE
 from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import block_of
@@ -40,15 +43,15 @@ Cell = tuple[Key, int, int]
 class Measured(Struct, frozen=True, kw_only=True):
     """One cell of the table: median and spread of a batch's time."""
 
-    latency_s: float
-    spread: float
+    latency_s: PositiveSeconds
+    spread: Finite
 
 
 class Kept(Struct, kw_only=True):
     """The measurements of an unfinished run."""
 
     cells: dict[str, Measured] = {}
-    watts: dict[str, float] = {}
+    watts: dict[str, Amount] = {}
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -96,7 +99,10 @@ class Profiler:
         self._is_modelled = "modelled" in meter.source
         self._found = Kept()
         if keep.is_file():
-            self._found = msgspec.json.decode(keep.read_bytes(), type=Kept)
+            try:
+                self._found = msgspec.json.decode(keep.read_bytes(), type=Kept)
+            except UNREADABLE as error:
+                raise DataError(f"{keep} is damaged ({error}); remove it to measure afresh") from None
 
     @property
     def cells(self) -> int:

@@ -11,6 +11,7 @@ from typing import assert_never
 from msgspec import Struct
 
 from slimsched.kernel.observer import Observer
+from slimsched.kernel.quantity import Interval, Seconds
 from slimsched.kernel.timeline import Timeline
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.serving.domain.block import Block
@@ -52,9 +53,9 @@ DRAIN_LIMIT_S = 3600.0
 class TelemetryOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How often servers report, how late reports arrive, and how long a death goes unnoticed."""
 
-    period_s: float = 0.1
-    delay_s: float = 0.005
-    detection_s: float = 0.5
+    period_s: Interval = 0.1
+    delay_s: Seconds = 0.005
+    detection_s: Seconds = 0.5
 
 
 class SimulatedCluster:

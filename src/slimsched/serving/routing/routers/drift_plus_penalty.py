@@ -5,6 +5,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
+from slimsched.kernel.quantity import Amount
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.served_model import ServedModel
@@ -24,7 +25,7 @@ class DriftPlusPenaltyRouter:
     worth.
     """
 
-    def __init__(self, cluster: Cluster, rng: Random, v: float = 2.0) -> None:
+    def __init__(self, cluster: Cluster, rng: Random, v: Amount = 2.0) -> None:
         self._cluster = cluster
         self._estimate = Estimate(cluster)
         self._v = v

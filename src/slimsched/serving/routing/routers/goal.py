@@ -26,6 +26,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slimsched.kernel.quantity import Amount, PositiveSeconds, Share
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.key import Key
@@ -51,16 +52,16 @@ STEEPER = 3.0
 class GoalParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Parameters set by hand; `slim router train goal` searches for better ones. Prices are in accuracy."""
 
-    crowd_per_s: float = 5.5  # g: price of a second of backlog above the target, per widest plan
-    wait: float = 0.0144  # ω: price of the head's own waiting and running, per T of it
-    move: float = 0.05  # θ: price of moving, per T of it; moving loads the links as well
-    target_s: float = 0.012  # T: backlog to aim for when no latency limit is stated; set by hand
-    integral_per_s: float = 3.0  # how fast η moves
-    cold: float = 10.0  # price of a choice that a busy server would have to load first; set by hand
-    in_time: float = (
+    crowd_per_s: Amount = 5.5  # g: price of a second of backlog above the target, per widest plan
+    wait: Amount = 0.0144  # ω: price of the head's own waiting and running, per T of it
+    move: Amount = 0.05  # θ: price of moving, per T of it; moving loads the links as well
+    target_s: PositiveSeconds = 0.012  # T: backlog to aim for when no latency limit is stated; set by hand
+    integral_per_s: Amount = 3.0  # how fast η moves
+    cold: Amount = 10.0  # price of a choice that a busy server would have to load first; set by hand
+    in_time: Share = (
         0.0  # for whole plans: if no latency limit is stated, this share of the deadline is the limit
     )
-    planner: float = 1.0  # share of the planner's price that is used; 0: only the queues' own prices
+    planner: Amount = 1.0  # share of the planner's price that is used; 0: only the queues' own prices
 
 
 class GoalRouter:

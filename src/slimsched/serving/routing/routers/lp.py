@@ -10,6 +10,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
+from slimsched.kernel.quantity import Factor, Interval
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
 from slimsched.serving.routing.estimate import Estimate
@@ -20,7 +21,7 @@ from slimsched.serving.routing.router import Route
 class LpRouter:
     """Plans for the measured rate plus a margin, and for draining the queues."""
 
-    def __init__(self, cluster: Cluster, rng: Random, every_s: float = 1.0, margin: float = 1.1) -> None:
+    def __init__(self, cluster: Cluster, rng: Random, every_s: Interval = 1.0, margin: Factor = 1.1) -> None:
         self._cluster = cluster
         self._estimate = Estimate(cluster)
         self._every_s = every_s

@@ -16,6 +16,11 @@ from slimsched.serving.routing.routers.random import group_sizes
 
 Values = NDArray[np.float64]
 
+WEIGHTS = {"state.mean", "state.deviation"} | {
+    f"{layer}.{part}" for layer in ("input", "hidden", "heads") for part in ("weight", "bias")
+}
+"""The names of a policy's weights."""
+
 
 def most_choices(cluster: Cluster) -> int:
     """Return the size of the second head: the number of choices in the segment with the most."""
@@ -60,6 +65,11 @@ class PpoRouter:
 
     def use(self, weights: Mapping[str, Values]) -> None:
         """Use these weights from now on."""
+        if missing := WEIGHTS - set(weights):
+            raise ConfigError(
+                f"this is no policy of the router ppo: it has no '{min(missing)}'; "
+                "train one with: slim router train ppo"
+            )
         wanted = (2 + 3 * self._servers, self._servers + self._choices + len(self._groups))
         given = (weights["input.weight"].shape[1], weights["heads.weight"].shape[0])
         if wanted != given:
