@@ -90,7 +90,7 @@ def live(
         finally:
             await running.stop()
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids), "no process is left running"
-        assert not list(shared_tensor.FOLDER.glob(f"{engine._prefix}-*")), "nor shared memory"
+        assert not list(shared_tensor.FOLDER.glob(f"{engine._folder.name}-*")), "nor shared memory"
 
     asyncio.run(main())
 

@@ -3,9 +3,11 @@
 import asyncio
 import gc
 import logging
+import os
 import signal
 import ssl
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -35,6 +37,9 @@ from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.goal import format_goal
 from slimsched.serving.routing.registry import make_router
 
+CLOSE_LIMIT_S = 5.0
+"""How long connections may take to close once every call has its answer."""
+
 
 class FrontDoor:
     """A cluster that serves until it is told to stop."""
@@ -48,7 +53,7 @@ class FrontDoor:
         self._folder = log_folder(options.log, options.log_limit)
         setting = chosen.setting(options.router, for_clients=True)
         opened = open_engine(engine, scenario, setting, self._folder)
-        self._autoscale, self._fleet = scenario.autoscale, opened.fleet
+        self._autoscale, self._fleet, self._engine = scenario.autoscale, opened.fleet, opened.engine
         router = make_router(options.router, scenario.cluster, 0, scenario.goal)
         catalogue = Catalogue(scenario, options.router)
         gateway = Gateway(
@@ -82,7 +87,7 @@ class FrontDoor:
         observers += [self._traces.spans] if self._traces is not None else []
 
     async def run(self) -> None:
-        """Listen, start the servers, and serve until SIGTERM or Ctrl-C; then drain."""
+        """Listen, start the servers, and serve until SIGTERM or Ctrl-C; then drain. A second one ends it."""
         if (kept := self._goal.resume()) is not None:
             self._say(f"continuing with the goal that was set before: {kept}")
         tasks = self._keep_log()
@@ -90,7 +95,7 @@ class FrontDoor:
         tasks.append(asyncio.create_task(self._dashboard.run()))
         stop = asyncio.Event()
         for name in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(name, stop.set)
+            asyncio.get_running_loop().add_signal_handler(name, self._told_to_stop, stop, name)
         with self._console.status(f"starting {len(self._names)} servers"):
             started = await _unless(stop, self._service.start())
         if started:
@@ -103,13 +108,26 @@ class FrontDoor:
             for task in scaling:
                 task.cancel()
             await self._service.drain()
-        await asyncio.gather(self._http.stop(), self._grpc.stop())
+        with suppress(TimeoutError):  # clients that do not read are left
+            async with asyncio.timeout(CLOSE_LIMIT_S):
+                await asyncio.gather(self._http.stop(), self._grpc.stop())
         for task in tasks:
             task.cancel()
         if self._log is not None:
             self._log.close()
         if started and self._traces is not None:
             self._traces.close()
+
+    def _told_to_stop(self, stop: asyncio.Event, name: signal.Signals) -> None:
+        """Drain at the first signal, end at once at the second."""
+        if not stop.is_set():
+            stop.set()
+            return
+        self._say(f"{name.name} again: ending at once")
+        self._engine.end()
+        if self._log is not None:
+            self._log.close()
+        os._exit(128 + name)
 
     def _keep_log(self) -> list[asyncio.Task[None]]:
         """Start writing the event log to disk, if there is one."""

@@ -23,6 +23,9 @@ from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.execution.live.cluster import DroppedError, LiveCluster
 from slimsched.serving.execution.live.parcel import Answered
 
+DRAIN_LIMIT_S = 20.0
+"""How long accepted calls may take once the service was told to stop; the rest is refused then."""
+
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much one request, and all requests together, may ask for."""
@@ -71,14 +74,23 @@ class InferenceService:
         self.phase = Phase.READY
 
     async def drain(self) -> None:
-        """Refuse new calls, answer the accepted ones and stop the servers."""
+        """Refuse new calls, answer the accepted ones as far as time allows, and stop the servers."""
         self.phase = Phase.DRAINING
-        await self._cluster.stop()
+        await self._cluster.stop(limit_s=DRAIN_LIMIT_S)
 
     @property
     def is_ready(self) -> bool:
         """Whether the service accepts a call now."""
         return self.phase is Phase.READY and self._cluster.any_alive
+
+    def health(self) -> dict[str, object]:
+        """Return whether calls are accepted and the state of each server; refuse if they are not."""
+        health = self._cluster.health
+        if self.phase is not Phase.READY:
+            raise Unavailable(f"the server is {self.phase}")
+        if health.trouble:
+            raise Unavailable(health.trouble)
+        return {"ready": True, "servers": health.servers}
 
     async def infer(self, call: Call) -> InferenceResult:
         """Run a call, or raise a refusal that says why not."""
@@ -91,6 +103,8 @@ class InferenceService:
             raise _refusal(dropped) from None
         finally:
             self._cluster.cancel(parcel)
+        if self._cluster.now_s > parcel.deadline_s:
+            raise TooLate("deadline passed; ask for more time or less accuracy")
         return InferenceResult(outputs=answered.outputs, parameters=self._receipt(call.face, answered))
 
     def face(self, name: str, version: str = "") -> ModelFace:
@@ -111,7 +125,7 @@ class InferenceService:
         if self.phase is not Phase.READY:
             raise Unavailable(f"the server is {self.phase}; try again shortly")
         if not self._cluster.any_alive:
-            raise Unavailable("no server is up at the moment; they are being restarted")
+            raise Unavailable(self._cluster.health.trouble)
         best = call.face.model.quality.best_reachable(())
         if call.terms.min_accuracy > best:
             raise BadRequest(
@@ -165,5 +179,7 @@ def _refusal(dropped: DroppedError) -> RefusalError:
             return ExecutionFailed(str(dropped))
         case DropReason.QUEUE_FULL | DropReason.CANCELLED:
             return TooMany(f"{dropped}; try again shortly", retry_after_s=1.0)
+        case DropReason.NO_SERVER | DropReason.SHUTTING_DOWN:
+            return Unavailable(str(dropped))
         case _:
             assert_never(dropped.reason)

@@ -84,7 +84,7 @@ class Gateway:
         """The goal that was stated last while running, if any."""
         self.given_up: dict[int, str] = {}
         """Servers that are not started again, and why."""
-        self._hopeless = ""  # why no server will come back
+        self.hopeless = ""  # why no server is up and none will return
         self.options = options
         self._use(router)
         self.seen = Observation(len(cluster), len(cluster.models))
@@ -124,9 +124,9 @@ class Gateway:
             case ServerUp(server=server):
                 self.seen.set_alive(server, True)
                 self.given_up.pop(server, None)
-                self._hopeless = ""
+                self.hopeless = ""
             case ServerGivenUp(server=server, reason=reason, left=left):
-                self.given_up[server], self._hopeless = reason, "" if left else reason
+                self.given_up[server], self.hopeless = reason, "" if left else reason
                 commands += self._sweep()
             case GoalChanged(goal=goal):
                 if not isinstance(self.router, GoalFollower):
@@ -269,7 +269,7 @@ class Gateway:
                 self._has_terms = self._has_terms or request.has_terms
         self._wait(taken, GATEWAY)
         dropped: list[Command] = [Drop(requests=refused, reason=DropReason.QUEUE_FULL)] if refused else []
-        return [*dropped, *self._sweep()] if self._hopeless else dropped
+        return [*dropped, *self._sweep()] if self.hopeless else dropped
 
     def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
         """Queue requests on paths of one kind whose inputs lie at `source`, by priority."""
@@ -353,13 +353,13 @@ class Gateway:
 
     def _sweep(self) -> list[Command]:
         """While no server is up, drop at once what nobody waits for, and all if no server will return."""
-        if self.seen.alive_ids or not (self._cancelled or self._hopeless):
+        if self.seen.alive_ids or not (self._cancelled or self.hopeless):
             return []
         commands: list[Command] = []
         for fifo in self._queues.values():
-            for request, holder in fifo.take_out(None if self._hopeless else self._cancelled):
+            for request, holder in fifo.take_out(None if self.hopeless else self._cancelled):
                 reason = DropReason.CANCELLED if request.id in self._cancelled else DropReason.NO_SERVER
-                detail = "" if reason is DropReason.CANCELLED else self._hopeless
+                detail = "" if reason is DropReason.CANCELLED else self.hopeless
                 commands += self._drop((request,), reason, detail, holder)
                 self.seen.fifo -= 1
         self._queues = {level: fifo for level, fifo in self._queues.items() if len(fifo)}

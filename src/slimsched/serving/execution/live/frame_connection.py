@@ -36,6 +36,12 @@ class FrameConnection(asyncio.Protocol):
         self._decoder = msgspec.msgpack.Decoder(kind)
         self._received, self._lost = received, lost
         self._buffer = bytearray()
+        self._spoke = False
+
+    def spoke_since(self) -> bool:
+        """Whether the peer has sent anything since the last call."""
+        spoke, self._spoke = self._spoke, False
+        return spoke
 
     def send(self, message: Struct) -> None:
         """Send without waiting."""
@@ -66,6 +72,7 @@ class FrameConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes | bytearray) -> None:
         """Deliver every message that is now complete."""
+        self._spoke = True
         if self._buffer:
             self._buffer += data
             if not self._is_whole():

@@ -33,6 +33,8 @@ from slimsched.serving.execution.live.messages import (
     Drain,
     HostModel,
     ModelHosted,
+    Ping,
+    Pong,
     TakeBlock,
     ToGateway,
     ToServer,
@@ -120,6 +122,8 @@ class LiveServer:
                 self._store.forget(requests)
             case RecallRequests(requests=requests):
                 self.handle(RequestsCancelled(requests=requests))
+            case Ping():
+                self._tell(Pong())
             case HostModel():
                 self._spawn(self._host(message))
             case UnhostModel(number=number):

@@ -131,6 +131,9 @@ class RayEngine:
         if (connection := self._connections.get(server)) is not None:
             connection.abort()
 
+    def end(self) -> None:
+        """Leave without a word; the roster stops the servers when no gateway has reported for a while."""
+
     async def stop(self, *, drain: bool = True) -> None:
         """Leave the cluster; the last gateway that leaves stops the servers."""
         import ray
