@@ -1,5 +1,7 @@
 """The gateway: events in, commands out, with a router that does as it is told."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from cluster import MODEL, choice, path, requests, small_cluster, widths
@@ -8,6 +10,7 @@ from slimsched.models.slimresnet.spec import widths_of
 from slimsched.serving.domain.block import Block, block_of
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.request import Request
 from slimsched.serving.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
 from slimsched.serving.routing.events import (
     BlockDropped,
@@ -327,7 +330,11 @@ def test_two_gateways_number_their_blocks_apart() -> None:
 
 
 def test_an_answer_after_the_deadline_is_no_answer_where_clients_were_promised_so() -> None:
-    late, old = Front(Obedient(ahead=(0.5,) * 3), early_drop=True), Front(Obedient(ahead=(0.5,) * 3))
+    class Listening(Obedient):
+        def answered(self, requests: Sequence[Request], now_s: float) -> None:
+            assert requests, "a router hears of real answers only"
+
+    late, old = Front(Listening(ahead=(0.5,) * 3), early_drop=True), Front(Listening(ahead=(0.5,) * 3))
     for front, kinds in ((late, [Drop]), (old, [Answer])):
         (out,) = sent(front.arrive(2, deadline_s=1.0))
         done = SegmentFinished(server=0, choice=choice(0.5), ahead=path(*(0.5,) * 3), blocks=(out.block,))

@@ -268,8 +268,7 @@ class Gateway:
                 self._has_kinds = True
                 self._has_terms = self._has_terms or request.has_terms
         self._wait(taken, GATEWAY)
-        dropped: list[Command] = [Drop(requests=refused, reason=DropReason.QUEUE_FULL)] if refused else []
-        return [*dropped, *self._sweep()] if self.hopeless else dropped
+        return [*([Drop(requests=refused, reason=DropReason.QUEUE_FULL)] if refused else []), *self._sweep()]
 
     def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
         """Queue requests on paths of one kind whose inputs lie at `source`, by priority."""
@@ -306,12 +305,13 @@ class Gateway:
             if self.cluster.models[moved[0].model].tree.is_plan(moved[0].path):
                 if self.options.early_drop and (late := tuple([r for r in moved if r.deadline_s < now_s])):
                     commands += self._drop(late, DropReason.DEADLINE_PASSED)
-                    moved = [request for request in moved if request.deadline_s >= now_s]
+                    if not (moved := [request for request in moved if request.deadline_s >= now_s]):
+                        continue
                 self._in_system -= len(moved)
                 self.seen.done += len(moved)
                 if self._listener is not None:
                     self._listener.answered(moved, now_s)
-                commands += [Answer(requests=tuple(moved))] if moved else []
+                commands.append(Answer(requests=tuple(moved)))
             else:
                 self._wait(moved, server)
         return commands
