@@ -9,6 +9,8 @@ from slimsched.serving.execution.live.messages import (
     BatchDone,
     Drain,
     Fetch,
+    Ping,
+    Pong,
     Ready,
     ToGateway,
 )
@@ -82,6 +84,8 @@ class Door:
                 connection.send(pack(self._server.surrender(requests)))
             case Drain():
                 self._agreed.add(self._number[connection])
+            case Ping():
+                connection.send(Pong())
             case Hello():
                 pass
             case _:
@@ -89,7 +93,9 @@ class Door:
 
     def _greet(self, connection: FrameConnection, message: ToDoor) -> None:
         """Admit a caller that knows the secret; hang up on others."""
-        if not isinstance(message, Hello) or not hmac.compare_digest(message.secret, self._secret):
+        if not isinstance(message, Hello) or not hmac.compare_digest(
+            message.secret.encode(), self._secret.encode()
+        ):
             connection.close()
             return
         self._number[connection] = message.gateway
