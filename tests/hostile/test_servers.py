@@ -112,6 +112,24 @@ def test_a_hung_server_is_noticed_and_its_requests_are_done_elsewhere(
     assert served.stop() == 0
 
 
+def test_a_server_whose_model_keeps_pythons_lock_is_busy_and_not_hung(
+    own_server: Callable[..., Served], tmp_path: Path
+) -> None:
+    model = stamped_folder(tmp_path / "cats", stamp=3.0)
+    code, line = model / "model.py", "stamp = torch.full_like(total, STAMP)"  # one call keeps the lock
+    slow = "\n            if total.max() > 1e6: sum(range(3 * 10**8))"
+    code.write_text(code.read_text().replace(line, line + slow))
+    config = tmp_path / "cats.toml"
+    config.write_text(CONFIG + f'[[model]]\nsource = "{model}"\n')
+    served = own_server("--config", str(config))
+    call = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1e7] * 4}]}
+    began_s = time.monotonic()
+    assert ask(served, "POST", "/v2/models/cats/infer", call)[0] == 200
+    assert time.monotonic() - began_s > 2.0, "longer than a hung server is given"
+    assert "did not answer" not in served.log.read_text()
+    assert served.stop() == 0
+
+
 def test_sigterm_ends_in_time_though_all_servers_hang(own_server: Callable[..., Served]) -> None:
     served = own_server()
     with ThreadPoolExecutor(4) as pool:

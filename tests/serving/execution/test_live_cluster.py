@@ -1,6 +1,9 @@
 """Real server processes on this machine: right answers, nothing lost, nothing left behind."""
 
 import asyncio
+import os
+import signal
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -23,6 +26,7 @@ from slimsched.serving.domain.terms import Terms
 from slimsched.serving.execution.live import shared_tensor
 from slimsched.serving.execution.live.cluster import DroppedError, LiveCluster
 from slimsched.serving.execution.live.local_engine import LocalEngine
+from slimsched.serving.execution.live.messages import Fetch, Ready
 from slimsched.serving.execution.live.run import specs_of
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.scenario_file import load_scenario
@@ -84,10 +88,10 @@ def live(
         options = GatewayOptions(step_s=0.002, **gateway)  # type: ignore[arg-type]
         running = LiveCluster(Gateway(cluster, Wanderer(), options), engine, observers, clock_zero_s=0.0)
         await running.start()
-        pids = [engine.pid(server) for server in range(SERVERS)]
         try:
             await test(running, engine)
         finally:
+            pids = [engine.pid(server) for server in range(SERVERS)]
             await running.stop()
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids), "no process is left running"
         assert not list(shared_tensor.FOLDER.glob(f"{engine._folder.name}-*")), "nor shared memory"
@@ -141,6 +145,31 @@ def test_a_server_killed_under_load_costs_no_request_and_comes_back() -> None:
     live(test)
 
 
+def test_a_stranger_at_the_sockets_gets_nothing_and_disturbs_nobody() -> None:
+    async def said(path: str, message: msgspec.Struct) -> bytes:
+        """All that comes back until the other side hangs up."""
+        reader, writer = await asyncio.open_unix_connection(path)
+        body = msgspec.msgpack.encode(message)
+        writer.write(len(body).to_bytes(4, "little") + body)
+        back = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        return back
+
+    async def test(running: LiveCluster, engine: LocalEngine) -> None:
+        spec = engine._specs[0]
+        for ready in (
+            Ready(server=0, pid=1),
+            Ready(server=0, pid=1, life=1, secret="ü"),
+            Ready(server=0, pid=1, life=1, secret=spec.secret),  # a life that has its connection already
+            Ready(server=9, pid=1, life=1, secret=spec.secret),
+        ):
+            assert await said(spec.gateway_socket, ready) == b""
+        assert await said(spec.own_socket, Fetch(requests=[0, 1, 2])) == b""
+        assert len(await asyncio.gather(*[running.submit([i.tobytes()]) for i in random_images(24)])) == 24
+
+    live(test)
+
+
 class Count:
     """Examples that servers ran, by segment."""
 
@@ -174,6 +203,21 @@ def test_what_is_too_late_is_dropped_with_a_reason() -> None:
     async def test(running: LiveCluster, engine: LocalEngine) -> None:
         with pytest.raises(DroppedError, match="deadline passed"):
             await running.submit([random_images(1)[0].tobytes()], Terms(deadline_s=-1.0))
+
+    live(test, early_drop=True)
+
+
+def test_a_deadline_ends_a_call_though_its_servers_hang() -> None:
+    async def test(running: LiveCluster, engine: LocalEngine) -> None:
+        for server in range(SERVERS):
+            os.kill(engine.pid(server), signal.SIGSTOP)
+        began_s = time.monotonic()
+        patient = running.submit([random_images(1)[0].tobytes()])
+        with pytest.raises(DroppedError, match="deadline passed"):
+            await running.submit([random_images(1)[0].tobytes()], Terms(deadline_s=0.3))
+        assert 0.3 <= time.monotonic() - began_s < 1.0
+        assert (await patient).outputs[0].shape == (1, 100), "a server that was started again answers it"
+        assert running.in_system == 0
 
     live(test, early_drop=True)
 
