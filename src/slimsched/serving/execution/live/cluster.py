@@ -188,10 +188,13 @@ class LiveCluster:
         return parcel
 
     def _refuse(self, parcel: Parcel, why: DroppedError) -> None:
-        """End a call without an answer, at its deadline or at the end of all, whatever servers do."""
+        """End a call without an answer, at its deadline or at the end of all, whatever servers do.
+
+        Gateway and servers know deadlines, and drop late requests by themselves when they come to them.
+        """
         if not parcel.waiter.done():
+            parcel.is_cancelled = True
             parcel.waiter.set_exception(why)
-            self.cancel(parcel)
 
     def cancel(self, parcel: Parcel) -> None:
         """Drop the examples that are not answered yet, because nobody waits for them."""

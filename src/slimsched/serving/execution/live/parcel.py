@@ -52,7 +52,7 @@ class Parcel:
         deadline_s: float = NEVER_S,
     ) -> None:
         self.model, self.deadline_s = model, deadline_s
-        self.is_cancelled = False  # nobody waits for it any more, and the gateway knows
+        self.is_cancelled = False  # nobody waits for it any more, and the gateway need not be told
         self.first, self.count, self.arrival_s, self.waiter = first, count, arrival_s, waiter
         self._inputs, self._left = inputs, count
         self._receipts = [Receipt()]
