@@ -1,6 +1,7 @@
 """Chaos: servers are killed, stopped and continued at random under load, and every request is counted.
 
     python tests/hostile/chaos.py --minutes 10
+    python tests/hostile/chaos.py --minutes 3 --engine ray
 
 Starts `slim serve`, finds the rate that it can hold, and sends 70 % of it in open loop. Some requests have a
 deadline, some have none, and some clients leave before their answer. Meanwhile a random server gets SIGKILL,
@@ -36,6 +37,7 @@ PATIENCE_S = 60.0
 """How long the last requests may take once the load ends."""
 
 LAG_S = 0.005
+SERVER_NAMES = (b"live.server_main", b"ray::ServerActor")
 
 
 @dataclass
@@ -220,7 +222,7 @@ async def _harm(served: Served, count: Count, rng: random.Random, end_s: float) 
     """Kill servers, or stop and continue them, at random."""
     while (wait_s := rng.uniform(2.0, 10.0)) and monotonic() + wait_s < end_s - 1.0:
         await asyncio.sleep(wait_s)
-        servers = served.children()
+        servers = server_pids(served)
         if not servers:
             continue
         pid = rng.choice(servers)
@@ -232,6 +234,19 @@ async def _harm(served: Served, count: Count, rng: random.Random, end_s: float) 
                 count.faults["stopped"] += 1
                 os.kill(pid, signal.SIGSTOP)
                 asyncio.get_running_loop().call_later(rng.uniform(0.2, 5.0), _continue, pid)
+
+
+def server_pids(served: Served) -> list[int]:
+    """The processes of its servers: children of the gateway, or actors of the Ray that it started."""
+    found, to_see = [], [served.process.pid]
+    while to_see:
+        pid = to_see.pop()
+        with suppress(OSError):
+            tasks = Path(f"/proc/{pid}/task").glob("*/children")
+            to_see += [int(child) for path in tasks for child in path.read_text().split()]
+            if any(name in Path(f"/proc/{pid}/cmdline").read_bytes() for name in SERVER_NAMES):
+                found.append(pid)
+    return found
 
 
 def _continue(pid: int) -> None:
@@ -262,9 +277,10 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--load", type=float, default=0.7)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--engine", default="local")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        served = serve(Path(folder))
+        served = serve(Path(folder), "--engine", options.engine)
         try:
             count = asyncio.run(run_chaos(served, 60 * options.minutes, options.load, options.seed))
         finally:
