@@ -57,7 +57,7 @@ def test_a_dead_server_is_shown_with_nothing_and_returns() -> None:
 
 def test_a_server_that_was_given_up_is_shown_so_until_it_is_up() -> None:
     view = LiveView(load_scenario("paper").cluster, "sed")
-    reason = "server-1 was given up, because it ended 5 times before it was ready (exit code 1)"
+    reason = "server-1 ended 5 times before it was ready (exit code 1) and was given up"
     view.observe(1.0, GATEWAY_NAME, ServerDown(server=1), [])
     view.observe(2.0, GATEWAY_NAME, ServerGivenUp(server=1, reason=reason, left=2), [])
     frame = view.frame(3.0)

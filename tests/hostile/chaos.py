@@ -37,6 +37,9 @@ PATIENCE_S = 60.0
 """How long the last requests may take once the load ends."""
 
 LAG_S = 0.005
+IDLE_S = 20.0
+"""Connections that have not been used for this long are closed: the server would close them soon."""
+
 SERVER_NAMES = (b"live.server_main", b"ray::ServerActor")
 
 
@@ -114,7 +117,7 @@ class Clients:
     def __init__(self, address: str, seed: int) -> None:
         self._host, port = address.split(":")
         self._port = int(port)
-        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter, float]] = []
         self._images = np.random.default_rng(seed).integers(0, 256, (IMAGES, 3, 32, 32), dtype=np.uint8)
 
     async def ask(self, number: int, outcome: Outcome) -> None:
@@ -136,15 +139,24 @@ class Clients:
         outcome.matches = body.get("id") == str(number)
         outcome.reason = str(body.get("error", ""))
         if keep:
-            self._idle.append((reader, writer))
+            self._idle.append((reader, writer, monotonic()))
         else:
             writer.close()
 
+    async def all_up(self) -> bool:
+        """Whether every server takes work now."""
+        reader, writer = await self._connection()
+        writer.write(b"GET /v2/health/ready HTTP/1.1\r\nhost: x\r\n\r\n")
+        status, _, body = await _response(reader)
+        writer.close()
+        return status == 200 and set(dict(body["servers"]).values()) == {"up"}  # type: ignore[call-overload]
+
     async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         while self._idle:
-            reader, writer = self._idle.pop()
-            if not reader.at_eof() and not writer.is_closing():
+            reader, writer, since_s = self._idle.pop()
+            if not reader.at_eof() and not writer.is_closing() and monotonic() - since_s < IDLE_S:
                 return reader, writer
+            writer.close()
         return await asyncio.open_connection(self._host, self._port)
 
     def _request(self, number: int, outcome: Outcome) -> bytes:
@@ -195,7 +207,7 @@ async def chaos(served: Served, seconds: float, rate_per_s: float, seed: int = 0
     """Send the load, do the harm, and return what was seen."""
     count, rng = Count(), random.Random(seed)
     clients, end_s = Clients(served.http, seed), monotonic() + seconds
-    harm = [asyncio.create_task(_harm(served, count, rng, end_s))]
+    harm = [asyncio.create_task(_harm(served, clients, count, rng, end_s))]
     harm.append(asyncio.create_task(_watch(served, count)))
     tasks: set[asyncio.Task[None]] = set()
     next_s = monotonic()
@@ -218,13 +230,13 @@ async def chaos(served: Served, seconds: float, rate_per_s: float, seed: int = 0
     return count
 
 
-async def _harm(served: Served, count: Count, rng: random.Random, end_s: float) -> None:
+async def _harm(served: Served, clients: Clients, count: Count, rng: random.Random, end_s: float) -> None:
     """Kill servers, or stop and continue them, at random."""
     while (wait_s := rng.uniform(2.0, 10.0)) and monotonic() + wait_s < end_s - 1.0:
         await asyncio.sleep(wait_s)
         servers = server_pids(served)
-        if not servers:
-            continue
+        if not servers or (not await clients.all_up() and rng.random() < 0.8):
+            continue  # most harm is done to a cluster that has recovered
         pid = rng.choice(servers)
         with suppress(ProcessLookupError):
             if rng.random() < 0.5:

@@ -1,9 +1,15 @@
 """When a server that ended starts again, and when it is given up."""
 
-from slimsched.serving.execution.live.restarts import FAILED_STARTS, HEALTHY_S, RESTART_AFTER_S, Restarts
+from slimsched.serving.execution.live.restarts import (
+    FAILED_STARTS,
+    HEALTHY_S,
+    RESTART_AFTER_S,
+    TRY_AGAIN_S,
+    Restarts,
+)
 
 
-def live(restarts: Restarts, began_s: float, lasted_s: float) -> float | None:
+def live(restarts: Restarts, began_s: float, lasted_s: float) -> float:
     restarts.ready(began_s)
     return restarts.ended(began_s + lasted_s)
 
@@ -22,16 +28,22 @@ def test_short_lives_make_the_wait_longer_but_a_server_that_gets_ready_is_never_
     assert live(restarts, 1000.0, HEALTHY_S) == RESTART_AFTER_S[0], "health resets it"
 
 
-def test_a_server_that_never_gets_ready_is_given_up() -> None:
+def test_a_server_that_never_gets_ready_is_given_up_but_still_tried_now_and_then() -> None:
     restarts = Restarts()
-    waits = [restarts.ended(float(start)) for start in range(FAILED_STARTS)]
-    assert None not in waits[:-1]
-    assert waits[-1] is None
+    waits = []
+    for start in range(FAILED_STARTS):
+        assert not restarts.is_given_up
+        waits.append(restarts.ended(float(start)))
+    assert restarts.is_given_up
+    assert max(waits[:-1]) < waits[-1] == TRY_AGAIN_S
+    assert live(restarts, 100.0, HEALTHY_S) == RESTART_AFTER_S[0]
+    assert not restarts.is_given_up
 
 
 def test_only_failed_starts_in_a_row_count() -> None:
     restarts = Restarts()
     for start in range(50):
         for _ in range(FAILED_STARTS - 1):
-            assert restarts.ended(float(start)) is not None
-        assert live(restarts, float(start), 1.0) is not None
+            restarts.ended(float(start))
+            assert not restarts.is_given_up
+        live(restarts, float(start), 1.0)

@@ -92,7 +92,7 @@ class ServerUp(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ServerGivenUp(Struct, frozen=True, kw_only=True, tag=True):
-    """A server that is down is not started again, because it keeps failing; `left` others run or start."""
+    """A server keeps failing to start, so nobody should wait for it; `left` others run or start."""
 
     server: int
     reason: str

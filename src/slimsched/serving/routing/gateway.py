@@ -83,8 +83,8 @@ class Gateway:
         self.goal: Goal | None = None
         """The goal that was stated last while running, if any."""
         self.given_up: dict[int, str] = {}
-        """Servers that are not started again, and why."""
-        self.hopeless = ""  # why no server is up and none will return
+        """Servers that cannot be started, and why."""
+        self.hopeless = ""  # why no server is up and none is expected
         self.options = options
         self._use(router)
         self.seen = Observation(len(cluster), len(cluster.models))
@@ -352,7 +352,7 @@ class Gateway:
         return [Drop(requests=requests, reason=reason, detail=detail), *_forget(holder, requests)]
 
     def _sweep(self) -> list[Command]:
-        """While no server is up, drop at once what nobody waits for, and all if no server will return."""
+        """While no server is up, drop at once what nobody waits for, and all if none is expected."""
         if self.seen.alive_ids or not (self._cancelled or self.hopeless):
             return []
         commands: list[Command] = []

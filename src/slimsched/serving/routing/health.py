@@ -25,7 +25,7 @@ def health_of(gateway: Gateway) -> Health:
 def _trouble(gateway: Gateway) -> str:
     given_up = "; ".join(gateway.given_up.values())
     if gateway.hopeless:
-        return f"no server is left: {given_up}; find the cause in the log, then start this service again"
+        return f"no server is left: {given_up}; find the cause in the log (they are tried again now and then)"
     if given_up:
         return f"no server is up at the moment; some are being started again, but {given_up}"
     return "no server is up at the moment; they are being started again"

@@ -264,7 +264,7 @@ class LiveCluster:
         self._tell(ServerDown(server=server))
 
     def server_given_up(self, server: int, reason: str, left: int) -> None:
-        """The engine says a server will not come back."""
+        """The engine says a server cannot be started."""
         self._tell(ServerGivenUp(server=server, reason=reason, left=left))
 
     def server_leaving(self, server: int) -> None:

@@ -17,11 +17,11 @@ class EngineListener(Protocol):
         ...
 
     def server_down(self, server: int) -> None:
-        """A server is gone; the engine starts it again, unless it must leave or is given up."""
+        """A server is gone; the engine starts it again, unless it must leave."""
         ...
 
     def server_given_up(self, server: int, reason: str, left: int) -> None:
-        """A server that is down is not started again; `left` others run or are being started."""
+        """A server cannot be started; `left` others run or are being started."""
         ...
 
     def server_leaving(self, server: int) -> None:

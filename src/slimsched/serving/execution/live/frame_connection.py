@@ -44,7 +44,9 @@ class FrameConnection(asyncio.Protocol):
         return spoke
 
     def send(self, message: Struct) -> None:
-        """Send without waiting."""
+        """Send without waiting; what is sent to a connection that is closing is lost."""
+        if self._transport.is_closing():
+            return
         body = _encoder.encode(message)
         head = len(body).to_bytes(HEAD_BYTES, "little")
         if len(body) < LARGE_BYTES:

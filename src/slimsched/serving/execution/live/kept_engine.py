@@ -61,7 +61,7 @@ class KeptEngine:
             self._listener.server_down(server)
 
     def server_given_up(self, server: int, reason: str, left: int) -> None:
-        """A server will not come back."""
+        """A server cannot be started."""
         if self._listener is not None:
             self._listener.server_given_up(server, reason, left)
 

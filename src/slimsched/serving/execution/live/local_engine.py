@@ -198,22 +198,28 @@ class LocalEngine:
             await self._ready[server].wait()
 
     async def _beat_forever(self) -> None:
-        """End servers that hang: those that do not answer, and those that do not get ready."""
         while True:
             await asyncio.sleep(BEAT_S)
-            for server in self._heartbeat.beat(self._connections):
-                self._end(server, "it did not answer")
-            now_s = monotonic()
-            for server, started_s in list(self._getting_ready.items()):
-                if now_s - started_s > START_LIMIT_S:
-                    self._end(server, f"it was not ready after {START_LIMIT_S:g} s")
-                elif is_stopped(self.pid(server)):
-                    self._end(server, "it was stopped while it started")
+            try:
+                self._beat()
+            except Exception:
+                log.exception("a heartbeat failed; the next one follows")
+
+    def _beat(self) -> None:
+        """End servers that hang: those that do not answer, and those that do not get ready."""
+        for server in self._heartbeat.beat(self._connections):
+            self._end(server, "it did not answer")
+        now_s = monotonic()
+        for server, started_s in list(self._getting_ready.items()):
+            if now_s - started_s > START_LIMIT_S:
+                self._end(server, f"it was not ready after {START_LIMIT_S:g} s")
+            elif is_stopped(self.pid(server)):
+                self._end(server, "it was stopped while it started")
 
     def _end(self, server: int, why: str) -> None:
         """Take a server's work back and kill its process; SIGKILL ends a stopped process too."""
-        process = self._processes[server]
-        if process.returncode is not None:
+        process = self._processes.get(server)
+        if process is None or process.returncode is not None:
             return
         self._killed[server] = why
         if (connection := self._connections.get(server)) is not None:
@@ -251,19 +257,17 @@ class LocalEngine:
             if index not in self._wanted:
                 return
             wait_s = self._restarts[index].ended(monotonic())
-            if wait_s is None:
+            if self._restarts[index].is_given_up and index not in self._given_up:
                 self._give_up(spec, why)
-                return
             log.warning("server %s ended: %s; it starts again in %g s", spec.name, why, wait_s)
             await asyncio.sleep(wait_s)
 
     def _give_up(self, spec: ServerSpec, why: str) -> None:
-        """Say that a server is not started again, and why."""
-        reason = (
-            f"{spec.name} was given up, because it ended {FAILED_STARTS} times before it was ready ({why})"
-        )
+        """Say that nobody should wait for a server, and why; it is still tried from time to time."""
+        times = f"{spec.name} ended {FAILED_STARTS} times before it was ready ({why})"
         if not self._has_begun:
-            raise SlimError(f"{reason}; see its messages above")
+            raise SlimError(f"{times}; see its messages above")
+        reason = f"{times} and was given up"
         log.error("server %s", reason)
         self._given_up.add(spec.index)
         self._listener.server_given_up(spec.index, reason, len(self._wanted - self._given_up))
@@ -305,6 +309,7 @@ class LocalEngine:
         server, took_s = ready.server, monotonic() - self._getting_ready.pop(ready.server)
         self._connections[server] = connection
         self._ready[server].set()
+        self._given_up.discard(server)
         self._restarts[server].ready(monotonic())
         if ready.life > 1:
             log.info("server %s is back after %.1f s", self._specs[server].name, took_s)

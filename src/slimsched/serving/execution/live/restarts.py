@@ -9,6 +9,9 @@ HEALTHY_S = 5.0
 FAILED_STARTS = 5
 """After this many starts in a row that were never ready, the server is given up."""
 
+TRY_AGAIN_S = 60.0
+"""A server that was given up is still tried this often: its cause may go away, as a full disk does."""
+
 
 class Restarts:
     """Remembers how the lives of one server went."""
@@ -18,17 +21,21 @@ class Restarts:
         self._failed = 0  # starts in a row
         self._ready_s: float | None = None
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nobody should wait for this server."""
+        return self._failed >= FAILED_STARTS
+
     def ready(self, now_s: float) -> None:
         """The server takes work."""
         self._ready_s, self._failed = now_s, 0
 
-    def ended(self, now_s: float) -> float | None:
-        """Return how long to wait before the next start; None: it is given up."""
+    def ended(self, now_s: float) -> float:
+        """Return how long to wait before the next start."""
         ready_s, self._ready_s = self._ready_s, None
-        if ready_s is None:
-            self._failed += 1
-            if self._failed >= FAILED_STARTS:
-                return None
+        self._failed += ready_s is None
         is_healthy = ready_s is not None and now_s - ready_s >= HEALTHY_S
         self._short = 0 if is_healthy else self._short + 1
+        if self.is_given_up:
+            return TRY_AGAIN_S
         return RESTART_AFTER_S[min(self._short, len(RESTART_AFTER_S) - 1)]

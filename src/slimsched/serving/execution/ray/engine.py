@@ -227,13 +227,19 @@ class RayEngine:
             await self._report()
 
     async def _beat_forever(self) -> None:
-        """Hang up on silent servers, and let the roster replace those that it finds silent too."""
         while True:
             await asyncio.sleep(BEAT_S)
-            for server in self._heartbeat.beat(self._calls):
-                logging.getLogger("slim.ray").warning("%s did not answer", self._specs[server].name)
-                self._suspected.add(server)
-                self.lose_sight(server)
+            try:
+                self._beat()
+            except Exception:
+                logging.getLogger("slim.ray").exception("a heartbeat failed; the next one follows")
+
+    def _beat(self) -> None:
+        """Hang up on silent servers, and let the roster replace those that it finds silent too."""
+        for server in self._heartbeat.beat(self._calls):
+            logging.getLogger("slim.ray").warning("%s did not answer", self._specs[server].name)
+            self._suspected.add(server)
+            self.lose_sight(server)
 
     async def _report(self) -> None:
         from ray.exceptions import RayError as RaysError
