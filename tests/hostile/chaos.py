@@ -63,6 +63,7 @@ class Count:
     faults: Counter[str] = field(default_factory=Counter)
     memory_mib: list[float] = field(default_factory=list)
     lag_s: list[float] = field(default_factory=list)  # how late this program's own timers were
+    health_s: list[float] = field(default_factory=list)  # how long the gateway takes to say that it lives
     hung: int = 0
 
     @property
@@ -101,14 +102,16 @@ class Count:
             "later than deadline + 50 ms": len(self.late()),
             "200 after its deadline": good_late,
             "latest after a deadline, ms": [round(1e3 * one, 1) for one in late_s[-5:]],
-            "own timers late, ms (p99, max)": [round(1e3 * one, 1) for one in self._lags()],
+            "own timers late, ms (p99, max)": _worst_ms(self.lag_s),
+            "health of the gateway, ms (p99, max)": _worst_ms(self.health_s),
             "faults": dict(self.faults),
             "gateway MiB (start, 1/3, 2/3, end)": [round(one) for one in memory],
         }
         return "\n".join(f"{name}: {value}" for name, value in rows.items())
 
-    def _lags(self) -> list[float]:
-        return [float(np.percentile(self.lag_s, 99)), max(self.lag_s)] if self.lag_s else [0.0, 0.0]
+
+def _worst_ms(values_s: list[float]) -> list[float]:
+    return [round(1e3 * float(np.percentile(values_s, q)), 1) for q in (99, 100)] if values_s else []
 
 
 class Clients:
@@ -145,11 +148,16 @@ class Clients:
 
     async def all_up(self) -> bool:
         """Whether every server takes work now."""
+        status, body = await self.get("/v2/health/ready")
+        return status == 200 and set(dict(body["servers"]).values()) == {"up"}  # type: ignore[call-overload]
+
+    async def get(self, path: str) -> tuple[int, dict[str, object]]:
+        """Ask for a page."""
         reader, writer = await self._connection()
-        writer.write(b"GET /v2/health/ready HTTP/1.1\r\nhost: x\r\n\r\n")
+        writer.write(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
         status, _, body = await _response(reader)
         writer.close()
-        return status == 200 and set(dict(body["servers"]).values()) == {"up"}  # type: ignore[call-overload]
+        return status, body
 
     async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         while self._idle:
@@ -209,6 +217,7 @@ async def chaos(served: Served, seconds: float, rate_per_s: float, seed: int = 0
     clients, end_s = Clients(served.http, seed), monotonic() + seconds
     harm = [asyncio.create_task(_harm(served, clients, count, rng, end_s))]
     harm.append(asyncio.create_task(_watch(served, count)))
+    harm.append(asyncio.create_task(_probe(clients, count)))
     tasks: set[asyncio.Task[None]] = set()
     next_s = monotonic()
     while next_s < end_s:
@@ -226,7 +235,8 @@ async def chaos(served: Served, seconds: float, rate_per_s: float, seed: int = 0
     if tasks:
         _, pending = await asyncio.wait(tasks, timeout=PATIENCE_S)
         count.hung = len(pending)
-    harm[1].cancel()
+    for task in harm:
+        task.cancel()
     return count
 
 
@@ -276,6 +286,15 @@ async def _watch(served: Served, count: Count) -> None:
         if monotonic() >= next_s:
             next_s += 1.0
             count.memory_mib.append(int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20)
+
+
+async def _probe(clients: Clients, count: Count) -> None:
+    """Ask the gateway ten times per second whether it lives."""
+    while True:
+        began_s = monotonic()
+        await clients.get("/v2/health/live")
+        count.health_s.append(monotonic() - began_s)
+        await asyncio.sleep(0.1)
 
 
 async def run_chaos(served: Served, seconds: float, load: float = 0.7, seed: int = 0) -> Count:

@@ -1,10 +1,12 @@
 """Real server processes on this machine: right answers, nothing lost, nothing left behind."""
 
 import asyncio
+import gc
 import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -20,6 +22,9 @@ from slimsched.kernel.log import Header
 from slimsched.kernel.observer import Observer
 from slimsched.models.slimresnet.spec import widths_of
 from slimsched.models.slimresnet.weights import load
+from slimsched.serving.api.call import Call
+from slimsched.serving.api.refusal import TooLate
+from slimsched.serving.api.service import InferenceService, Limits, Phase
 from slimsched.serving.domain.host import Host
 from slimsched.serving.domain.profile_record import record_of
 from slimsched.serving.domain.terms import Terms
@@ -27,6 +32,7 @@ from slimsched.serving.execution.live import shared_tensor
 from slimsched.serving.execution.live.cluster import DroppedError, LiveCluster
 from slimsched.serving.execution.live.local_engine import LocalEngine
 from slimsched.serving.execution.live.messages import Fetch, Ready
+from slimsched.serving.execution.live.parcel import Parcel
 from slimsched.serving.execution.live.run import specs_of
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.scenario_file import load_scenario
@@ -218,6 +224,33 @@ def test_a_deadline_ends_a_call_though_its_servers_hang() -> None:
         assert 0.3 <= time.monotonic() - began_s < 1.0
         assert (await patient).outputs[0].shape == (1, 100), "a server that was started again answers it"
         assert running.in_system == 0
+
+    live(test, early_drop=True)
+
+
+def test_a_call_that_ends_at_its_deadline_leaves_nothing_for_the_garbage_collector() -> None:
+    async def test(running: LiveCluster, engine: LocalEngine) -> None:
+        service = InferenceService(running, Limits())
+        service.phase = Phase.READY
+        image = random_images(1)[0].tobytes()
+
+        async def ask() -> None:
+            terms = Terms(deadline_s=1e-4)
+            call = Call(id="", face=service.faces[0], inputs=(image,), count=1, terms=terms, outputs=())
+            with suppress(TooLate):
+                await service.infer(call)
+                raise AssertionError("it was answered in time")
+
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(50):
+                await asyncio.gather(ask(), ask())
+            while running.in_system:
+                await asyncio.sleep(0.01)
+            assert sum(type(one) is Parcel for one in gc.get_objects()) <= 2
+        finally:
+            gc.enable()
 
     live(test, early_drop=True)
 

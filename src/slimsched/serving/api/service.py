@@ -100,6 +100,7 @@ class InferenceService:
         try:
             answered = await parcel
         except DroppedError as dropped:
+            dropped.__traceback__ = None  # else parcel and error hold each other, with all inputs
             raise _refusal(dropped) from None
         finally:
             self._cluster.cancel(parcel)
