@@ -1,12 +1,15 @@
 """The frames of the dashboard, compared with the run they show."""
 
 from slimsched.serving.domain.fault import Fault
+from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.model_outline import ModelOutline
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.routing.events import ServerDown, ServerGivenUp, ServerUp
 from slimsched.serving.routing.fluid import fluid_optimum
 from slimsched.serving.telemetry.bound_curve import BoundCurve
 from slimsched.serving.telemetry.frame import Frame
+from slimsched.serving.telemetry.live_view import LiveView
 from slimsched.serving.telemetry.recorder import FRAMES, Recorder
 from slimsched.serving.telemetry.stage import Stages
 from slimsched.serving.telemetry.trace import Trace
@@ -50,6 +53,18 @@ def test_a_dead_server_is_shown_with_nothing_and_returns() -> None:
     assert frames[first_up_again].at_s >= 1.2 + 0.5
     assert all(sum(frame.servers[0].at) == 0 for frame in frames if not frame.servers[0].up)
     assert [one.text for one in frames[-1].happenings] == ["server-0 is down", "server-0 is up"]
+
+
+def test_a_server_that_was_given_up_is_shown_so_until_it_is_up() -> None:
+    view = LiveView(load_scenario("paper").cluster, "sed")
+    reason = "server-1 ended 5 times before it was ready (exit code 1) and was given up"
+    view.observe(1.0, GATEWAY_NAME, ServerDown(server=1), [])
+    view.observe(2.0, GATEWAY_NAME, ServerGivenUp(server=1, reason=reason, left=2), [])
+    frame = view.frame(3.0)
+    assert [server.given_up for server in frame.servers] == [False, True, False]
+    assert frame.happenings[-1].text == reason
+    view.observe(4.0, GATEWAY_NAME, ServerUp(server=1), [])
+    assert not view.frame(5.0).servers[1].given_up
 
 
 def test_figures_cover_the_last_second() -> None:

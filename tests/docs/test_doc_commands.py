@@ -65,6 +65,7 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim compare --engine ray": Not("needs a Ray", where="tests/serving/execution/ray"),
     "slim servers": Not("needs a Ray", where="tests/serving/execution/ray"),
     "slim bound": Run(),
+    "python tests/hostile/chaos.py": Not("takes its minutes", where="tests/hostile/test_chaos.py"),
     "slim replay": Run(),
     "slim report": Run(),
     "slim reproduce": Run("--seconds 0.02 --seeds 1 --workers 1"),

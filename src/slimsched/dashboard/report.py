@@ -100,7 +100,13 @@ def _choices(model: ModelOutline) -> str:
 def _faults(run: Run) -> str:
     if not run.about.faults:
         return ""
-    verbs = {"kill": "is killed", "restore": "returns", "slow": "is slowed", "leave": "leaves"}
+    verbs = {
+        "kill": "is killed",
+        "hang": "hangs",
+        "restore": "returns",
+        "slow": "is slowed",
+        "leave": "leaves",
+    }
     lines = "".join(
         f"<li>{fault.at_s:g} s: {escape(fault.server)} {verbs[fault.kind]}"
         + (f", {fault.slowdown:g} times as slow" if fault.kind == "slow" else "")

@@ -1,7 +1,12 @@
 """Real server processes on this machine: right answers, nothing lost, nothing left behind."""
 
 import asyncio
+import gc
+import os
+import signal
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -17,12 +22,17 @@ from slimsched.kernel.log import Header
 from slimsched.kernel.observer import Observer
 from slimsched.models.slimresnet.spec import widths_of
 from slimsched.models.slimresnet.weights import load
+from slimsched.serving.api.call import Call
+from slimsched.serving.api.refusal import TooLate
+from slimsched.serving.api.service import InferenceService, Limits, Phase
 from slimsched.serving.domain.host import Host
 from slimsched.serving.domain.profile_record import record_of
 from slimsched.serving.domain.terms import Terms
 from slimsched.serving.execution.live import shared_tensor
 from slimsched.serving.execution.live.cluster import DroppedError, LiveCluster
 from slimsched.serving.execution.live.local_engine import LocalEngine
+from slimsched.serving.execution.live.messages import Fetch, Ready
+from slimsched.serving.execution.live.parcel import Parcel
 from slimsched.serving.execution.live.run import specs_of
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.scenario_file import load_scenario
@@ -84,13 +94,13 @@ def live(
         options = GatewayOptions(step_s=0.002, **gateway)  # type: ignore[arg-type]
         running = LiveCluster(Gateway(cluster, Wanderer(), options), engine, observers, clock_zero_s=0.0)
         await running.start()
-        pids = [engine.pid(server) for server in range(SERVERS)]
         try:
             await test(running, engine)
         finally:
+            pids = [engine.pid(server) for server in range(SERVERS)]
             await running.stop()
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids), "no process is left running"
-        assert not list(shared_tensor.FOLDER.glob(f"{engine._prefix}-*")), "nor shared memory"
+        assert not list(shared_tensor.FOLDER.glob(f"{engine._folder.name}-*")), "nor shared memory"
 
     asyncio.run(main())
 
@@ -160,6 +170,31 @@ def test_a_server_killed_under_load_costs_no_request_and_comes_back() -> None:
     live(test)
 
 
+def test_a_stranger_at_the_sockets_gets_nothing_and_disturbs_nobody() -> None:
+    async def said(path: str, message: msgspec.Struct) -> bytes:
+        """All that comes back until the other side hangs up."""
+        reader, writer = await asyncio.open_unix_connection(path)
+        body = msgspec.msgpack.encode(message)
+        writer.write(len(body).to_bytes(4, "little") + body)
+        back = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        return back
+
+    async def test(running: LiveCluster, engine: LocalEngine) -> None:
+        spec = engine._specs[0]
+        for ready in (
+            Ready(server=0, pid=1),
+            Ready(server=0, pid=1, life=1, secret="ü"),
+            Ready(server=0, pid=1, life=1, secret=spec.secret),  # a life that has its connection already
+            Ready(server=9, pid=1, life=1, secret=spec.secret),
+        ):
+            assert await said(spec.gateway_socket, ready) == b""
+        assert await said(spec.own_socket, Fetch(requests=[0, 1, 2])) == b""
+        assert len(await asyncio.gather(*[running.submit([i.tobytes()]) for i in random_images(24)])) == 24
+
+    live(test)
+
+
 class Count:
     """Examples that servers ran, by segment."""
 
@@ -193,6 +228,48 @@ def test_what_is_too_late_is_dropped_with_a_reason() -> None:
     async def test(running: LiveCluster, engine: LocalEngine) -> None:
         with pytest.raises(DroppedError, match="deadline passed"):
             await running.submit([random_images(1)[0].tobytes()], Terms(deadline_s=-1.0))
+
+    live(test, early_drop=True)
+
+
+def test_a_deadline_ends_a_call_though_its_servers_hang() -> None:
+    async def test(running: LiveCluster, engine: LocalEngine) -> None:
+        for server in range(SERVERS):
+            os.kill(engine.pid(server), signal.SIGSTOP)
+        began_s = time.monotonic()
+        patient = running.submit([random_images(1)[0].tobytes()])
+        with pytest.raises(DroppedError, match="deadline passed"):
+            await running.submit([random_images(1)[0].tobytes()], Terms(deadline_s=0.3))
+        assert 0.3 <= time.monotonic() - began_s < 1.0
+        assert (await patient).outputs[0].shape == (1, 100), "a server that was started again answers it"
+        assert running.in_system == 0
+
+    live(test, early_drop=True)
+
+
+def test_a_call_that_ends_at_its_deadline_leaves_nothing_for_the_garbage_collector() -> None:
+    async def test(running: LiveCluster, engine: LocalEngine) -> None:
+        service = InferenceService(running, Limits())
+        service.phase = Phase.READY
+        image = random_images(1)[0].tobytes()
+
+        async def ask() -> None:
+            terms = Terms(deadline_s=1e-4)
+            call = Call(id="", face=service.faces[0], inputs=(image,), count=1, terms=terms, outputs=())
+            with suppress(TooLate):
+                await service.infer(call)
+                raise AssertionError("it was answered in time")
+
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(50):
+                await asyncio.gather(ask(), ask())
+            while running.in_system:
+                await asyncio.sleep(0.01)
+            assert sum(type(one) is Parcel for one in gc.get_objects()) <= 2
+        finally:
+            gc.enable()
 
     live(test, early_drop=True)
 

@@ -59,6 +59,20 @@ def test_every_request_is_answered_once_though_a_server_dies_and_returns(router:
     assert (row.lost, row.duplicates, row.dropped, row.unfinished) == (0, 0, 0, 0)
 
 
+def test_a_hung_server_costs_no_request_but_those_it_had_take_longer() -> None:
+    def latency_p99_s(kind: str) -> float:
+        faults = (
+            Fault(server="server-0", at_s=0.2, kind=kind),  # type: ignore[arg-type]
+            Fault(server="server-0", at_s=0.5, kind="restore"),
+        )
+        row = simulate(PAPER.with_load(rate_per_s=300.0, seconds=1.5).with_faults(faults), "sed", drain=True)
+        assert row.summary.completed == row.summary.arrived > 300
+        assert (row.summary.lost, row.summary.duplicates, row.summary.unfinished) == (0, 0, 0)
+        return row.summary.latency_p99_s
+
+    assert latency_p99_s("hang") > latency_p99_s("kill") + 0.5
+
+
 def test_a_stated_width_runs_through_on_one_server_and_survives_its_death() -> None:
     scenario = PAPER.with_load(rate_per_s=1500.0, seconds=1.5).with_faults(FAULTS)
     stated = replace(scenario, load=replace(scenario.load, plan="0.5"))
@@ -160,7 +174,9 @@ def test_observers_see_everything_and_change_nothing() -> None:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(PAPER.cluster.names), st.floats(0.0, 0.6), st.sampled_from(["kill", "restore"])
+            st.sampled_from(PAPER.cluster.names),
+            st.floats(0.0, 0.6),
+            st.sampled_from(["kill", "hang", "restore"]),
         ),
         max_size=6,
     ),
@@ -171,7 +187,7 @@ def test_whatever_fails_and_returns_no_request_is_lost_or_answered_twice(
     faults: list[tuple[str, float, str]], router: str, seed: int
 ) -> None:
     timeline = [Fault(server=s, at_s=at, kind=kind) for s, at, kind in faults]  # type: ignore[arg-type]
-    timeline += [Fault(server=name, at_s=1.0, kind="restore") for name in PAPER.cluster.names]
+    timeline += [Fault(server=name, at_s=2.5, kind="restore") for name in PAPER.cluster.names]
     scenario = PAPER.with_load(rate_per_s=600.0, seconds=0.6).with_faults(tuple(timeline))
     row = simulate(scenario, router, seed=seed, drain=True).summary
     assert row.completed == row.arrived

@@ -1,5 +1,7 @@
 """The gateway: events in, commands out, with a router that does as it is told."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from cluster import MODEL, choice, path, requests, small_cluster, widths
@@ -8,6 +10,7 @@ from slimsched.models.slimresnet.spec import widths_of
 from slimsched.serving.domain.block import Block, block_of
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.request import Request
 from slimsched.serving.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
 from slimsched.serving.routing.events import (
     BlockDropped,
@@ -15,6 +18,7 @@ from slimsched.serving.routing.events import (
     RequestsArrived,
     SegmentFinished,
     ServerDown,
+    ServerGivenUp,
     ServerLeaving,
     ServerUp,
 )
@@ -323,3 +327,70 @@ def test_two_gateways_number_their_blocks_apart() -> None:
         for one in (first, other)
     ]
     assert not numbers[0] & numbers[1]
+
+
+def test_an_answer_after_the_deadline_is_no_answer_where_clients_were_promised_so() -> None:
+    class Listening(Obedient):
+        def answered(self, requests: Sequence[Request], now_s: float) -> None:
+            assert requests, "a router hears of real answers only"
+
+    late, old = Front(Listening(ahead=(0.5,) * 3), early_drop=True), Front(Listening(ahead=(0.5,) * 3))
+    for front, kinds in ((late, [Drop]), (old, [Answer])):
+        (out,) = sent(front.arrive(2, deadline_s=1.0))
+        done = SegmentFinished(server=0, choice=choice(0.5), ahead=path(*(0.5,) * 3), blocks=(out.block,))
+        commands = front.tell(done, now_s=1.5)
+        assert [type(command) for command in commands] == kinds
+        assert front.gateway.in_system == 0
+
+
+def test_a_server_that_wakes_after_its_work_was_taken_back_changes_nothing() -> None:
+    front = Front(Obedient(ahead=(0.5,) * 3))
+    (hung,) = sent(front.arrive(4))
+    front.router.server = 1
+    (again,) = sent(front.tell(ServerDown(server=0)))
+    assert [r.id for r in again.block.requests] == [r.id for r in hung.block.requests]
+    assert front.finish(hung.block, server=0, ahead=(0.5,) * 3) == []
+    (answer,) = front.finish(again.block, server=1, ahead=(0.5,) * 3)
+    assert isinstance(answer, Answer)
+    assert front.finish(hung.block, server=0, ahead=(0.5,) * 3) == []
+    assert front.gateway.in_system == 0
+
+
+def test_what_was_cancelled_is_dropped_though_no_server_is_up() -> None:
+    front = Front()
+    front.arrive(3, deadline_s=1.0)
+    for server in range(3):
+        front.tell(ServerDown(server=server))
+    (drop,) = front.tell(RequestsCancelled(requests=(1,)), now_s=0.5)
+    (late,) = front.tell(RequestsCancelled(requests=(2,)), now_s=1.5)
+    assert (drop.reason, late.reason) == ("cancelled", "deadline passed")  # type: ignore[union-attr]
+    assert front.gateway.in_system == front.gateway.seen.fifo == 1
+
+
+def test_when_no_server_will_return_everything_is_refused_at_once_with_the_reason() -> None:
+    front = Front(Obedient(server=None))
+    front.arrive(3)
+    for server in range(3):
+        front.tell(ServerDown(server=server))
+    for server, left in ((0, 2), (1, 1)):
+        assert front.tell(ServerGivenUp(server=server, reason="ended 5 times", left=left)) == []
+    drops = front.tell(ServerGivenUp(server=2, reason="ended 5 times", left=0))
+    assert {(one.reason, one.detail) for one in drops} == {("no server is left", "ended 5 times")}  # type: ignore[union-attr]
+    (refused,) = front.arrive(1, first=10)
+    assert refused.reason == "no server is left"  # type: ignore[union-attr]
+    assert front.gateway.in_system == front.gateway.seen.fifo == 0
+    assert front.gateway.given_up == dict.fromkeys(range(3), "ended 5 times")
+    front.tell(ServerUp(server=0))
+    front.router.server = 0
+    assert sent(front.arrive(1, first=20))
+    assert 0 not in front.gateway.given_up
+
+
+def test_dropped_requests_do_not_count_as_waiting() -> None:
+    front = Front(Obedient(server=None), early_drop=True)
+    front.arrive(2, deadline_s=1.0)
+    front.arrive(2, first=10)
+    front.tell(RequestsCancelled(requests=(10,)))
+    front.router.server = 0
+    front.tell(Wake(), now_s=2.0)
+    assert front.gateway.seen.fifo == 0

@@ -1,7 +1,8 @@
 """Algorithm 1, line by line: events in, commands out."""
 
-from cluster import MEGABYTE, MODEL, block, choice, flat_profile, key, widths
+from cluster import MEGABYTE, MODEL, block, choice, flat_profile, key, requests, widths
 from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.serving.domain.block import block_of
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
 from slimsched.serving.scheduling.events import (
@@ -233,6 +234,18 @@ def test_early_drop_gives_up_what_can_no_longer_be_in_time_and_says_why() -> Non
     assert commands[0].reason == "deadline out of reach"
     (run,) = ran(server.arrive(2, 2, now_s=1.0, deadline_s=1.02))
     assert run.batch.size == 2
+
+
+def test_a_late_request_takes_no_request_of_its_block_with_it() -> None:
+    server = Server(early_drop=True)
+    server.load(0.5)
+    hasty, patient = requests(1, first=1, deadline_s=1.005), requests(2, first=2)
+    mixed = block_of(7, key(0, 0.5), hasty + patient)
+    commands = server.tell(BlockArrived(block=mixed), now_s=1.0)
+    (drop,) = [one for one in commands if isinstance(one, DropBlock)]
+    assert drop.block.requests == hasty
+    (run,) = ran(commands)
+    assert [request for block in run.batch.blocks for request in block.requests] == list(patient)
 
 
 def test_resident_widths_are_loaded_at_the_start_and_stay() -> None:

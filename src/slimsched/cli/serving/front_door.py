@@ -5,7 +5,6 @@ import gc
 import logging
 import ssl
 from collections.abc import Coroutine
-from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -39,8 +38,11 @@ from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.goal import format_goal
 from slimsched.serving.routing.registry import make_router
 
-ENDED_WITHIN_S = 5.0
-"""How long servers get when they are told to end at once."""
+STOP_LIMIT_S = 7.0
+"""How long servers may take to end once every request has its answer."""
+
+CLOSE_LIMIT_S = 2.0
+"""How long clients may take to read their last answers."""
 
 
 class FrontDoor:
@@ -90,7 +92,7 @@ class FrontDoor:
         observers += [self._traces.spans] if self._traces is not None else []
 
     async def run(self) -> None:
-        """Listen, start the servers, and serve until SIGTERM or Ctrl-C; then drain."""
+        """Listen, start the servers, and serve until SIGTERM or Ctrl-C; then drain. A second one ends it."""
         if (kept := self._goal.resume()) is not None:
             self._say(f"continuing with the goal that was set before: {kept}")
         tasks = self._keep_log()
@@ -118,13 +120,11 @@ class FrontDoor:
 
     async def _finish(self, signals: StopSignals, drain: Coroutine[None, None, None] | None) -> None:
         """Answer what was accepted and stop, in a limited time whatever clients and servers do."""
-        within_s = self._service.limits.drain_s
+        within_s = self._service.limits.drain_s + STOP_LIMIT_S
         if drain is not None and not await signals.unless_at_once(drain, within_s):
-            self._say("not all requests were answered; ending the servers")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(ENDED_WITHIN_S):
-                    await self._engine.stop(drain=False)
-        if not await signals.unless_at_once(self._close_protocols(), within_s + ENDED_WITHIN_S):
+            self._say("ending at once; not all requests were answered")
+            self._engine.end()
+        if not await signals.unless_at_once(self._close_protocols(), CLOSE_LIMIT_S):
             self._http.abort()
             await self._grpc.abort()
 

@@ -124,6 +124,7 @@ class FaultOptions(Struct, frozen=True, kw_only=True):
     """Faults to put on the timeline."""
 
     kill: Annotated[list[str], typer.Option("--kill", help="Kill a server, as server-0@10s.")] = []
+    hang: Annotated[list[str], typer.Option("--hang", help="Let a server hang, as server-0@10s.")] = []
     restore: Annotated[list[str], typer.Option("--restore", help="Bring it back, as server-0@20s.")] = []
     slow: Annotated[list[str], typer.Option("--slow", help="Slow it down, as server-0@5sx2.")] = []
 
@@ -134,6 +135,7 @@ class FaultOptions(Struct, frozen=True, kw_only=True):
     def read(self) -> tuple[Fault, ...]:
         """Read the faults, earliest first."""
         faults = [_read_fault("kill", text) for text in self.kill]
+        faults += [_read_fault("hang", text) for text in self.hang]
         faults += [_read_fault("restore", text) for text in self.restore]
         faults += [_read_fault("leave", text) for text in self.leave]
         faults += [_read_fault("slow", text) for text in self.slow]
@@ -232,7 +234,7 @@ def _read(name: str, config: Path | None, models: list[str] | None, **changed: s
     return Choice(scenario=scenario, raw=raw, path=path, is_shipped=config is None)
 
 
-def _read_fault(kind: Literal["kill", "restore", "leave", "slow"], text: str) -> Fault:
+def _read_fault(kind: Literal["kill", "hang", "restore", "leave", "slow"], text: str) -> Fault:
     """Read 'server-0@10s', or 'server-0@10sx2.5' for a slow-down."""
     match = _FAULT.match(text)
     if match is None or (kind == "slow") != (match["factor"] is not None):

@@ -71,6 +71,7 @@ class LogView {
     this.stages = new LogStages(models);
     this.names = header.setting.scenario.server.flatMap(name);
     this.up = this.names.map(() => true);
+    this.givenUp = this.names.map(() => false);
     this.said = this.names.map(() => []); // last snapshots
     this.places = new Map(); // request id → { at: server or -1, stage, holder }
     this.recent = { arrived: [], answered: [], dropped: [], spent: [], ran: [] };
@@ -108,7 +109,13 @@ class LogView {
       this.turn(now, event.server, false);
       this.said[event.server] = [];
       for (const place of this.places.values()) if (place.at === event.server || (place.at === -1 && place.holder === event.server)) Object.assign(place, { at: -1, stage: stages.beginning(place.stage), holder: -1 });
-    } else if (event.type === "ServerUp") this.turn(now, event.server, true);
+    } else if (event.type === "ServerGivenUp") {
+      this.givenUp[event.server] = true;
+      this.happen(now, event.reason);
+    } else if (event.type === "ServerUp") {
+      this.givenUp[event.server] = false;
+      this.turn(now, event.server, true);
+    }
   }
 
   move(block, server, to) { // a stale report moves nothing
@@ -180,7 +187,7 @@ class LogView {
       servers: this.names.map((name, n) => {
         const said = this.up[n] ? this.said[n] : [], last = said.at(-1);
         return {
-          name, up: this.up[n], at: at[n], queued: last ? last.queued.reduce((a, b) => a + b, 0) : 0, instances: last?.instances ?? 0, vram_bytes: last?.vram_bytes ?? 0,
+          name, up: this.up[n], given_up: this.givenUp[n], at: at[n], queued: last ? last.queued.reduce((a, b) => a + b, 0) : 0, instances: last?.instances ?? 0, vram_bytes: last?.vram_bytes ?? 0,
           utilization: mean(said.map((s) => s.utilization)), power_w: mean(said.map((s) => s.power_w)), choices: shares(choices[n]), examples_per_s: choices[n].reduce((a, b) => a + b, 0) / span,
         };
       }),

@@ -21,11 +21,11 @@ function newTrack(s) {
 }
 
 function track(element, s, past, max, phase, layout) {
-  const state = s.up ? (phase === "draining" ? "draining" : "up") : phase === "starting" ? "starting" : "down";
-  element.className = state;
+  const state = s.up ? (phase === "draining" ? "draining" : "up") : s.given_up ? "given up" : phase === "starting" ? "starting" : "down";
+  element.className = s.given_up ? "down" : state;
   const chip = element.querySelector(".chip");
   put(chip, state);
-  chip.className = `chip ${state}`;
+  chip.className = `chip ${element.className}`;
   const cell = Object.fromEntries(CELLS.map((name, n) => [name, element.children[n + 1]]));
   const figure = (name, text) => put(cell[name].lastChild, text);
   const stack = (name, shares, colours, says) => {

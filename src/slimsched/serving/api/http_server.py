@@ -192,9 +192,9 @@ class HttpServer:
         return _response(Unavailable(why)) if status == Unavailable.status else refused(status, why)
 
     def _health(self, path: str) -> HttpResponse:
-        if path.endswith("ready") and not self._service.is_ready:
-            raise Unavailable(f"the server is {self._service.phase}")
-        return json_page({path.rpartition("/")[2]: True})
+        if path.endswith("ready"):
+            return json_page(self._service.health())
+        return json_page({"live": True})
 
     def _authenticate(self, request: HttpRequest) -> None:
         given = request.headers.get("authorization", "")

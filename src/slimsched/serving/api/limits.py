@@ -39,7 +39,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     grace_s: Seconds = 10.0  # how long a body or an answer may be slower than the pace
     pace_bytes_per_s: Size = 16 * 2**10
     idle_s: Seconds = 75.0
-    drain_s: Seconds = 30.0
+    drain_s: Seconds = 20.0
 
 
 def read_limits(settings: Sequence[str]) -> Limits:

@@ -8,6 +8,7 @@ from threading import Thread
 from time import monotonic
 from typing import Protocol
 
+import numpy as np
 from msgspec import Struct
 
 from slimsched import __version__
@@ -209,7 +210,9 @@ class Metrics:
 
     def _servers(self) -> list[str]:
         seen, names = self._gateway.seen, self._gateway.cluster.names
+        given_up = np.array([index in self._gateway.given_up for index in range(len(names))])
         columns = {
+            "slim_server_given_up": ("1 if the server cannot be started.", given_up),
             "slim_server_up": ("1 while the server accepts work.", seen.alive),
             "slim_server_outstanding_images": ("Examples sent and not back.", seen.outstanding),
             "slim_server_backlog_seconds": ("Device time of what is outstanding.", seen.backlog_s),

@@ -75,14 +75,23 @@ class InferenceService:
         self.phase = Phase.READY
 
     async def drain(self) -> None:
-        """Refuse new calls, answer the accepted ones and stop the servers."""
+        """Refuse new calls, answer the accepted ones as far as time allows, and stop the servers."""
         self.phase = Phase.DRAINING
-        await self._cluster.stop()
+        await self._cluster.stop(limit_s=self.limits.drain_s)
 
     @property
     def is_ready(self) -> bool:
         """Whether the service accepts a call now."""
         return self.phase is Phase.READY and self._cluster.any_alive
+
+    def health(self) -> dict[str, object]:
+        """Return whether calls are accepted and the state of each server; refuse if they are not."""
+        health = self._cluster.health
+        if self.phase is not Phase.READY:
+            raise Unavailable(f"the server is {self.phase}")
+        if health.trouble:
+            raise Unavailable(health.trouble)
+        return {"ready": True, "servers": health.servers}
 
     async def infer(self, call: Call) -> InferenceResult:
         """Run a call, or raise a refusal that says why not."""
@@ -92,9 +101,12 @@ class InferenceService:
         try:
             answered = await parcel
         except DroppedError as dropped:
+            dropped.__traceback__ = None  # else parcel and error hold each other, with all inputs
             raise _refusal(dropped) from None
         finally:
             self._cluster.cancel(parcel)
+        if self._cluster.now_s > parcel.deadline_s:
+            raise TooLate("deadline passed; ask for more time or less accuracy")
         return InferenceResult(outputs=answered.outputs, parameters=self._receipt(call.face, answered))
 
     def face(self, name: str, version: str = "") -> ModelFace:
@@ -115,7 +127,7 @@ class InferenceService:
         if self.phase is not Phase.READY:
             raise Unavailable(f"the server is {self.phase}; try again shortly")
         if not self._cluster.any_alive:
-            raise Unavailable("no server is up at the moment; they are being restarted")
+            raise Unavailable(self._cluster.health.trouble)
         best = call.face.model.quality.best_reachable(())
         if call.terms.min_accuracy > best:
             raise BadRequest(
@@ -161,5 +173,7 @@ def _refusal(dropped: DroppedError) -> RefusalError:
             return ExecutionFailed(str(dropped))
         case DropReason.QUEUE_FULL | DropReason.CANCELLED:
             return TooMany(f"{dropped}; try again shortly", retry_after_s=1.0)
+        case DropReason.NO_SERVER | DropReason.SHUTTING_DOWN:
+            return Unavailable(str(dropped))
         case _:
             assert_never(dropped.reason)

@@ -11,3 +11,5 @@ class DropReason(StrEnum):
     DEADLINE_OUT_OF_REACH = "deadline out of reach"
     CANCELLED = "cancelled"
     EXECUTION_FAILED = "execution failed"
+    NO_SERVER = "no server is left"
+    SHUTTING_DOWN = "shutting down"

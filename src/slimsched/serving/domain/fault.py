@@ -1,4 +1,4 @@
-"""A fault: a server dies, leaves, returns or changes its speed at a given time."""
+"""A fault: a server dies, hangs, leaves, returns or changes its speed at a given time."""
 
 from typing import Literal
 
@@ -10,10 +10,11 @@ from slimsched.kernel.quantity import Factor, Seconds
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One entry of a fault timeline; `slowdown` multiplies all latencies, and 1 is the profile's own speed.
 
-    A killed server loses its work. A server that leaves takes no new work and finishes what it has.
+    A killed server loses its work. So does a hung server, but it takes longer until that is noticed. A
+    server that leaves takes no new work and finishes what it has.
     """
 
     server: str
     at_s: Seconds
-    kind: Literal["kill", "leave", "restore", "slow"]
+    kind: Literal["kill", "hang", "leave", "restore", "slow"]
     slowdown: Factor = 1.0

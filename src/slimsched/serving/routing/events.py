@@ -91,6 +91,14 @@ class ServerUp(Struct, frozen=True, kw_only=True, tag=True):
     server: int
 
 
+class ServerGivenUp(Struct, frozen=True, kw_only=True, tag=True):
+    """A server keeps failing to start, so nobody should wait for it; `left` others run or start."""
+
+    server: int
+    reason: str
+    left: int
+
+
 class GoalChanged(Struct, frozen=True, kw_only=True, tag=True):
     """The operator has set another goal; requests under way follow it from their next segment on."""
 
@@ -107,6 +115,7 @@ Event = (
     | ServerDown
     | ServerLeaving
     | ServerUp
+    | ServerGivenUp
     | GoalChanged
     | ModelsChanged
     | Wake

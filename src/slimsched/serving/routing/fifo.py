@@ -1,7 +1,7 @@
 """The central FIFO: requests that wait for a route, in order of arrival, grouped by what they need."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from slimsched.serving.domain.request import Request
 
@@ -85,6 +85,21 @@ class Fifo:
         for place in [place for place in self._by_place if place[2] == source]:
             lost.extend(self.take(place, self._counts[place]))
         return lost
+
+    def take_out(self, ids: Set[int] | None) -> list[tuple[Request, int]]:
+        """Take out the requests with these ids, or all; return each with the server that has its input."""
+        out: list[tuple[Request, int]] = []
+        for place in list(self._by_place):
+            count = 0
+            for run in self._by_place[place]:
+                members = [request for request in run.requests if ids is None or request.id in ids]
+                out += [(request, place[2]) for request in members]
+                count += len(members)
+                run.requests = deque(
+                    request for request in run.requests if ids is not None and request.id not in ids
+                )
+            self._forget(place, count)
+        return out
 
     def waits_for(self, source: int) -> bool:
         """Whether any request's input lies at this server."""

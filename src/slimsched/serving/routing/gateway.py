@@ -7,7 +7,6 @@ ignored, because the gateway no longer tracks their blocks.
 """
 
 from collections.abc import Sequence
-from math import exp
 from typing import Literal, assert_never
 
 from msgspec import Struct
@@ -32,6 +31,7 @@ from slimsched.serving.routing.events import (
     RequestsArrived,
     SegmentFinished,
     ServerDown,
+    ServerGivenUp,
     ServerLeaving,
     ServerUp,
     TelemetryReceived,
@@ -83,6 +83,9 @@ class Gateway:
         self._growth = growth
         self.goal: Goal | None = None
         """The goal that was stated last while running, if any."""
+        self.given_up: dict[int, str] = {}
+        """Servers that cannot be started, and why."""
+        self.hopeless = ""  # why no server is up and none is expected
         self.options = options
         self._use(router)
         self.seen = Observation(len(cluster), len(cluster.models))
@@ -95,17 +98,17 @@ class Gateway:
         self._has_terms = False  # whether any request so far had terms of its own
         self._has_kinds = False  # whether any had terms, a priority or another model than the first
         self._wake_s: float | None = None
-        self._rate_s = 0.0
 
     def handle(self, event: Event, *, now_s: float) -> list[Command]:
         """Take one event into account and return what must now be done."""
         commands: list[Command] = []
+        self.seen.now_s = now_s
         match event:
             case RequestsArrived(requests=requests):
-                commands += self._admit(requests, now_s)
+                commands += self._admit(requests)
             case RequestsCancelled(requests=numbers):
                 self._cancelled.update(numbers)
-                commands += self._recall(frozenset(numbers))
+                commands += [*self._recall(frozenset(numbers)), *self._sweep()]
             case SegmentFinished(server=server, choice=choice, ahead=ahead, blocks=blocks):
                 commands += self._advance(server, (choice, *ahead), blocks, now_s)
             case BlockDropped(block=block, reason=reason, detail=detail):
@@ -113,14 +116,19 @@ class Gateway:
                     commands += self._drop(gone, reason, detail)
             case InputLost(block=block):
                 commands += self._begin_again(block)
-            case TelemetryReceived():
-                self._note(event)
+            case TelemetryReceived(server=server, snapshot=snapshot):
+                self.seen.note(server, snapshot)
             case ServerDown(server=server):
-                commands += self._rescue(server)
+                commands += [*self._rescue(server), *self._sweep()]
             case ServerLeaving(server=server):
                 self.seen.set_alive(server, False)
             case ServerUp(server=server):
                 self.seen.set_alive(server, True)
+                self.given_up.pop(server, None)
+                self.hopeless = ""
+            case ServerGivenUp(server=server, reason=reason, left=left):
+                self.given_up[server], self.hopeless = reason, "" if left else reason
+                commands += self._sweep()
             case GoalChanged(goal=goal):
                 if not isinstance(self.router, GoalFollower):
                     raise SlimError(f"router {type(self.router).__name__} follows no goal: it cannot change")
@@ -174,8 +182,7 @@ class Gateway:
         """Take one scheduling step: route the head until nothing waits or the router says wait."""
         commands: list[Command] = []
         seen, early_drop = self.seen, self.options.early_drop
-        seen.now_s = now_s
-        self._fade_rates(now_s)
+        seen.fade_rates()
         while self._queues and seen.alive_ids:
             queue = (
                 self._queues[max(self._queues)]
@@ -189,6 +196,7 @@ class Gateway:
             place, first, count = head
             if early_drop and first.deadline_s <= now_s:
                 commands += self._drop(queue.take(place, 1), DropReason.DEADLINE_PASSED, holder=place[2])
+                seen.fifo -= 1
                 continue
             seen.segment, seen.previous, seen.source, seen.plan, seen.model, _ = place
             seen.count, seen.path = count, first.path
@@ -202,6 +210,7 @@ class Gateway:
             if route is None:
                 break
             requests = queue.take(place, max(1, route.group))
+            seen.fifo -= len(requests)
             if self._cancelled:
                 requests = self._sift(requests, commands, place[2])
             if requests:
@@ -245,20 +254,13 @@ class Gateway:
         seen = self.seen
         seen.outstanding[server] += count
         seen.backlog_s[server] += work_s * count
-        seen.fifo -= count
         block = block_of(self._next_block, key, requests)
         return SendBlock(server=server, block=block, source=source, reason=route.reason)
 
-    def _admit(self, requests: tuple[Request, ...], now_s: float) -> list[Command]:
+    def _admit(self, requests: tuple[Request, ...]) -> list[Command]:
         """Take in as many requests as there is room for; drop the others."""
         seen, limit = self.seen, self.options.queue_limit
-        self._fade_rates(now_s)
-        seen.arrival_rate_per_s += len(requests)
-        if len(self.cluster.models) == 1:
-            seen.model_rates_per_s[0] += len(requests)
-        else:
-            for request in requests:
-                seen.model_rates_per_s[request.model] += 1.0
+        seen.count_arrivals(requests)
         room = limit - self._in_system if limit else len(requests)
         taken, refused = requests[: max(0, room)], requests[max(0, room) :]
         self._in_system += len(taken)
@@ -267,7 +269,7 @@ class Gateway:
                 self._has_kinds = True
                 self._has_terms = self._has_terms or request.has_terms
         self._wait(taken, GATEWAY)
-        return [Drop(requests=refused, reason=DropReason.QUEUE_FULL)] if refused else []
+        return [*([Drop(requests=refused, reason=DropReason.QUEUE_FULL)] if refused else []), *self._sweep()]
 
     def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
         """Queue requests on paths of one kind whose inputs lie at `source`, by priority."""
@@ -277,11 +279,9 @@ class Gateway:
             queue = self._queues.get(priority)
             if queue is None:
                 queue = self._queues[priority] = Fifo()
-            members = (
-                requests
-                if len(kinds) == 1
-                else [r for r in requests if (r.priority, r.plan, r.model) == kind]
-            )
+            members = requests
+            if len(kinds) > 1:
+                members = [r for r in requests if (r.priority, r.plan, r.model) == kind]
             path, served = members[0].path, self.cluster.models[model]
             previous = served.spec.previous(path)
             place = (len(path), previous, source, plan, model, served.tree.kind[path])
@@ -304,6 +304,10 @@ class Gateway:
                 continue
             moved = [request.after(choices) for request in back]
             if self.cluster.models[moved[0].model].tree.is_plan(moved[0].path):
+                if self.options.early_drop and (late := tuple([r for r in moved if r.deadline_s < now_s])):
+                    commands += self._drop(late, DropReason.DEADLINE_PASSED)
+                    if not (moved := [request for request in moved if request.deadline_s >= now_s]):
+                        continue
                 self._in_system -= len(moved)
                 self.seen.done += len(moved)
                 if self._listener is not None:
@@ -312,13 +316,6 @@ class Gateway:
             else:
                 self._wait(moved, server)
         return commands
-
-    def _fade_rates(self, now_s: float) -> None:
-        """Let past arrivals count less: rates are means over about a second."""
-        kept = exp(-(now_s - self._rate_s))
-        self.seen.arrival_rate_per_s *= kept
-        self.seen.model_rates_per_s *= kept
-        self._rate_s = now_s
 
     def _bring_back(self, block: Block) -> tuple[Request, ...]:
         """Note that a block has come back and return its requests; none if the block is stale."""
@@ -351,7 +348,23 @@ class Gateway:
         self._in_system -= len(requests)
         if self._cancelled:
             self._cancelled.difference_update([request.id for request in requests])
+        if reason is DropReason.CANCELLED and max(r.deadline_s for r in requests) <= self.seen.now_s:
+            reason = DropReason.DEADLINE_PASSED  # nobody waits for an answer that is too late
         return [Drop(requests=requests, reason=reason, detail=detail), *_forget(holder, requests)]
+
+    def _sweep(self) -> list[Command]:
+        """While no server is up, drop at once what nobody waits for, and all if none is expected."""
+        if self.seen.alive_ids or not (self._cancelled or self.hopeless):
+            return []
+        commands: list[Command] = []
+        for fifo in self._queues.values():
+            for request, holder in fifo.take_out(None if self.hopeless else self._cancelled):
+                reason = DropReason.CANCELLED if request.id in self._cancelled else DropReason.NO_SERVER
+                detail = "" if reason is DropReason.CANCELLED else self.hopeless
+                commands += self._drop((request,), reason, detail, holder)
+                self.seen.fifo -= 1
+        self._queues = {level: fifo for level, fifo in self._queues.items() if len(fifo)}
+        return commands
 
     def _begin_again(self, block: Block) -> list[Command]:
         """Restart the requests of a block whose inputs are missing, and free what is left of the inputs."""
@@ -364,33 +377,21 @@ class Gateway:
 
     def _rescue(self, server: int) -> list[Command]:
         """Restart every request that a dead server held, from its original input."""
-        seen = self.seen
-        seen.set_alive(server, False)
+        self.seen.lose(server)
         commands: list[Command] = []
         lost = [request for fifo in self._queues.values() for request in fifo.take_from(server)]
-        seen.fifo -= len(lost)
+        self.seen.fifo -= len(lost)
         for block_id in [block_id for block_id, sent in self._sent.items() if sent.server == server]:
             sent = self._sent.pop(block_id)
             lost.extend(sent.requests)
             if sent.source != server:  # the dead server may not have fetched them yet
                 commands += _forget(sent.source, sent.requests)
-        seen.outstanding[server] = seen.backlog_s[server] = 0.0
-        seen.utilization[server] = seen.queued[server] = seen.power_w[server] = 0.0
         self._restart(lost)
         return commands
 
     def _restart(self, requests: Sequence[Request]) -> None:
         """Queue requests again from their original input, in front of all others."""
         self._wait([request.restarted() for request in requests], GATEWAY, first=True)
-
-    def _note(self, event: TelemetryReceived) -> None:
-        """Copy a snapshot into the observation."""
-        seen, server, snapshot = self.seen, event.server, event.snapshot
-        seen.utilization[server] = snapshot.utilization
-        seen.power_w[server] = snapshot.power_w
-        seen.queued[server] = sum(snapshot.queued)
-        seen.vram_bytes[server] = snapshot.vram_bytes
-        seen.telemetry_s[server] = snapshot.taken_s
 
 
 def _forget(holder: int, requests: Sequence[Request]) -> list[Command]:

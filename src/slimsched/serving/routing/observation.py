@@ -1,12 +1,14 @@
 """The observation: everything a router knows when it decides, besides the static Cluster."""
 
-from math import inf
+from collections.abc import Sequence
+from math import exp, inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slimsched.models.spec import START, Path
-from slimsched.serving.domain.request import NEVER_S, NO_PLAN
+from slimsched.serving.domain.request import NEVER_S, NO_PLAN, Request
+from slimsched.serving.domain.snapshot import ServerSnapshot
 
 
 class Observation:
@@ -36,6 +38,7 @@ class Observation:
         self.done = 0
         self.arrival_rate_per_s = 0.0
         self.model_rates_per_s: NDArray[np.float64] = np.zeros(models)
+        self._rate_s = 0.0  # when the rates were last faded
         # the servers
         self.alive: NDArray[np.bool_] = np.ones(servers, dtype=bool)
         self.alive_ids: list[int] = list(range(servers))
@@ -60,3 +63,34 @@ class Observation:
         self.alive[server] = alive
         self.penalty_s[server] = 0.0 if alive else inf
         self.alive_ids = [int(i) for i in np.flatnonzero(self.alive)]
+
+    def count_arrivals(self, requests: Sequence[Request]) -> None:
+        """Count requests that arrived now into the rates."""
+        self.fade_rates()
+        self.arrival_rate_per_s += len(requests)
+        if len(self.model_rates_per_s) == 1:
+            self.model_rates_per_s[0] += len(requests)
+        else:
+            for request in requests:
+                self.model_rates_per_s[request.model] += 1.0
+
+    def fade_rates(self) -> None:
+        """Let past arrivals count less: rates are means over about a second."""
+        kept = exp(-(self.now_s - self._rate_s))
+        self.arrival_rate_per_s *= kept
+        self.model_rates_per_s *= kept
+        self._rate_s = self.now_s
+
+    def note(self, server: int, snapshot: ServerSnapshot) -> None:
+        """Copy what a server says about itself."""
+        self.utilization[server] = snapshot.utilization
+        self.power_w[server] = snapshot.power_w
+        self.queued[server] = sum(snapshot.queued)
+        self.vram_bytes[server] = snapshot.vram_bytes
+        self.telemetry_s[server] = snapshot.taken_s
+
+    def lose(self, server: int) -> None:
+        """Mark a server down; what it had is gone."""
+        self.set_alive(server, False)
+        self.outstanding[server] = self.backlog_s[server] = 0.0
+        self.utilization[server] = self.queued[server] = self.power_w[server] = 0.0

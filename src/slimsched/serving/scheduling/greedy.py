@@ -16,7 +16,7 @@ from typing import assert_never
 from slimsched.kernel.errors import SlimError
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.block import Block, block_of
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.instance import Instance, InstanceState
@@ -224,12 +224,16 @@ class GreedyScheduler:
         return merged
 
     def _late(self, key: Key, now_s: float) -> list[Command]:
-        """Drop the first block of a key if even a batch of one would miss its deadline."""
+        """Drop the requests of a key's first block that would miss their deadline even in a batch of one."""
         block = self.queue.first(key)
-        if now_s + self.profile.latency_s(key, 1) <= block.deadline_s:
+        end_s = now_s + self.profile.latency_s(key, 1)
+        if end_s <= block.deadline_s:
             return []
-        late = self.queue.pop(key, len(block.requests))
-        return [DropBlock(block=part, reason=DropReason.DEADLINE_OUT_OF_REACH) for part in late]
+        self.queue.pop(key, len(block.requests))
+        late, others = block.split_off(frozenset([r.id for r in block.requests if r.deadline_s < end_s]))
+        if others is not None:
+            self.queue.push(block_of(block.id, key, others.requests))
+        return [DropBlock(block=late, reason=DropReason.DEADLINE_OUT_OF_REACH)] if late is not None else []
 
     def _scale_up(self, key: Key, now_s: float) -> list[Command]:
         """CANLOAD, lines 13-20: load as many instances as the trigger and the cap allow."""

@@ -7,11 +7,12 @@ class ServerFrame(Struct, frozen=True, kw_only=True):
     """One server: how many of the gateway's requests it has by stage, and its own last report.
 
     `choices` are the shares of recent examples that ran at each choice, in the order of the frame's `names`.
-    While a server is down its own figures are 0.
+    While a server is down its own figures are 0. `given_up` says that it cannot be started.
     """
 
     name: str
     up: bool
+    given_up: bool
     at: tuple[int, ...]
     queued: int
     instances: int

@@ -17,6 +17,7 @@ from slimsched.serving.routing.events import (
     RequestsArrived,
     SegmentFinished,
     ServerDown,
+    ServerGivenUp,
     ServerUp,
     TelemetryReceived,
 )
@@ -53,6 +54,7 @@ class LiveView:
         self._recent = Recent(cluster.models, self._stages, window_s, len(cluster))
         self._whereabouts = Whereabouts(len(cluster), self._stages)
         self._up = [True] * len(cluster)
+        self._given_up = [False] * len(cluster)
         self._snapshots: list[deque[ServerSnapshot]] = [deque(maxlen=SNAPSHOTS) for _ in cluster.names]
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
         self._happenings: deque[Happening] = deque(maxlen=HAPPENINGS)
@@ -132,7 +134,11 @@ class LiveView:
             self._turn(now_s, event.server, up=False)
             self._snapshots[event.server].clear()
             whereabouts.server_down(event.server)
+        elif isinstance(event, ServerGivenUp):
+            self._given_up[event.server] = True
+            self._happenings.append(Happening(at_s=now_s, text=event.reason))
         elif isinstance(event, ServerUp):
+            self._given_up[event.server] = False
             self._turn(now_s, event.server, up=True)
         elif isinstance(event, ModelsChanged) and self.current is not None:
             self._change_models(now_s, self.current(), event)
@@ -187,6 +193,7 @@ class LiveView:
         return ServerFrame(
             name=self._names[index],
             up=up,
+            given_up=self._given_up[index],
             at=self._whereabouts.count(index),
             queued=sum(last.queued) if last else 0,
             instances=last.instances if last else 0,

@@ -28,6 +28,7 @@ from slimsched.serving.execution.live.messages import (
     HostModel,
     InputPiece,
     ModelHosted,
+    Pong,
     Ready,
     TakeBlock,
     ToGateway,
@@ -45,12 +46,14 @@ from slimsched.serving.routing.events import (
     RequestsArrived,
     SegmentFinished,
     ServerDown,
+    ServerGivenUp,
     ServerLeaving,
     ServerUp,
     TelemetryReceived,
 )
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.goal import Goal
+from slimsched.serving.routing.health import Health, health_of
 
 DRAIN_LOOK_S = 0.02
 """How often a model that is taken away is looked at."""
@@ -122,6 +125,11 @@ class LiveCluster:
         """Whether any server takes work now."""
         return bool(self._gateway.seen.alive_ids)
 
+    @property
+    def health(self) -> Health:
+        """The state of each server, and why none is up if none is."""
+        return health_of(self._gateway)
+
     def is_alive(self, server: int) -> bool:
         """Whether a server takes work now."""
         return bool(self._gateway.seen.alive[server])
@@ -147,14 +155,14 @@ class LiveCluster:
     ) -> Parcel:
         """Accept a call with the bytes of each input tensor, `count` rows each; await it for the answer."""
         now_s = self.now_s
-        parcel = self._parcel(inputs, count, now_s, model)
+        parcel = self._parcel(inputs, count, now_s, model, terms)
         self._arrive([_request(number, -1, terms, now_s, model) for number in parcel.requests])
         return parcel
 
     def submit_each(self, calls: Sequence[Call], terms: Terms = ANY_TERMS) -> list[Parcel]:
         """Accept several calls of one example each."""
         now_s = self.now_s
-        parcels = [self._parcel(call.inputs, 1, now_s, call.model) for call in calls]
+        parcels = [self._parcel(call.inputs, 1, now_s, call.model, terms) for call in calls]
         self._arrive(
             [
                 _request(parcel.first, call.example, terms, now_s, call.model)
@@ -173,13 +181,19 @@ class LiveCluster:
         arrived, self._arrived = tuple(self._arrived), []
         self._tell(RequestsArrived(requests=arrived))
 
-    def _parcel(self, inputs: Sequence[bytes | memoryview], count: int, now_s: float, model: int) -> Parcel:
+    def _parcel(
+        self, inputs: Sequence[bytes | memoryview], count: int, now_s: float, model: int, terms: Terms
+    ) -> Parcel:
         waiter: asyncio.Future[Answered] = self._loop.create_future()
-        views = [memoryview(raw) for raw in inputs]
-        parcel = Parcel(self._next_id, views, count, now_s, waiter, model)
+        views, deadline_s = [memoryview(raw) for raw in inputs], min(NEVER_S, now_s + terms.deadline_s)
+        parcel = Parcel(self._next_id, views, count, now_s, waiter, model, deadline_s)
         self._lay_down(parcel, views)
         self._next_id += count
         self._open.update(dict.fromkeys(parcel.requests, parcel))
+        if self._gateway.options.early_drop and deadline_s < NEVER_S:
+            late = DroppedError(DropReason.DEADLINE_PASSED)
+            timer = self._loop.call_later(max(0.0, terms.deadline_s), self._refuse, parcel, late)
+            waiter.add_done_callback(lambda _: timer.cancel())
         return parcel
 
     def _lay_down(self, parcel: Parcel, views: list[memoryview]) -> None:
@@ -193,9 +207,21 @@ class LiveCluster:
             offsets, release = [arena.offset(view) for view in laid], partial(arena.give_back, laid[0])
         parcel.lies_at([offset for offset in offsets if offset is not None], release)
 
+    def _refuse(self, parcel: Parcel, why: DroppedError) -> None:
+        """End a call without an answer, at its deadline or at the end of all, whatever servers do.
+
+        Gateway and servers know deadlines, and drop late requests by themselves when they come to them.
+        """
+        if not parcel.waiter.done():
+            parcel.is_cancelled = True
+            parcel.waiter.set_exception(why)
+
     def cancel(self, parcel: Parcel) -> None:
         """Drop the examples that are not answered yet, because nobody waits for them."""
         parcel.waiter.cancel()
+        if parcel.is_cancelled:
+            return
+        parcel.is_cancelled = True
         if open_ := tuple(number for number in parcel.requests if number in self._open):
             self._tell(RequestsCancelled(requests=open_))
 
@@ -204,9 +230,15 @@ class LiveCluster:
         while waiting := {one.waiter for one in self._open.values() if not one.waiter.done()}:
             await asyncio.wait(waiting)
 
-    async def stop(self) -> None:
-        """Drain, then stop the servers."""
-        await self.drain()
+    async def stop(self, *, limit_s: float | None = None) -> None:
+        """Drain, then stop the servers; after `limit_s`, refuse what has no answer yet."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await self.drain()
+        except TimeoutError:
+            why = f"no answer within {limit_s:g} s after the server was told to stop"
+            for parcel in set(self._open.values()):
+                self._refuse(parcel, DroppedError(DropReason.SHUTTING_DOWN, why))
         await self._engine.stop()
 
     async def scale_forever(self, options: AutoscaleOptions, fleet: Fleet) -> None:
@@ -251,6 +283,10 @@ class LiveCluster:
         self._hosting.went_down(server)
         self._tell(ServerDown(server=server))
 
+    def server_given_up(self, server: int, reason: str, left: int) -> None:
+        """The engine says a server cannot be started."""
+        self._tell(ServerGivenUp(server=server, reason=reason, left=left))
+
     def server_leaving(self, server: int) -> None:
         """Called by the engine when a server accepts no more work."""
         self._tell(ServerLeaving(server=server))
@@ -272,8 +308,8 @@ class LiveCluster:
             case ModelHosted():
                 if self._hosting.reported(server, message):
                     self._tell(ServerUp(server=server))
-            case Ready():
-                pass  # the engine has told us by server_up
+            case Ready() | Pong():
+                pass  # for the engine
             case _:
                 assert_never(message)
 

@@ -13,8 +13,8 @@ from slimsched.serving.execution.live.unix_peers import UnixPeers
 class CudaPeers(UnixPeers):
     """Uses CUDA IPC, and shared host memory for tensors that CUDA cannot share."""
 
-    def __init__(self, shared_prefix: str, device: torch.device) -> None:
-        super().__init__(shared_prefix)
+    def __init__(self, shared_prefix: str, secret: str, device: torch.device) -> None:
+        super().__init__(shared_prefix, secret)
         self._device = device
 
     def _put(self, tensor: Tensor) -> SharedTensor:

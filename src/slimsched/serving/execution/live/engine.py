@@ -18,7 +18,11 @@ class EngineListener(Protocol):
         ...
 
     def server_down(self, server: int) -> None:
-        """A server is gone; the engine restarts it."""
+        """A server is gone; the engine starts it again, unless it must leave."""
+        ...
+
+    def server_given_up(self, server: int, reason: str, left: int) -> None:
+        """A server cannot be started; `left` others run or are being started."""
         ...
 
     def server_leaving(self, server: int) -> None:
@@ -52,6 +56,10 @@ class Engine(Protocol):
 
     def kill(self, server: int) -> None:
         """Kill a server at once, as a fault would."""
+        ...
+
+    def end(self) -> None:
+        """Kill every server at once and clean up, because this process is about to end."""
         ...
 
     async def stop(self, *, drain: bool = True) -> None:

@@ -66,7 +66,7 @@ def make_arena(spec: ServerSpec) -> ArenaReader | None:
 def make_peers(spec: ServerSpec) -> UnixPeers:
     """Use shared memory between CPU servers, CUDA handles between GPU servers."""
     if spec.host.kind == "cpu":
-        return UnixPeers(spec.shared_prefix)
+        return UnixPeers(spec.shared_prefix, spec.secret)
     from slimsched.serving.execution.live.cuda_peers import CudaPeers
 
-    return CudaPeers(spec.shared_prefix, torch.device("cuda", 0))
+    return CudaPeers(spec.shared_prefix, spec.secret, torch.device("cuda", 0))

@@ -38,9 +38,17 @@ class FrameConnection(asyncio.Protocol):
         self._decoder = msgspec.msgpack.Decoder(kind)
         self._received, self._lost = received, lost
         self._buffer = bytearray()
+        self._spoke = False
+
+    def spoke_since(self) -> bool:
+        """Whether the peer has sent anything since the last call."""
+        spoke, self._spoke = self._spoke, False
+        return spoke
 
     def send(self, message: Struct) -> None:
-        """Send without waiting."""
+        """Send without waiting; what is sent to a connection that is closing is lost."""
+        if self._transport.is_closing():
+            return
         body = _encoder.encode(message)
         head = len(body).to_bytes(HEAD_BYTES, "little")
         if len(body) < LARGE_BYTES:
@@ -68,6 +76,7 @@ class FrameConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes | bytearray) -> None:
         """Deliver every message that is now complete."""
+        self._spoke = True
         if self._buffer:
             self._buffer += data
             if not self._is_whole():

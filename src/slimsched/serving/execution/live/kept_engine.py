@@ -42,6 +42,10 @@ class KeptEngine:
         """Kill a server at once, as a fault would."""
         self._engine.kill(server)
 
+    def end(self) -> None:
+        """Kill every server at once."""
+        self._engine.end()
+
     async def stop(self, *, drain: bool = True) -> None:
         """End the run; the servers wait for the next one."""
         self._listener = None
@@ -61,6 +65,11 @@ class KeptEngine:
         self._up.discard(server)
         if self._listener is not None:
             self._listener.server_down(server)
+
+    def server_given_up(self, server: int, reason: str, left: int) -> None:
+        """A server cannot be started."""
+        if self._listener is not None:
+            self._listener.server_given_up(server, reason, left)
 
     def server_leaving(self, server: int) -> None:
         """A server accepts no more work."""

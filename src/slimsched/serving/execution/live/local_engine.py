@@ -1,12 +1,15 @@
 """The local engine: one supervised operating-system process for each server on this machine."""
 
 import asyncio
+import hmac
+import logging
 import os
+import secrets
+import signal
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
+from time import monotonic
 
 import msgspec
 
@@ -14,46 +17,63 @@ from slimsched.kernel.errors import SlimError
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.model_change import ModelEntry
 from slimsched.serving.domain.profile_record import record_of
-from slimsched.serving.execution.live import shared_tensor
 from slimsched.serving.execution.live.engine import EngineListener
 from slimsched.serving.execution.live.frame_connection import FrameConnection
+from slimsched.serving.execution.live.heartbeat import BEAT_S, Heartbeat
 from slimsched.serving.execution.live.input_arena import open_arena
 from slimsched.serving.execution.live.messages import Drain, Ready, ToGateway, ToServer
+from slimsched.serving.execution.live.process_activity import activity_s, is_stopped
+from slimsched.serving.execution.live.restarts import FAILED_STARTS, Restarts
 from slimsched.serving.execution.live.server_spec import ServerSpec
+from slimsched.serving.execution.live.socket_folder import SocketFolder
+
+log = logging.getLogger("slim.engine")
 
 START_LIMIT_S = 120.0
+"""How long a server may take from its start until it is ready."""
+
+STOP_LIMIT_S = 3.0
+"""How long servers that have no work left may take to end when the engine stops."""
+
+LEAVE_LIMIT_S = 30.0
+"""How long a single server that was told to leave may take to finish its work."""
+
 LOOK_S = 0.01
 KERNELS = 8192
 """Convolutions that oneDNN caches: 52 keys, about 5 per segment, dozens of batch sizes."""
 
-RESTART_AFTER_S = (0.1, 0.5, 2.0, 5.0, 10.0)
-
 
 class LocalEngine:
-    """Runs `server_main` for each spec, restarts servers that die, and cleans up after them.
+    """Runs `server_main` for each spec, restarts servers that die or hang, and cleans up after them.
 
     With `at_first`, only that many servers start at first; others are started and stopped one by one.
     """
 
     def __init__(self, specs: Sequence[ServerSpec], *, at_first: int | None = None) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="slim-")
-        root, prefix = Path(self._folder.name), f"slim-{os.getpid()}"
-        self._prefix = prefix
-        self.arena = open_arena(prefix)
+        self._folder, self._secret = SocketFolder(), secrets.token_hex(16)
+        root = self._folder.path
+        self.arena = open_arena(self._folder.name)
         self._specs = [
             msgspec.structs.replace(
                 spec,
                 gateway_socket=str(root / "gateway"),
                 own_socket=str(root / f"server-{spec.index}"),
-                shared_prefix=prefix,
+                shared_prefix=self._folder.name,
                 arena=str(self.arena.path) if self.arena is not None else "",
+                secret=self._secret,
             )
             for spec in specs
         ]
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._connections: dict[int, FrameConnection] = {}
         self._ready = {spec.index: asyncio.Event() for spec in specs}
-        self._failures = dict.fromkeys(self._ready, 0)
+        self._restarts = {index: Restarts() for index in self._ready}
+        self._getting_ready: dict[int, float] = {}  # when they were started
+        self._killed: dict[int, str] = {}  # why the engine itself ended a server
+        self._given_up: set[int] = set()
+        self._has_begun = False  # all first servers were ready
+        self._heartbeat = Heartbeat(lambda server: activity_s(self.pid(server)))
+        self._beating: asyncio.Task[None] | None = None
         self._supervisors: dict[int, asyncio.Task[None]] = {}
         self._wanted = set(range(len(specs) if at_first is None else at_first))
         self._lives = dict.fromkeys(self._ready, 0)
@@ -70,6 +90,7 @@ class LocalEngine:
         )
         for server in sorted(self._wanted):
             self._supervisors[server] = asyncio.create_task(self._supervise(self._specs[server]))
+        self._beating = asyncio.create_task(self._beat_forever())
         everyone = asyncio.create_task(self._all_ready())
         tasks = [everyone, *self._supervisors.values()]
         try:
@@ -82,6 +103,7 @@ class LocalEngine:
             for task in done:
                 task.result()
             raise SlimError(f"servers were not ready after {START_LIMIT_S:g} s; see their messages above")
+        self._has_begun = True
 
     def send(self, server: int, message: ToServer) -> None:
         """Send without waiting."""
@@ -122,6 +144,8 @@ class LocalEngine:
         if self._stopping or (last is not None and not last.done()):
             return False
         self._wanted.add(server)
+        self._given_up.discard(server)
+        self._restarts[server] = Restarts()
         self._supervisors[server] = asyncio.create_task(self._supervise(self._specs[server]))
         return True
 
@@ -136,46 +160,95 @@ class LocalEngine:
             asyncio.get_running_loop().call_later(LOOK_S, self._leave, server)
         else:
             self.send(server, Drain())
+            self._end_later(server, LEAVE_LIMIT_S, "it was told to leave and did not")
 
     def watch_need(self, is_needed: Callable[[int], bool]) -> None:
         """Set the function that tells whether a leaving server is still needed."""
         self._is_needed = is_needed
+
+    def end(self) -> None:
+        """Kill every server at once and clean up, because this process is about to end."""
+        self._stopping = True
+        for process in self._processes.values():
+            with suppress(ProcessLookupError):
+                process.kill()
+        self._folder.remove()
 
     async def stop(self, *, drain: bool = True) -> None:
         """Drain or kill every server, and remove sockets and shared memory."""
         self._stopping = True
         if self._starting:
             await asyncio.wait(self._starting)  # so that none is overlooked
-        for index, connection in list(self._connections.items()):
-            if drain:
+        if drain:
+            for index in self._connections:
                 self.send(index, Drain())
-            else:
-                connection.close()
-        for index, process in self._processes.items():
-            try:
-                patience_s = 30.0 if drain and index in self._connections else 0.2  # no work while it starts
-                await asyncio.wait_for(process.wait(), timeout=patience_s)
-            except TimeoutError:
-                with suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-        for task in self._supervisors.values():
+            await self._all_ended([self._processes[index] for index in self._connections], STOP_LIMIT_S)
+        for process in self._processes.values():
+            with suppress(ProcessLookupError):
+                process.kill()
+        await self._all_ended(list(self._processes.values()), STOP_LIMIT_S)
+        for task in (*self._supervisors.values(), *([self._beating] if self._beating else [])):
             task.cancel()
         self._socket.close()
         if self.arena is not None:
             self.arena.close()
-        shared_tensor.clear(self._prefix)
-        self._folder.cleanup()
+        self._folder.remove()
+
+    async def _all_ended(self, processes: Sequence[asyncio.subprocess.Process], limit_s: float) -> None:
+        if waiting := [asyncio.ensure_future(process.wait()) for process in processes]:
+            await asyncio.wait(waiting, timeout=limit_s)
 
     async def _all_ready(self) -> None:
         for server in sorted(self._wanted):
             await self._ready[server].wait()
 
+    async def _beat_forever(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            try:
+                self._beat()
+            except Exception:
+                log.exception("a heartbeat failed; the next one follows")
+
+    def _beat(self) -> None:
+        """End servers that hang: those that do not answer, and those that do not get ready."""
+        for server in self._heartbeat.beat(self._connections):
+            self._end(server, "it did not answer")
+        now_s = monotonic()
+        for server, started_s in list(self._getting_ready.items()):
+            if now_s - started_s > START_LIMIT_S:
+                self._end(server, f"it was not ready after {START_LIMIT_S:g} s")
+            elif is_stopped(self.pid(server)):
+                self._end(server, "it was stopped while it started")
+
+    def _end(self, server: int, why: str) -> None:
+        """Take a server's work back and kill its process; SIGKILL ends a stopped process too."""
+        process = self._processes.get(server)
+        if process is None or process.returncode is not None:
+            return
+        self._killed[server] = why
+        if (connection := self._connections.get(server)) is not None:
+            connection.abort()  # what it still sends, if it wakes, reaches nobody
+        self._gone(server)
+        with suppress(ProcessLookupError):
+            process.kill()
+
+    def _end_later(self, server: int, limit_s: float, why: str) -> None:
+        """Kill a server's process if it still runs after this time."""
+        life = self._lives[server]
+
+        def end() -> None:
+            if life == self._lives[server] and not self._stopping:
+                self._end(server, why)
+
+        asyncio.get_running_loop().call_later(limit_s, end)
+
     async def _supervise(self, spec: ServerSpec) -> None:
-        """Keep one server alive; give up if it keeps dying before it is ready."""
-        while not self._stopping and spec.index in self._wanted:
-            self._lives[spec.index] += 1
-            living = msgspec.structs.replace(self._specs[spec.index], life=self._lives[spec.index])
+        """Keep one server alive until it must leave or is given up."""
+        index = spec.index
+        while not self._stopping and index in self._wanted:
+            self._lives[index] += 1
+            living = msgspec.structs.replace(self._specs[index], life=self._lives[index])
             starting = asyncio.create_task(self._start_process(living))
             self._starting.add(starting)
             starting.add_done_callback(self._starting.discard)
@@ -183,15 +256,26 @@ class LocalEngine:
             code = await process.wait()
             if self._stopping:
                 return
-            was_ready = self._ready[spec.index].is_set()
-            self._gone(spec.index)
-            if spec.index not in self._wanted:
+            self._getting_ready.pop(index, None)
+            self._gone(index)
+            why = self._killed.pop(index, "") or _ending(code)
+            if index not in self._wanted:
                 return
-            self._failures[spec.index] = 0 if was_ready else self._failures[spec.index] + 1
-            tries = self._failures[spec.index]
-            if tries >= len(RESTART_AFTER_S):
-                raise SlimError(f"{spec.name} ended {tries} times before it was ready (exit code {code})")
-            await asyncio.sleep(RESTART_AFTER_S[tries])
+            wait_s = self._restarts[index].ended(monotonic())
+            if self._restarts[index].is_given_up and index not in self._given_up:
+                self._give_up(spec, why)
+            log.warning("server %s ended: %s; it starts again in %g s", spec.name, why, wait_s)
+            await asyncio.sleep(wait_s)
+
+    def _give_up(self, spec: ServerSpec, why: str) -> None:
+        """Say that nobody should wait for a server, and why; it is still tried from time to time."""
+        times = f"{spec.name} ended {FAILED_STARTS} times before it was ready ({why})"
+        if not self._has_begun:
+            raise SlimError(f"{times}; see its messages above")
+        reason = f"{times} and was given up"
+        log.error("server %s", reason)
+        self._given_up.add(spec.index)
+        self._listener.server_given_up(spec.index, reason, len(self._wanted - self._given_up))
 
     async def _start_process(self, spec: ServerSpec) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
@@ -203,24 +287,44 @@ class LocalEngine:
             env={**os.environ, **_environment(spec)},
         )
         self._processes[spec.index] = process
+        self._getting_ready[spec.index] = monotonic()
         assert process.stdin is not None
         process.stdin.write(msgspec.json.encode(spec))
         process.stdin.close()
         return process
 
     def _received(self, connection: FrameConnection, message: ToGateway) -> None:
-        """Handle a server's message; the first one says that it is ready."""
-        if isinstance(message, Ready) and not self._stopping:
-            self._connections[message.server] = connection
-            self._ready[message.server].set()
-            self._listener.server_up(message.server, message.models)
-        elif (server := self._server_of(connection)) is not None:
+        """Handle a server's message; the first one says that it is ready, and proves who it is."""
+        if (server := self._server_of(connection)) is not None:
             self._listener.received(server, message)
+        elif isinstance(message, Ready) and self._is_ours(message):
+            if not self._stopping:
+                self._welcome(connection, message)
+        else:
+            log.warning("someone who is none of the servers called at the gateway's socket; it is ignored")
+            connection.abort()
+
+    def _is_ours(self, ready: Ready) -> bool:
+        """Whether this comes from the server's present process: nobody else knows the secret."""
+        knows = hmac.compare_digest(ready.secret.encode(), self._secret.encode())
+        return knows and ready.server in self._getting_ready and ready.life == self._lives[ready.server]
+
+    def _welcome(self, connection: FrameConnection, ready: Ready) -> None:
+        """A server is ready: give it work from now on."""
+        server, took_s = ready.server, monotonic() - self._getting_ready.pop(ready.server)
+        self._connections[server] = connection
+        self._ready[server].set()
+        self._given_up.discard(server)
+        self._restarts[server].ready(monotonic())
+        if ready.life > 1:
+            log.info("server %s is back after %.1f s", self._specs[server].name, took_s)
+        self._listener.server_up(server, ready.models)
 
     def _lost(self, connection: FrameConnection) -> None:
         """A connection is closed, so its server is gone."""
         if (server := self._server_of(connection)) is not None:
             self._gone(server)
+            self._end_later(server, STOP_LIMIT_S, "it closed its connection and did not end")
 
     def _server_of(self, connection: FrameConnection) -> int | None:
         return next((server for server, one in self._connections.items() if one is connection), None)
@@ -248,3 +352,13 @@ def _environment(spec: ServerSpec) -> dict[str, str]:
             "CUDA_VISIBLE_DEVICES": str(spec.host.gpu),
         }
     return found
+
+
+def _ending(code: int) -> str:
+    """Say in words how a process ended."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

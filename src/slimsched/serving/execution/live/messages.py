@@ -37,6 +37,14 @@ class Drain(Struct, frozen=True, kw_only=True, tag=True):
     """Gateway to server: stop once nothing is queued or running."""
 
 
+class Ping(Struct, frozen=True, kw_only=True, tag=True):
+    """Gateway to server: answer with a `Pong`."""
+
+
+class Pong(Struct, frozen=True, kw_only=True, tag=True):
+    """Server to gateway: alive."""
+
+
 class HostModel(Struct, frozen=True, kw_only=True, tag=True):
     """Gateway to server: load one more model and say when it is warm; the profile is that of this device."""
 
@@ -59,11 +67,13 @@ class ModelHosted(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Ready(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to gateway: warmed up and listening, with these models."""
+    """Server to gateway: warmed up and listening, with these models; `life` and `secret` prove who it is."""
 
     server: int
     pid: int
     models: list[int] = []
+    life: int = 0
+    secret: str = ""
 
 
 class BatchDone(Struct, frozen=True, kw_only=True, tag=True):
@@ -74,9 +84,10 @@ class BatchDone(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Fetch(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to server: hand over these requests' activations."""
+    """Server to server: hand over these requests' activations; `secret` is the cluster's."""
 
     requests: list[int]
+    secret: str = ""
 
 
 class SharedTensor(Struct, frozen=True, kw_only=True):
@@ -93,5 +104,5 @@ class Fetched(Struct, frozen=True, kw_only=True, tag=True):
     tensors: list[SharedTensor] = []
 
 
-ToServer = TakeBlock | Forget | RecallRequests | Drain | HostModel | UnhostModel
-ToGateway = Ready | BatchDone | BlockDropped | InputLost | TelemetryReceived | ModelHosted
+ToServer = TakeBlock | Forget | RecallRequests | Drain | Ping | HostModel | UnhostModel
+ToGateway = Ready | Pong | BatchDone | BlockDropped | InputLost | TelemetryReceived | ModelHosted

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.execution.live.messages import InputPiece
 
 Arrays = tuple[NDArray[Any], ...]
@@ -49,8 +50,10 @@ class Parcel:
         arrival_s: float,
         waiter: "asyncio.Future[Answered]",
         model: int = 0,
+        deadline_s: float = NEVER_S,
     ) -> None:
-        self.model = model
+        self.model, self.deadline_s = model, deadline_s
+        self.is_cancelled = False  # nobody waits for it any more, and the gateway need not be told
         self.first, self.count, self.arrival_s, self.waiter = first, count, arrival_s, waiter
         self._inputs, self._left = inputs, count
         self._here = count

@@ -34,6 +34,8 @@ from slimsched.serving.execution.live.messages import (
     HostModel,
     InputPiece,
     ModelHosted,
+    Ping,
+    Pong,
     TakeBlock,
     ToGateway,
     ToServer,
@@ -122,6 +124,8 @@ class LiveServer:
                 self._store.forget(requests)
             case RecallRequests(requests=requests):
                 self.handle(RequestsCancelled(requests=requests))
+            case Ping():
+                self._tell(Pong())
             case HostModel():
                 self._spawn(self._host(message))
             case UnhostModel(number=number):

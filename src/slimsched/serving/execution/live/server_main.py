@@ -68,7 +68,15 @@ async def _serve(
     async with await peers.listen(spec.own_socket, server.surrender):
         await server.start()
         touch(executor, models, server.scheduler.fleet.instances())
-        gateway.send(Ready(server=spec.index, pid=os.getpid(), models=server.models))
+        gateway.send(
+            Ready(
+                server=spec.index,
+                pid=os.getpid(),
+                models=server.models,
+                life=spec.life,
+                secret=spec.secret,
+            )
+        )
         work = [gone.wait(), server.sample_forever(), server.drained.wait()]
         tasks = [asyncio.ensure_future(one) for one in work]
         done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

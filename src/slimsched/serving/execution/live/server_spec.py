@@ -24,6 +24,8 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     gateway_socket: str
     own_socket: str
     shared_prefix: str
+    secret: str = ""
+    """Known to the gateway and its servers only; it proves to them who is calling."""
     clock_zero_s: float
     telemetry_period_s: float
     arena: str = ""

@@ -1,6 +1,7 @@
 """Moves activations between processes of one machine: requests use a Unix socket, data shared memory."""
 
 import asyncio
+import hmac
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -17,8 +18,8 @@ Surrender = Callable[[Sequence[int]], Tensors | None]
 class UnixPeers:
     """Both ends: fetches from other servers over open connections, and hands over what they request."""
 
-    def __init__(self, shared_prefix: str) -> None:
-        self._prefix = shared_prefix
+    def __init__(self, shared_prefix: str, secret: str) -> None:
+        self._prefix, self._secret = shared_prefix, secret
         self._to: dict[str, FrameConnection] = {}
         self._asked: dict[FrameConnection, deque[asyncio.Future[Fetched | None]]] = {}
 
@@ -28,7 +29,7 @@ class UnixPeers:
             connection = self._to.get(peer) or await self._connect(peer)
             answer: asyncio.Future[Fetched | None] = asyncio.get_running_loop().create_future()
             self._asked[connection].append(answer)  # answers come in the order of questions
-            connection.send(Fetch(requests=list(requests)))
+            connection.send(Fetch(requests=list(requests), secret=self._secret))
             return self._taken(await answer)
         except OSError:
             return None
@@ -37,6 +38,9 @@ class UnixPeers:
         """Listen at `path` and answer requests with what `surrender` returns."""
 
         def hand_over(connection: FrameConnection, wanted: Fetch) -> None:
+            if not hmac.compare_digest(wanted.secret.encode(), self._secret.encode()):
+                connection.abort()
+                return
             rows = surrender(wanted.requests)
             connection.send(Fetched(tensors=[self._put(tensor) for tensor in rows or ()]))
 

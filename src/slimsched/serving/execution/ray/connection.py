@@ -9,12 +9,22 @@ OBJECT_STORE_BYTES = 96 * 2**20
 """Size for a Ray that we start; activations do not go through the object store."""
 
 
+ON_THIS_MACHINE_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Set to 0, Ray uses the loopback address on every system; by itself it does so on Windows and macOS only."""
+
+
 class RayError(SlimError):
     """Ray is not installed, or not reachable at the given address."""
 
 
 def connect(address: str | None, namespace: str, *, cpus: int = 0) -> None:
-    """Join the Ray at an address ("auto": this machine's), or start one here with at least `cpus` CPUs."""
+    """Join the Ray at an address ("auto": this machine's), or start one here with at least `cpus` CPUs.
+
+    A Ray that is started here listens on 127.0.0.1 only. One that is joined listens where its operator said.
+    """
+    address = address or os.environ.get("RAY_ADDRESS")
+    if not address:
+        os.environ.setdefault(ON_THIS_MACHINE_ONLY, "0")  # Ray reads it when it is imported
     try:
         import ray
     except ImportError:
@@ -25,7 +35,6 @@ def connect(address: str | None, namespace: str, *, cpus: int = 0) -> None:
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    address = address or os.environ.get("RAY_ADDRESS")
     own = {
         "num_cpus": max(cpus, os.cpu_count() or 1),
         "object_store_memory": OBJECT_STORE_BYTES,

@@ -9,6 +9,8 @@ from slimsched.serving.execution.live.messages import (
     BatchDone,
     Drain,
     Fetch,
+    Ping,
+    Pong,
     Ready,
     ToGateway,
 )
@@ -92,6 +94,8 @@ class Door:
                 connection.send(pack(self._server.surrender(requests)))
             case Drain():
                 self._agreed.add(self._number[connection])
+            case Ping():
+                connection.send(Pong())
             case Hello():
                 pass
             case _:

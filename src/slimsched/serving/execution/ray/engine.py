@@ -14,6 +14,7 @@ from uuid import uuid4
 from slimsched.kernel.errors import SlimError
 from slimsched.serving.execution.live.engine import EngineListener
 from slimsched.serving.execution.live.frame_connection import FrameConnection
+from slimsched.serving.execution.live.heartbeat import BEAT_S, Heartbeat
 from slimsched.serving.execution.live.input_arena import InputArena
 from slimsched.serving.execution.live.messages import Drain, Ready, ToServer
 from slimsched.serving.execution.live.server_spec import ServerSpec
@@ -29,8 +30,8 @@ PATIENCE_S = 5.0
 
 REPORT_S = 0.25
 RETRY_S = 0.2
-SILENCE_S = 5.0
-"""A server that is silent for this long, plus ten telemetry periods, counts as gone."""
+CONNECT_LIMIT_S = 5.0
+"""How long it may take to connect to a server."""
 
 
 def join(
@@ -83,7 +84,10 @@ class RayEngine:
         self._wanted: set[int] = set()
         self._connections: dict[int, FrameConnection] = {}
         self._addresses: dict[int, str] = {}
-        self._heard_s: dict[int, float] = {}
+        self._pids: dict[int, int] = {}
+        self._calls: dict[int, FrameConnection] = {}  # open connections, also to servers not ready yet
+        self._heartbeat = Heartbeat()
+        self._suspected: set[int] = set()  # silent servers that the roster has not been told of
         self._ended: dict[int, str] = {}  # servers that Ray gave up, and why
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -96,7 +100,7 @@ class RayEngine:
         """Return when all servers are ready, or all that Ray found a node for."""
         self._listener = listener
         await self._report()
-        self._tasks = [asyncio.create_task(self._report_forever())]
+        self._tasks = [asyncio.create_task(self._report_forever()), asyncio.create_task(self._beat_forever())]
         self._tasks += [asyncio.create_task(self._keep(spec)) for spec in self._specs]
         began_s = changed_s = monotonic()
         up = 0
@@ -122,6 +126,10 @@ class RayEngine:
         """Return the address of a server's door."""
         return self._addresses.get(server, "")
 
+    def pid(self, server: int) -> int:
+        """Return the process id of a server, on its own node."""
+        return self._pids[server]
+
     def kill(self, server: int) -> None:
         """Kill a server's actor; Ray starts it again."""
         import ray
@@ -130,8 +138,12 @@ class RayEngine:
 
     def lose_sight(self, server: int) -> None:
         """Break the connection to a server, as a network fault would; the engine reconnects."""
-        if (connection := self._connections.get(server)) is not None:
+        if (connection := self._calls.get(server)) is not None:
             connection.abort()
+            self._gone(server, connection)
+
+    def end(self) -> None:
+        """Leave without a word; the roster stops the servers when no gateway has reported for a while."""
 
     async def stop(self, *, drain: bool = True) -> None:
         """Leave the cluster; the last gateway that leaves stops the servers."""
@@ -174,22 +186,33 @@ class RayEngine:
         """Talk to a server until the connection is lost."""
         lost = asyncio.Event()
         host, _, port = address.rpartition(":")
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: FrameConnection(
-                FromDoor, lambda to, message: self._received(server, to, message), lambda _: lost.set()
-            ),
-            host,
-            int(port),
-        )
-        self._addresses[server] = address
+        async with asyncio.timeout(CONNECT_LIMIT_S):
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: FrameConnection(
+                    FromDoor, lambda to, message: self._received(server, to, message), lambda _: lost.set()
+                ),
+                host,
+                int(port),
+            )
+        self._addresses[server], self._calls[server] = address, connection
         connection.send(Hello(secret=self._membership.secret, gateway=self._membership.number))
         await lost.wait()
-        if self._connections.pop(server, None) is not None and not self._stopping:
-            self._listener.server_down(server)
+        self._gone(server, connection)
+
+    def _gone(self, server: int, connection: FrameConnection) -> None:
+        """A connection is closed: say once that its server is down."""
+        if self._calls.get(server) is connection:
+            del self._calls[server]
+        if self._connections.get(server) is connection:
+            del self._connections[server]
+            if not self._stopping:
+                self._listener.server_down(server)
 
     def _received(self, server: int, connection: FrameConnection, message: FromDoor) -> None:
-        self._heard_s[server] = monotonic()
+        if self._calls.get(server) is not connection:
+            return  # it was given up: its work is done elsewhere
         if isinstance(message, Ready):
+            self._pids[server] = message.pid
             self._connections[server] = connection
             self._ended.pop(server, None)
             self._listener.server_up(server)
@@ -200,14 +223,25 @@ class RayEngine:
             self._listener.received(server, message)
 
     async def _report_forever(self) -> None:
-        """Report to the roster, learn which servers should run, and hang up on silent servers."""
+        """Report to the roster and learn which servers should run."""
         while True:
             await asyncio.sleep(REPORT_S)
             await self._report()
-            for server in list(self._connections):
-                patience_s = SILENCE_S + 10 * self._specs[server].telemetry_period_s
-                if monotonic() - self._heard_s[server] > patience_s:
-                    self.lose_sight(server)
+
+    async def _beat_forever(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            try:
+                self._beat()
+            except Exception:
+                logging.getLogger("slim.ray").exception("a heartbeat failed; the next one follows")
+
+    def _beat(self) -> None:
+        """Hang up on silent servers, and let the roster replace those that it finds silent too."""
+        for server in self._heartbeat.beat(self._calls):
+            logging.getLogger("slim.ray").warning("%s did not answer", self._specs[server].name)
+            self._suspected.add(server)
+            self.lose_sight(server)
 
     async def _report(self) -> None:
         from ray.exceptions import RayError as RaysError
@@ -216,8 +250,10 @@ class RayEngine:
             async with asyncio.timeout(PATIENCE_S):
                 up = sorted(self._connections)
                 number, ended = self._membership.number, sorted(self._ended)
-                wanted = await self._roster.report.remote(number, self._load(), up, ended)
+                suspected = sorted(self._suspected)
+                wanted = await self._roster.report.remote(number, self._load(), up, ended, suspected)
                 self._wanted = set(wanted)
+                self._suspected.difference_update(suspected)
 
     def _actor(self, server: int) -> Any:
         import ray

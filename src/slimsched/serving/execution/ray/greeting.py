@@ -5,7 +5,7 @@ from msgspec import Struct
 from torch import Tensor
 
 from slimsched.models.elastic import Tensors
-from slimsched.serving.execution.live.messages import Drain, Fetch, TakeBlock, ToGateway
+from slimsched.serving.execution.live.messages import Drain, Fetch, Ping, TakeBlock, ToGateway
 from slimsched.serving.execution.live.shared_tensor import TensorFacts, dense, facts_of
 from slimsched.serving.routing.commands import Forget, RecallRequests
 
@@ -36,7 +36,7 @@ class Handed(Struct, frozen=True, kw_only=True, tag=True):
     values: list[memoryview] = []
 
 
-ToDoor = Hello | TakeBlock | Forget | RecallRequests | Drain | Fetch
+ToDoor = Hello | TakeBlock | Forget | RecallRequests | Drain | Fetch | Ping
 FromDoor = ToGateway | Leaving
 
 

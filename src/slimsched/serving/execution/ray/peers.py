@@ -9,6 +9,9 @@ from slimsched.serving.execution.live.frame_connection import FrameConnection
 from slimsched.serving.execution.live.messages import Fetch
 from slimsched.serving.execution.ray.greeting import Handed, Hello, unpack
 
+FETCH_LIMIT_S = 10.0
+"""A server that has not handed over activations after this time counts as gone: requests start again."""
+
 
 class TcpPeers:
     """Fetches from other servers' doors ("host:port"), and keeps the connections open."""
@@ -27,14 +30,17 @@ class TcpPeers:
         answer: asyncio.Future[Handed] = asyncio.get_running_loop().create_future()
         self._asked[connection].append(answer)  # answers come in the order of the requests
         connection.send(Fetch(requests=list(requests)))
+        silent = asyncio.get_running_loop().call_later(FETCH_LIMIT_S, connection.abort)
         rows = unpack(await answer)
+        silent.cancel()
         return rows if rows is None else tuple(tensor.to(self._device) for tensor in rows)
 
     async def _connect(self, peer: str) -> FrameConnection:
         host, _, port = peer.rpartition(":")
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: FrameConnection(Handed, self._answered, self._lost), host, int(port)
-        )
+        async with asyncio.timeout(FETCH_LIMIT_S):
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: FrameConnection(Handed, self._answered, self._lost), host, int(port)
+            )
         self._asked[connection] = deque()
         connection.send(Hello(secret=self._secret))
         return self._to.setdefault(peer, connection)

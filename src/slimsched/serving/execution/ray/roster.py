@@ -6,6 +6,7 @@ finds the servers by name. In the meantime, gateways keep using the servers they
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -25,6 +26,9 @@ GATEWAY_LOST_S = 10.0
 
 START_AGAIN_S = 5.0
 """Time between two starts of a server that ends before it is ready."""
+
+SILENT_S = 3.0
+"""How long a server that some gateway suspects may take to tell the roster that it lives."""
 
 LINGER_S = 20.0
 """How long servers wait for a new gateway after losing the last one."""
@@ -55,6 +59,7 @@ class Roster:
         self._autoscaler = Autoscaler(options) if options is not None else None
         self._began: asyncio.Task[None] | None = None
         self._busy: set[asyncio.Task[None]] = set()
+        self._looked_at: set[int] = set()  # servers that some gateway suspects
 
     async def join(self, servers: list[str]) -> Membership | str:
         """Give a gateway its number; return a string with the reason if it cannot join."""
@@ -66,14 +71,21 @@ class Roster:
         charter = self._charter
         return Membership(number=self._highest, epoch_s=charter.epoch_s, secret=charter.secret)
 
-    async def report(self, gateway: int, load: Load, up: list[int], ended: list[int]) -> list[int]:
-        """Take a gateway's report, including servers that Ray gave up; return the servers that should run."""
+    async def report(
+        self, gateway: int, load: Load, up: list[int], ended: list[int], suspected: list[int]
+    ) -> list[int]:
+        """Take a gateway's report and return the servers that should run.
+
+        `ended` are servers that Ray gave up, `suspected` those that did not answer the gateway.
+        """
         await self._begin()
         self._highest = max(self._highest, gateway)
         known = self._gateways.setdefault(gateway, _Gateway())
         known.heard_s, known.load, known.up = monotonic(), load, set(up)
         for index in ended:
             self._start_again(index)
+        for index in self._servers.keys() & set(suspected) - self._looked_at:
+            self._do(self._look_at(index))
         return sorted(self._servers)
 
     async def names(self) -> list[str]:
@@ -151,9 +163,29 @@ class Roster:
                 self._start(index)
         else:
             for index in sorted(self._servers)[step.servers :]:
-                task = asyncio.create_task(self._drain(index))
-                self._busy.add(task)
-                task.add_done_callback(self._busy.discard)
+                self._do(self._drain(index))
+
+    def _do(self, work: Coroutine[None, None, None]) -> None:
+        """Do something beside what comes next."""
+        task = asyncio.create_task(work)
+        self._busy.add(task)
+        task.add_done_callback(self._busy.discard)
+
+    async def _look_at(self, index: int) -> None:
+        """Ask a suspected server whether it lives; if it does not say so, let Ray start it again."""
+        server = self._servers[index]
+        self._looked_at.add(index)
+        try:
+            async with asyncio.timeout(SILENT_S):
+                await server.highest_gateway.remote()
+        except TimeoutError:
+            name = self._charter.names[index]
+            logging.getLogger("slim.roster").warning("%s does not answer: it is started again", name)
+            ray.kill(server, no_restart=False)  # Ray ends a stopped process after about 5 s
+        except RayError:
+            pass  # it has ended, and Ray starts it again
+        finally:
+            self._looked_at.discard(index)
 
     def _up(self) -> set[int]:
         seen = set().union(*(gateway.up for gateway in self._gateways.values()))

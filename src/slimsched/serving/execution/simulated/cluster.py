@@ -51,11 +51,12 @@ DRAIN_LIMIT_S = 3600.0
 
 
 class TelemetryOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How often servers report, how late reports arrive, and how long a death goes unnoticed."""
+    """How often servers report, how late reports arrive, and how long a death or a hang goes unnoticed."""
 
     period_s: Interval = 0.1
     delay_s: Seconds = 0.005
     detection_s: Seconds = 0.5
+    silence_s: Seconds = 1.5
 
 
 class SimulatedCluster:
@@ -88,6 +89,7 @@ class SimulatedCluster:
         self._impatient: set[int] = set()  # requests under way whose senders will cancel
         self._lives = [0] * len(cluster)
         self._leaving: set[int] = set()
+        self._noticed_s = [0.0] * len(cluster)  # when the gateway hears of the last fault
         self._began_s, self._ran_s = [0.0] * len(cluster), [0.0] * len(cluster)
         at_first = len(cluster) if autoscale is None else autoscale.min
         self.servers = [self._boot(index) for index in range(at_first)]
@@ -230,26 +232,30 @@ class SimulatedCluster:
             self._tell(TelemetryReceived(server=server.index, snapshot=snapshot))
 
     def _fault(self, fault: Fault) -> None:
-        index, now_s = self._cluster.names.index(fault.server), self.timeline.now_s
+        index = self._cluster.names.index(fault.server)
         server = self.servers[index]
         match fault.kind:
-            case "kill":
+            case "kill" | "hang":
                 if server.alive:
                     self._end(server)
-                    self.timeline.at(
-                        now_s + self._telemetry.detection_s, self._tell, ServerDown(server=index)
-                    )
+                    telemetry = self._telemetry
+                    after_s = telemetry.detection_s if fault.kind == "kill" else telemetry.silence_s
+                    self._notice(index, after_s, ServerDown(server=index))
             case "leave":
                 self.drain_server(index)
             case "restore":
                 if not server.alive:
                     self.servers[index] = self._boot(index)
-                    at_s = now_s + self._telemetry.detection_s
-                    self.timeline.at(at_s, self._tell, ServerUp(server=index))
+                    self._notice(index, self._telemetry.detection_s, ServerUp(server=index))
             case "slow":
                 server.slow(fault.slowdown)
             case _:
                 assert_never(fault.kind)
+
+    def _notice(self, index: int, after_s: float, event: ServerUp | ServerDown) -> None:
+        """Let the gateway hear of a fault after this time, and not before earlier faults of the server."""
+        self._noticed_s[index] = max(self._noticed_s[index], self.timeline.now_s + after_s)
+        self.timeline.at(self._noticed_s[index], self._tell, event)
 
     def _scale(self, _: None) -> None:
         """Let the autoscaler look at the load, and schedule the next look."""
