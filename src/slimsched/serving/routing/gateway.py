@@ -7,7 +7,6 @@ ignored, because the gateway no longer tracks their blocks.
 """
 
 from collections.abc import Sequence
-from math import exp
 from typing import Literal, assert_never
 
 from msgspec import Struct
@@ -42,8 +41,10 @@ from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import AnswerListener, GoalFollower, Route, Router
 from slimsched.serving.routing.terms import choice_within_terms
 
-PLAIN = frozenset([(0, NO_PLAN, 0)])
-"""The only kind of request (priority, stated plan, model) until a sender asks for something special."""
+Kind = tuple[int, int, int]
+"""What kind of request it is: (priority, stated plan, model)."""
+PLAIN: Kind = (0, NO_PLAN, 0)
+"""The only kind until a sender asks for something special."""
 RETRY_S = 0.001
 """A router that is asked at each event, and said wait, is asked again after this time at the latest."""
 
@@ -94,7 +95,6 @@ class Gateway:
         self._has_terms = False  # whether any request so far had terms of its own
         self._has_kinds = False  # whether any had terms, a priority or another model than the first
         self._wake_s: float | None = None
-        self._rate_s = 0.0
 
     def handle(self, event: Event, *, now_s: float) -> list[Command]:
         """Take one event into account and return what must now be done."""
@@ -173,8 +173,7 @@ class Gateway:
         """Take one scheduling step: route the head until nothing waits or the router says wait."""
         commands: list[Command] = []
         seen, early_drop = self.seen, self.options.early_drop
-        seen.now_s = now_s
-        self._fade_rates(now_s)
+        seen.begin_step(now_s)
         while self._queues and seen.alive_ids:
             queue = (
                 self._queues[max(self._queues)]
@@ -223,7 +222,7 @@ class Gateway:
                 f"router {type(self.router).__name__} answered {route}: the server must be alive "
                 f"(alive: {self.seen.alive_ids}), the choice one of the model's, the group at least 1"
             )
-        return onward(key, ahead)
+        return onward(key, ahead) if ahead else key
 
     def _sift(
         self, requests: tuple[Request, ...], commands: list[Command], holder: int
@@ -239,7 +238,7 @@ class Gateway:
         """Make a block and note what goes to which server."""
         self._next_block += 1
         server, count = route.server, len(requests)
-        work_s = sum([float(self.cluster.work_s[leg][server]) for leg in key.legs])
+        work_s = self.cluster.key_s(key, server)
         self._sent[self._next_block] = _Sent(server, requests, work_s, source)
         seen = self.seen
         seen.outstanding[server] += count
@@ -250,14 +249,8 @@ class Gateway:
 
     def _admit(self, requests: tuple[Request, ...], now_s: float) -> list[Command]:
         """Take in as many requests as there is room for; drop the others."""
-        seen, limit = self.seen, self.options.queue_limit
-        self._fade_rates(now_s)
-        seen.arrival_rate_per_s += len(requests)
-        if len(self.cluster.models) == 1:
-            seen.model_rates_per_s[0] += len(requests)
-        else:
-            for request in requests:
-                seen.model_rates_per_s[request.model] += 1.0
+        limit = self.options.queue_limit
+        self.seen.arrived(requests, now_s)
         room = limit - self._in_system if limit else len(requests)
         taken, refused = requests[: max(0, room)], requests[max(0, room) :]
         self._in_system += len(taken)
@@ -270,24 +263,25 @@ class Gateway:
 
     def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
         """Queue requests on paths of one kind whose inputs lie at `source`, by priority."""
-        kinds = {(r.priority, r.plan, r.model) for r in requests} if self._has_kinds else PLAIN
-        for kind in kinds if requests else ():
-            priority, plan, model = kind
-            queue = self._queues.get(priority)
-            if queue is None:
-                queue = self._queues[priority] = Fifo()
-            members = (
-                requests
-                if len(kinds) == 1
-                else [r for r in requests if (r.priority, r.plan, r.model) == kind]
-            )
-            path, served = members[0].path, self.cluster.models[model]
-            previous = served.spec.previous(path)
-            place = (len(path), previous, source, plan, model, served.tree.kind[path])
-            if first:
-                queue.push_front(place, members)
-            else:
-                queue.push(place, members)
+        if self._has_kinds:
+            for kind in {(r.priority, r.plan, r.model) for r in requests}:
+                members = [r for r in requests if (r.priority, r.plan, r.model) == kind]
+                self._push(members, kind, source, first)
+        elif requests:
+            self._push(requests, PLAIN, source, first)
+
+    def _push(self, requests: Sequence[Request], kind: Kind, source: int, first: bool) -> None:
+        """Queue requests of one kind: in front of all others, or at the end."""
+        priority, plan, model = kind
+        queue = self._queues.get(priority)
+        if queue is None:
+            queue = self._queues[priority] = Fifo()
+        segment, previous, way = self.cluster.models[model].next[requests[0].path]
+        place = (segment, previous, source, plan, model, way)
+        if first:
+            queue.push_front(place, requests)
+        else:
+            queue.push(place, requests)
         self.seen.fifo += len(requests)
 
     def _advance(self, server: int, choices: Path, blocks: tuple[Block, ...], now_s: float) -> list[Command]:
@@ -311,13 +305,6 @@ class Gateway:
             else:
                 self._wait(moved, server)
         return commands
-
-    def _fade_rates(self, now_s: float) -> None:
-        """Let past arrivals count less: rates are means over about a second."""
-        kept = exp(-(now_s - self._rate_s))
-        self.seen.arrival_rate_per_s *= kept
-        self.seen.model_rates_per_s *= kept
-        self._rate_s = now_s
 
     def _bring_back(self, block: Block) -> tuple[Request, ...]:
         """Note that a block has come back and return its requests; none if the block is stale."""

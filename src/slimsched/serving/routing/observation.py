@@ -1,12 +1,13 @@
 """The observation: everything a router knows when it decides, besides the static Cluster."""
 
-from math import inf
+from collections.abc import Sequence
+from math import exp, inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slimsched.models.spec import START, Path
-from slimsched.serving.domain.request import NEVER_S, NO_PLAN
+from slimsched.serving.domain.request import NEVER_S, NO_PLAN, Request
 
 
 class Observation:
@@ -36,6 +37,7 @@ class Observation:
         self.done = 0
         self.arrival_rate_per_s = 0.0
         self.model_rates_per_s: NDArray[np.float64] = np.zeros(models)
+        self._rates_s = 0.0  # the time of the rates
         # the servers
         self.alive: NDArray[np.bool_] = np.ones(servers, dtype=bool)
         self.alive_ids: list[int] = list(range(servers))
@@ -50,8 +52,36 @@ class Observation:
         self.vram_bytes: NDArray[np.float64] = np.zeros(servers)
         self.telemetry_s: NDArray[np.float64] = np.zeros(servers)
 
+    def begin_step(self, now_s: float) -> None:
+        """Bring the time and the rates up to date for a scheduling step."""
+        self.now_s = now_s
+        self._fade_rates(now_s)
+        self._settle_rates()
+
+    def arrived(self, requests: Sequence[Request], now_s: float) -> None:
+        """Count requests in the arrival rates."""
+        self._fade_rates(now_s)
+        self.arrival_rate_per_s += len(requests)
+        if len(self.model_rates_per_s) > 1:
+            for request in requests:
+                self.model_rates_per_s[request.model] += 1.0
+
+    def _fade_rates(self, now_s: float) -> None:
+        """Let past arrivals count less: rates are means over about a second."""
+        kept = exp(-(now_s - self._rates_s))
+        self._rates_s = now_s
+        self.arrival_rate_per_s *= kept
+        if len(self.model_rates_per_s) > 1:
+            self.model_rates_per_s *= kept
+
+    def _settle_rates(self) -> None:
+        """Set the rate of a single model, which is not kept at each arrival."""
+        if len(self.model_rates_per_s) == 1:
+            self.model_rates_per_s[0] = self.arrival_rate_per_s
+
     def know_models(self, count: int) -> None:
         """Make room for models that were added."""
+        self._settle_rates()
         more = count - len(self.model_rates_per_s)
         self.model_rates_per_s = np.append(self.model_rates_per_s, np.zeros(more))
 
