@@ -21,4 +21,4 @@ def test_a_step_that_is_not_in_the_table_names_state_and_step() -> None:
 
 
 def test_nothing_leaves_gone() -> None:
-    assert not [state for state, _ in TRANSITIONS if state is InstanceState.GONE]
+    assert not [step for step, (before, _) in TRANSITIONS.items() if before is InstanceState.GONE]

@@ -38,7 +38,7 @@ def cluster_for(spec: str) -> Cluster:
 
 
 def observations(count: int, servers: int = len(CLUSTER)) -> list[Observation]:
-    """Heads and server states of all kinds, some servers dead."""
+    """Heads and server states of all kinds; servers that are down or leave may still hold inputs."""
     rng, states = np.random.default_rng(1), []
     for number in range(count):
         seen = Observation(servers)
@@ -49,7 +49,7 @@ def observations(count: int, servers: int = len(CLUSTER)) -> list[Observation]:
         seen.choices = MODEL.tree.after[seen.path]
         for server in rng.permutation(servers)[: int(rng.integers(servers))]:
             seen.set_alive(int(server), False)
-        seen.source = int(rng.choice(seen.alive_ids)) if seen.segment else -1
+        seen.source = int(rng.integers(servers)) if seen.segment else -1
         seen.count = int(rng.integers(1, 40))
         seen.deadline_s = seen.now_s + float(rng.choice([-0.1, 0.05, 0.5, 5.0]))
         seen.fifo = seen.count + int(rng.integers(100))
@@ -207,7 +207,7 @@ def test_a_route_goes_on_with_a_choice_that_some_plan_of_the_heads_model_has(nam
         seen.path = begun[int(rng.integers(len(begun)))]
         seen.segment, seen.previous = len(seen.path), model.spec.previous(seen.path)
         seen.choices = model.tree.after[seen.path]
-        seen.source = int(rng.choice(seen.alive_ids)) if seen.segment else -1
+        seen.source = int(rng.integers(len(SEVERAL))) if seen.segment else -1
         route = router.route(seen)
         assert route is not None
         assert (*seen.path, route.choice) in model.tree.row

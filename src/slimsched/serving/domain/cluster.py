@@ -44,6 +44,7 @@ class Cluster:
         self.gateway_link = gateway_link
         self.batch_limit = batch_limit
         self._moves: dict[tuple[int, int, int, int], tuple[Values, Values]] = {}
+        self._work_s: dict[tuple[Key, int], float] = {}
         keys = [key for model in self.models for key in model.keys.values()]
         kinds = {id(profile): profile for profile in profiles}
         cheapest = {k: {key: p.work_s(key, batch_limit) for key in keys} for k, p in kinds.items()}
@@ -107,6 +108,13 @@ class Cluster:
         """Return the bytes per example of the input to a key's first segment, as stored at `source`."""
         element_bytes = 1 if source == GATEWAY else self.profiles[source].element_bytes
         return self.models[key.model].input_bytes(key.segment, key.previous, element_bytes)
+
+    def key_s(self, key: Key, server: int) -> float:
+        """Return the least device time per example of all segments of a key, on one server."""
+        known = self._work_s.get((key, server))
+        if known is None:
+            known = self._work_s[key, server] = sum([float(self.work_s[leg][server]) for leg in key.legs])
+        return known
 
     def plan_s(self, model: ServedModel, plan: tuple[int, ...]) -> Values:
         """Return the least device time per example of a whole plan, one value per server."""

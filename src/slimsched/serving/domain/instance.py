@@ -17,14 +17,14 @@ class InstanceState(StrEnum):
     GONE = "gone"
 
 
-TRANSITIONS: dict[tuple[InstanceState, str], InstanceState] = {
-    (InstanceState.LOADING, "loaded"): InstanceState.FREE,
-    (InstanceState.FREE, "run"): InstanceState.BUSY,
-    (InstanceState.BUSY, "finished"): InstanceState.FREE,
-    (InstanceState.FREE, "unload"): InstanceState.UNLOADING,
-    (InstanceState.UNLOADING, "unloaded"): InstanceState.GONE,
+TRANSITIONS: dict[str, tuple[InstanceState, InstanceState]] = {
+    "loaded": (InstanceState.LOADING, InstanceState.FREE),
+    "run": (InstanceState.FREE, InstanceState.BUSY),
+    "finished": (InstanceState.BUSY, InstanceState.FREE),
+    "unload": (InstanceState.FREE, InstanceState.UNLOADING),
+    "unloaded": (InstanceState.UNLOADING, InstanceState.GONE),
 }
-"""(state, step) → state; a pair that is missing here is a bug in the caller."""
+"""Each step: the state in which it is possible, and the state after it."""
 
 
 class Instance(Struct, frozen=True, kw_only=True):
@@ -44,10 +44,10 @@ class Instance(Struct, frozen=True, kw_only=True):
 
 def next_state(instance: Instance, state: InstanceState, step: str) -> InstanceState:
     """Return the state after a step; an impossible step is an error."""
-    try:
-        return TRANSITIONS[state, step]
-    except KeyError:
+    before, after = TRANSITIONS[step]
+    if state is not before:
         raise SlimError(
             f"instance {instance.id} (segment {instance.segment} at choice {instance.choice}) is {state}: "
             f"it cannot take the step '{step}'"
-        ) from None
+        )
+    return after

@@ -1,7 +1,9 @@
 """A profile: what each key costs on a device, by batch size and concurrency."""
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from slimsched.kernel.errors import DataError
 from slimsched.serving.domain.key import Key
@@ -50,13 +52,10 @@ class Profile:
         self._check()
         self._latency: dict[Key, list[list[float]]] = {}  # [batch - 1][concurrency - 1]
         self._energy: dict[Key, list[float]] = {}
-        top = max(self.batches)
         for key in latency_s:
-            rows = [_dense(self.batches, row, top) for row in latency_s[key]]
-            self._latency[key] = [
-                _dense(self.concurrency, at, max(concurrency)) for at in zip(*rows, strict=True)
-            ]
-            self._energy[key] = _dense(self.batches, energy_j[key], top)
+            by_concurrency = _dense(self.batches, np.array(latency_s[key], dtype=float))
+            self._latency[key] = _dense(self.concurrency, by_concurrency.T).tolist()
+            self._energy[key] = _dense(self.batches, np.array(energy_j[key], dtype=float)).tolist()
         self.top_concurrency = max(self.concurrency)
         self.parts: tuple[Profile, ...] = (self,)
         """One profile per model."""
@@ -82,10 +81,12 @@ class Profile:
 
     def slowed(self, factor: float) -> "Profile":
         """Return the profile of a device that takes `factor` times as long for everything."""
+        if factor == 1.0:
+            return self
         if len(self.parts) > 1:
             return Profile.joined([part.slowed(factor) for part in self.parts])
         return Profile(
-            name=self.name if factor == 1.0 else f"{self.name} ÷ {factor:g}",
+            name=f"{self.name} ÷ {factor:g}",
             source=self.source,
             batches=self.batches,
             concurrency=self.concurrency,
@@ -169,14 +170,11 @@ class Profile:
             raise DataError(f"{where}: idle_w is {self.idle_w:g}; give the idle power in watts, 0 or above")
 
 
-def _dense(at: Sequence[int], values: Sequence[float], top: int) -> list[float]:
-    """Interpolate linearly at 1, 2, …, top."""
-    out = []
-    for x in range(1, top + 1):
-        i = bisect_left(at, x)
-        if i < len(at) and at[i] == x:
-            out.append(float(values[i]))
-        else:
-            share = (x - at[i - 1]) / (at[i] - at[i - 1])
-            out.append(values[i - 1] + share * (values[i] - values[i - 1]))
-    return out
+def _dense(at: Sequence[int], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Interpolate linearly along the last axis, from the points `at` to 1, 2, …, the last of them."""
+    points, wanted = np.array(at), np.arange(1, at[-1] + 1)
+    after = np.searchsorted(points, wanted)
+    before = np.where(points[after] == wanted, after, after - 1)
+    share = (wanted - points[before]) / np.maximum(1, points[after] - points[before])
+    dense: NDArray[np.float64] = values[..., before] + share * (values[..., after] - values[..., before])
+    return dense

@@ -44,18 +44,7 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
 
     def after(self, choices: Path) -> "Request":
         """Return the request after its next segments have run at these choices."""
-        return Request(  # written out: this runs for every request and segment
-            id=self.id,
-            arrival_s=self.arrival_s,
-            deadline_s=self.deadline_s,
-            min_accuracy=self.min_accuracy,
-            priority=self.priority,
-            example=self.example,
-            path=self.path + choices,
-            plan=self.plan,
-            max_energy_j=self.max_energy_j,
-            model=self.model,
-        )
+        return replace(self, path=self.path + choices)
 
     def restarted(self) -> "Request":
         """Return the request as it was at the start, because its activation is lost."""

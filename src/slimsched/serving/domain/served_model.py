@@ -32,6 +32,11 @@ class ServedModel:
         """The key of every step."""
         self.row_keys = [self.key_of_path(path) if path else None for path in self.tree.paths]
         """The last key of each path of the tree."""
+        self.next = {path: (len(path), spec.previous(path), self.tree.kind[path]) for path in self.tree.paths}
+        """What comes after each path: the segment, the choice before it, and the kind of path."""
+        self.answer_bytes = spec.answer_bytes
+        """Bytes of one example's outputs."""
+        self._row_bytes = spec.row_bytes
 
     def numbered(self, number: int, *, weight: float | None = None) -> "ServedModel":
         """Return the same model with another number, and another weight if given."""
@@ -61,7 +66,7 @@ class ServedModel:
     def input_bytes(self, segment: int, previous: int, element_bytes: int) -> int:
         """Return the bytes per example of a segment's input: the request's own, or the previous output."""
         if segment == 0:
-            return self.spec.row_bytes
+            return self._row_bytes
         output = self.figures.output
         if previous >= 0:
             return output[segment - 1, previous] * element_bytes

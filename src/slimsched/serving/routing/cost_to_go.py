@@ -44,6 +44,7 @@ class CostToGo:
         )  # (kinds, rows): work of the path's last key
         self.objective = np.array([_by_row(model, one) for one in objective])
         self.at = lru_cache(maxsize=512)(self._at)
+        self.ahead = lru_cache(maxsize=4096)(self._ahead)
         self.course = lru_cache(maxsize=4096)(self._course)
 
     def _at(self, price: float, objective_price: float, floor: float) -> tuple[Values, Values]:
@@ -62,6 +63,16 @@ class CostToGo:
             value[:, rows] = np.take_along_axis(worth, best, axis=2)[:, :, 0]
             rest[:, rows] = np.take_along_axis(onward, best, axis=2)[:, :, 0]
         return np.ascontiguousarray(value.T), np.ascontiguousarray(rest.T)
+
+    def _ahead(self, row: int, price: float, objective_price: float, floor: float) -> tuple[Values, Values]:
+        """Return each next choice's advantage and the work from there on, each of shape (choices, kinds)."""
+        value, rest = self.at(price, objective_price, floor)
+        longer = self.tree.children[row]
+        work = self.work.T[longer]
+        advantage = value[longer] - value[row] - price * work
+        if objective_price:
+            advantage -= objective_price * self.objective.T[longer]
+        return advantage, work + rest[longer]
 
     def _course(self, path: Path, kind: int, price: float, objective_price: float, floor: float) -> Path:
         """Return the choices for all remaining segments when following J on a device of this kind."""

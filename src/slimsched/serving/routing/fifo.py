@@ -13,7 +13,7 @@ Requests of one place can form a block: whatever choice comes next fits all of t
 
 
 class _Run:
-    """Requests of one place that arrived together."""
+    """Requests of one place that arrived one after another, with none of another place in between."""
 
     __slots__ = ("place", "requests")
 
@@ -40,9 +40,12 @@ class Fifo:
         if runs is None:
             runs = self._by_place[place] = deque()
             self._counts[place] = 0
-        run = _Run(place, requests)
-        self._order.append(run)
-        runs.append(run)
+        if runs and runs[-1] is self._order[-1]:
+            runs[-1].requests.extend(requests)
+        else:
+            run = _Run(place, requests)
+            self._order.append(run)
+            runs.append(run)
         self._counts[place] += len(requests)
         self._length += len(requests)
 
@@ -67,15 +70,17 @@ class Fifo:
         """Take up to `limit` requests of a place, oldest first."""
         runs = self._by_place[place]
         taken: list[Request] = []
-        while runs and len(taken) < limit:
+        room = limit
+        while runs and room > 0:
             requests = runs[0].requests
-            room = limit - len(taken)
             if len(requests) <= room:
+                room -= len(requests)
                 taken.extend(requests)
                 requests.clear()
                 runs.popleft()
             else:
                 taken.extend([requests.popleft() for _ in range(room)])
+                room = 0
         self._forget(place, len(taken))
         return tuple(taken)
 

@@ -43,8 +43,10 @@ from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import AnswerListener, GoalFollower, Route, Router
 from slimsched.serving.routing.terms import choice_within_terms
 
-PLAIN = frozenset([(0, NO_PLAN, 0)])
-"""The only kind of request (priority, stated plan, model) until a sender asks for something special."""
+Kind = tuple[int, int, int]
+"""What kind of request it is: (priority, stated plan, model)."""
+PLAIN: Kind = (0, NO_PLAN, 0)
+"""The only kind until a sender asks for something special."""
 RETRY_S = 0.001
 """A router that is asked at each event, and said wait, is asked again after this time at the latest."""
 
@@ -182,7 +184,7 @@ class Gateway:
         """Take one scheduling step: route the head until nothing waits or the router says wait."""
         commands: list[Command] = []
         seen, early_drop = self.seen, self.options.early_drop
-        seen.fade_rates()
+        seen.begin_step(now_s)
         while self._queues and seen.alive_ids:
             queue = (
                 self._queues[max(self._queues)]
@@ -233,7 +235,7 @@ class Gateway:
                 f"router {type(self.router).__name__} answered {route}: the server must be alive "
                 f"(alive: {self.seen.alive_ids}), the choice one of the model's, the group at least 1"
             )
-        return onward(key, ahead)
+        return onward(key, ahead) if ahead else key
 
     def _sift(
         self, requests: tuple[Request, ...], commands: list[Command], holder: int
@@ -249,7 +251,7 @@ class Gateway:
         """Make a block and note what goes to which server."""
         self._next_block += 1
         server, count = route.server, len(requests)
-        work_s = sum([float(self.cluster.work_s[leg][server]) for leg in key.legs])
+        work_s = self.cluster.key_s(key, server)
         self._sent[self._next_block] = _Sent(server, requests, work_s, source)
         seen = self.seen
         seen.outstanding[server] += count
@@ -259,8 +261,8 @@ class Gateway:
 
     def _admit(self, requests: tuple[Request, ...]) -> list[Command]:
         """Take in as many requests as there is room for; drop the others."""
-        seen, limit = self.seen, self.options.queue_limit
-        seen.count_arrivals(requests)
+        limit = self.options.queue_limit
+        self.seen.arrived(requests, self.seen.now_s)
         room = limit - self._in_system if limit else len(requests)
         taken, refused = requests[: max(0, room)], requests[max(0, room) :]
         self._in_system += len(taken)
@@ -273,22 +275,25 @@ class Gateway:
 
     def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
         """Queue requests on paths of one kind whose inputs lie at `source`, by priority."""
-        kinds = {(r.priority, r.plan, r.model) for r in requests} if self._has_kinds else PLAIN
-        for kind in kinds if requests else ():
-            priority, plan, model = kind
-            queue = self._queues.get(priority)
-            if queue is None:
-                queue = self._queues[priority] = Fifo()
-            members = requests
-            if len(kinds) > 1:
+        if self._has_kinds:
+            for kind in {(r.priority, r.plan, r.model) for r in requests}:
                 members = [r for r in requests if (r.priority, r.plan, r.model) == kind]
-            path, served = members[0].path, self.cluster.models[model]
-            previous = served.spec.previous(path)
-            place = (len(path), previous, source, plan, model, served.tree.kind[path])
-            if first:
-                queue.push_front(place, members)
-            else:
-                queue.push(place, members)
+                self._push(members, kind, source, first)
+        elif requests:
+            self._push(requests, PLAIN, source, first)
+
+    def _push(self, requests: Sequence[Request], kind: Kind, source: int, first: bool) -> None:
+        """Queue requests of one kind: in front of all others, or at the end."""
+        priority, plan, model = kind
+        queue = self._queues.get(priority)
+        if queue is None:
+            queue = self._queues[priority] = Fifo()
+        segment, previous, way = self.cluster.models[model].next[requests[0].path]
+        place = (segment, previous, source, plan, model, way)
+        if first:
+            queue.push_front(place, requests)
+        else:
+            queue.push(place, requests)
         self.seen.fifo += len(requests)
 
     def _advance(self, server: int, choices: Path, blocks: tuple[Block, ...], now_s: float) -> list[Command]:

@@ -44,13 +44,17 @@ class GuardedRouter:
         self._backlog_s = 0.0
         self._growing = 0
         self._running_away = False
+        self._now_s = -1.0
+        self._in_range = True
 
     def route(self, seen: Observation) -> Route | None:
         """Return the goal router's route if all is well, else the fallback's."""
         if seen.now_s - self._looked_s >= CHECK_S:
             self._look(seen)
-        why = self._out_of_range(seen)
-        if why is None and self._running_away:
+        if seen.now_s != self._now_s:  # once per scheduling step
+            self._now_s, self._in_range = seen.now_s, _is_in_range(seen)
+        why = None if self._in_range else "out of range"
+        if self._in_range and self._running_away:
             why = "queues grow"
         route = None if why == "out of range" else self.router.route(seen)
         if route is not None and not self._is_possible(route, seen):
@@ -95,15 +99,13 @@ class GuardedRouter:
             self._running_away = False
         self._looked_s, self._backlog_s = seen.now_s, backlog_s
 
-    def _out_of_range(self, seen: Observation) -> str | None:
-        """Return "out of range" for inputs that no training run can have shown."""
-        total = float(seen.backlog_s.sum()) + seen.arrival_rate_per_s
-        finite = 0.0 <= total < 1e12
-        return (
-            None if finite and SERVERS_TRAINED[0] <= len(seen.alive) <= SERVERS_TRAINED[1] else "out of range"
-        )
-
     def _is_possible(self, route: Route, seen: Observation) -> bool:
         """Whether a route names a live server, a group, and choices that some plan has."""
         path = (*seen.path, route.choice, *route.ahead)
         return bool(seen.alive[route.server]) and route.group >= 1 and self.router.knows(seen.model, path)
+
+
+def _is_in_range(seen: Observation) -> bool:
+    """Whether a training run can have shown such inputs."""
+    total = float(seen.backlog_s.sum()) + seen.arrival_rate_per_s
+    return 0.0 <= total < 1e12 and SERVERS_TRAINED[0] <= len(seen.alive) <= SERVERS_TRAINED[1]

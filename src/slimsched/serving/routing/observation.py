@@ -38,7 +38,7 @@ class Observation:
         self.done = 0
         self.arrival_rate_per_s = 0.0
         self.model_rates_per_s: NDArray[np.float64] = np.zeros(models)
-        self._rate_s = 0.0  # when the rates were last faded
+        self._rates_s = 0.0  # the time of the rates
         # the servers
         self.alive: NDArray[np.bool_] = np.ones(servers, dtype=bool)
         self.alive_ids: list[int] = list(range(servers))
@@ -53,8 +53,36 @@ class Observation:
         self.vram_bytes: NDArray[np.float64] = np.zeros(servers)
         self.telemetry_s: NDArray[np.float64] = np.zeros(servers)
 
+    def begin_step(self, now_s: float) -> None:
+        """Bring the time and the rates up to date for a scheduling step."""
+        self.now_s = now_s
+        self._fade_rates(now_s)
+        self._settle_rates()
+
+    def arrived(self, requests: Sequence[Request], now_s: float) -> None:
+        """Count requests in the arrival rates."""
+        self._fade_rates(now_s)
+        self.arrival_rate_per_s += len(requests)
+        if len(self.model_rates_per_s) > 1:
+            for request in requests:
+                self.model_rates_per_s[request.model] += 1.0
+
+    def _fade_rates(self, now_s: float) -> None:
+        """Let past arrivals count less: rates are means over about a second."""
+        kept = exp(-(now_s - self._rates_s))
+        self._rates_s = now_s
+        self.arrival_rate_per_s *= kept
+        if len(self.model_rates_per_s) > 1:
+            self.model_rates_per_s *= kept
+
+    def _settle_rates(self) -> None:
+        """Set the rate of a single model, which is not kept at each arrival."""
+        if len(self.model_rates_per_s) == 1:
+            self.model_rates_per_s[0] = self.arrival_rate_per_s
+
     def know_models(self, count: int) -> None:
         """Make room for models that were added."""
+        self._settle_rates()
         more = count - len(self.model_rates_per_s)
         self.model_rates_per_s = np.append(self.model_rates_per_s, np.zeros(more))
 
@@ -63,23 +91,6 @@ class Observation:
         self.alive[server] = alive
         self.penalty_s[server] = 0.0 if alive else inf
         self.alive_ids = [int(i) for i in np.flatnonzero(self.alive)]
-
-    def count_arrivals(self, requests: Sequence[Request]) -> None:
-        """Count requests that arrived now into the rates."""
-        self.fade_rates()
-        self.arrival_rate_per_s += len(requests)
-        if len(self.model_rates_per_s) == 1:
-            self.model_rates_per_s[0] += len(requests)
-        else:
-            for request in requests:
-                self.model_rates_per_s[request.model] += 1.0
-
-    def fade_rates(self) -> None:
-        """Let past arrivals count less: rates are means over about a second."""
-        kept = exp(-(self.now_s - self._rate_s))
-        self.arrival_rate_per_s *= kept
-        self.model_rates_per_s *= kept
-        self._rate_s = self.now_s
 
     def note(self, server: int, snapshot: ServerSnapshot) -> None:
         """Copy what a server says about itself."""

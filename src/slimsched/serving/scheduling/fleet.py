@@ -73,11 +73,11 @@ class Fleet:
     def free_best_fit(self, key: Key) -> Instance | None:
         """FINDFREEBESTFIT: return the free instance of the segment with the narrowest choice that fits."""
         best: Instance | None = None
-        choice, nested = key.choice, self._nested[key.model]
+        choice, nested, free = key.choice, self._nested[key.model], InstanceState.FREE
         for slot in self._by_segment[key.model][key.segment]:
             instance = slot.instance
             if (
-                slot.state is InstanceState.FREE
+                slot.state is free
                 and (instance.choice == choice or (nested and instance.choice > choice))
                 and (best is None or instance.choice < best.choice)
             ):

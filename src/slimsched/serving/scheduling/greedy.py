@@ -72,22 +72,22 @@ class GreedyScheduler:
 
     def handle(self, event: Event, *, now_s: float) -> list[Command]:
         """Take one event into account and return what must now be done."""
-        recalled: list[Block] = []
-        changed: list[Command] = []
+        commands: list[Command] = []
         match event:
+            case BlockArrived(block=block):
+                self.queue.push(block)
+            case BatchFinished(instance=instance):
+                for one in (instance, *self._running.pop(instance).also):
+                    self.fleet.step(one, "finished", now_s)
             case Started(models=entries):
                 if entries:
                     self._begin_with(entries)
                 return self._load_residents(self.models, now_s)
             case ModelsChanged(added=added, retired=retired):
-                changed = self._change_models(added, retired, now_s)
-            case BlockArrived(block=block):
-                self.queue.push(block)
+                commands += self._change_models(added, retired, now_s)
             case RequestsCancelled(requests=requests):
                 recalled = self.queue.withdraw(frozenset(requests))
-            case BatchFinished(instance=instance):
-                for one in (instance, *self._running.pop(instance).also):
-                    self.fleet.step(one, "finished", now_s)
+                commands += [DropBlock(block=block, reason=DropReason.CANCELLED) for block in recalled]
             case InstanceLoaded(instance=instance):
                 self.fleet.step(instance, "loaded", now_s)
             case InstanceUnloaded(instance=instance):
@@ -98,8 +98,6 @@ class GreedyScheduler:
                 self._wake_s = None
             case _:
                 assert_never(event)
-        commands: list[Command] = [DropBlock(block=block, reason=DropReason.CANCELLED) for block in recalled]
-        commands += changed
         commands += self._serve(now_s)
         if self._wake_s is None:
             commands += self._unload_idle(now_s)
@@ -126,7 +124,7 @@ class GreedyScheduler:
         commands: list[Command] = []
         self._waiting.clear()
         held_up: set[Key] = set()
-        while (key := self._next_key(held_up)) is not None:
+        while (key := self.queue.head(held_up)) is not None:
             if self.options.early_drop and (late := self._late(key, now_s)):
                 commands += late
                 continue
@@ -147,11 +145,6 @@ class GreedyScheduler:
         """
         since_s = self._refused_s.get(key)
         return since_s is not None and now_s - since_s >= STARVED_S
-
-    def _next_key(self, held_up: set[Key]) -> Key | None:
-        if not held_up:
-            return self.queue.head()
-        return next((key for key in self.queue.in_order() if key not in held_up), None)
 
     def _run(self, key: Key, instance: Instance, now_s: float) -> RunBatch:
         """Lines 4 and 10: one key, at most B_max requests, on the instance found."""

@@ -1,6 +1,6 @@
 """The queue of a local scheduler: holds blocks by key and knows which key is served next."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from heapq import heapify, heappop, heappush
 
 from slimsched.serving.domain.block import Block
@@ -52,8 +52,10 @@ class KeyQueue:
             self._sizes[key] += len(block.requests)
         heappush(self._order, (rank, key))
 
-    def head(self) -> Key | None:
-        """Return the key served next."""
+    def head(self, held_up: Collection[Key] = ()) -> Key | None:
+        """Return the key served next, leaving out those that are held up."""
+        if held_up:
+            return next((key for key in self.in_order() if key not in held_up), None)
         order, heaps = self._order, self._heaps
         while order:
             rank, key = order[0]

@@ -30,7 +30,7 @@ class Meter:
         self._from_s = from_s
         self._on_its_way = 0  # requests under way when counting began
         self._arrived = 0
-        self._worth_arrived = 0.0  # arrivals, each counted by the weight of its model
+        self._arrived_of = [0] * len(models)  # arrivals of each model, where there are several
         self._drops: Counter[str] = Counter()
         self._ids: list[int] = []
         self._answered_s: list[float] = []
@@ -53,7 +53,9 @@ class Meter:
             return
         if isinstance(event, RequestsArrived):
             self._arrived += len(event.requests)
-            self._worth_arrived += self._worth_of(event.requests)
+            if len(self._models) > 1:
+                for request in event.requests:
+                    self._arrived_of[request.model] += 1
         elif isinstance(event, SegmentFinished):
             self.ran(event)
         elif isinstance(event, TelemetryReceived):
@@ -177,17 +179,16 @@ class Meter:
             correct[its] = priors[its] if hits is None else hits
         return priors, correct
 
-    def _worth_of(self, requests: Sequence[Request]) -> float:
-        """How many requests these are, each counted by the weight of its model."""
-        if len(self._models) == 1:
-            return len(requests) * self._models[0].weight
-        return sum([self._models[one.model].weight for one in requests])
-
     def _bound_share(self, bound_accuracy: float) -> float:
         """Correct answers per arrived request over those of the fluid bound."""
-        if not self._worth_arrived or not self._plan:
+        if not self._arrived or not self._plan:
             return 0.0
-        return self._worth() / (self._worth_arrived * bound_accuracy)
+        return self._worth() / (self._worth_arrived() * bound_accuracy)
+
+    def _worth_arrived(self) -> float:
+        """The number of arrivals, each counted by the weight of its model."""
+        counts = self._arrived_of if len(self._models) > 1 else [self._arrived]
+        return sum(model.weight * count for model, count in zip(self._models, counts, strict=True))
 
     def _worth(self) -> float:
         """The sum of the priors of all answers, each counted by the weight of its model."""

@@ -1,6 +1,6 @@
 """A stream of requests: their arrival times and what each asks for."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from math import inf
 
@@ -58,9 +58,8 @@ class RequestStream:
 
     def take_until(self, until_s: float) -> tuple[Request, ...]:
         """Take all requests that arrive up to this time."""
-        first, arrivals_s = self._next, self._arrivals_s
-        while self._next < len(arrivals_s) and arrivals_s[self._next] <= until_s:
-            self._next += 1
+        first = self._next
+        self._next = bisect_right(self._arrivals_s, until_s, lo=first)
         return tuple([self._make(index) for index in range(first, self._next)])
 
     def impatient(self, requests: tuple[Request, ...]) -> list[Request]:

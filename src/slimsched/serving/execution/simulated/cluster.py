@@ -107,12 +107,10 @@ class SimulatedCluster:
     def run(self, until_s: float, *, drain: bool = False) -> float:
         """Run until `until_s`, or with `drain` until every request is answered; return the end time."""
         timeline, stream = self.timeline, self._stream
+        limit_s = until_s + DRAIN_LIMIT_S
         arrival_s = stream.next_s()
-        while True:
-            next_s = timeline.next_s()
-            if min(next_s, arrival_s) > until_s and not (drain and self._gateway.in_system):
-                break
-            if next_s > until_s + DRAIN_LIMIT_S:
+        while (next_s := timeline.next_s()) <= limit_s:
+            if next_s > until_s and arrival_s > until_s and not (drain and self._gateway.in_system):
                 break
             if arrival_s <= next_s:
                 self._arrive(min(next_s, until_s))
@@ -127,7 +125,7 @@ class SimulatedCluster:
         block = event.blocks[0]
         model = self._cluster.models[block.key.model]
         if model.tree.is_plan((*block.requests[0].path, event.choice, *event.ahead)):
-            size = event.size * model.spec.answer_bytes
+            size = event.size * model.answer_bytes
             at_s = self._network.send(event.server, GATEWAY, size, self.timeline.now_s)
         else:
             at_s = self._network.notify(event.server, GATEWAY, self.timeline.now_s)

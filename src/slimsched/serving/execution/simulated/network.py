@@ -7,8 +7,8 @@ class SimulatedNetwork:
     """A star: each place has one link, equally fast both ways, that serves transfers one after another."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
         places = [GATEWAY, *range(len(cluster))]
+        self._links = {place: cluster.link_of(place) for place in places}
         self._out_free_s = dict.fromkeys(places, 0.0)
         self._in_free_s = dict.fromkeys(places, 0.0)
 
@@ -19,7 +19,7 @@ class SimulatedNetwork:
         """
         if source == target:
             return now_s
-        out, into = self._cluster.link_of(source), self._cluster.link_of(target)
+        out, into = self._links[source], self._links[target]
         start_s = max(now_s, self._out_free_s[source])
         sent_s = start_s + size_bytes / out.bandwidth_bytes_per_s
         taken_s = max(sent_s, max(start_s, self._in_free_s[target]) + size_bytes / into.bandwidth_bytes_per_s)
@@ -28,4 +28,4 @@ class SimulatedNetwork:
 
     def notify(self, source: int, target: int, now_s: float) -> float:
         """Return when a message arrives that is too small to queue."""
-        return now_s + self._cluster.link_of(source).latency_s + self._cluster.link_of(target).latency_s
+        return now_s + self._links[source].latency_s + self._links[target].latency_s

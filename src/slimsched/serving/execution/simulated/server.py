@@ -134,6 +134,8 @@ class SimulatedServer:
         commands = self.scheduler.handle(event, now_s=now_s)
         for observer in self._observers:
             observer.observe(now_s, self.name, event, commands)
+        if not commands:
+            return
         was_busy, started = self.device.is_busy, False
         for command in commands:
             started |= self._carry_out(command, now_s)

@@ -105,18 +105,21 @@ class GoalRouter:
         costs_to_go = [model.cost_to_go for model in self.models]
         capacity = np.bincount(self._kind_of, 1.0 / self._full_s).astype(np.float64)
         self.pricing = Pricing(costs_to_go, capacity, integral_per_s=self.gains.integral_per_s)
-        self._work = [np.ascontiguousarray(one.work.T[:, self._kind_of]) for one in costs_to_go]
-        self._objective = [np.ascontiguousarray(one.objective.T[:, self._kind_of]) for one in costs_to_go]
+        self._work = [
+            [one.work.T[longer][:, self._kind_of] for longer in one.tree.children] for one in costs_to_go
+        ]
+        """Work of each choice after a path, by model and row of the path: (choices, servers)."""
         self._warmth = Warmth(cluster)
         self._whole_plan = WholePlan(self._estimate, costs_to_go, self._kind_of, self._full_s)
         self._plans = False
         self._spread = 1.0
         self._rate = Rate()
         self._now_s = -1.0
+        self.target_s = self._least_target_s()
+        """The backlog to aim for."""
 
-    @property
-    def target_s(self) -> float:
-        """The backlog to aim for: the least that any model asks for.
+    def _least_target_s(self) -> float:
+        """Return the least backlog that any model asks for.
 
         Models share it, and requests of different models share no batch. So where neither a limit nor
         deadlines set it, it grows with the number of models, and with what their accuracy is worth.
@@ -144,19 +147,15 @@ class GoalRouter:
         gains, model, target_s = self.gains, self.models[seen.model], self.target_s
         tree = model.cost_to_go.tree
         row = tree.row[seen.path]
-        longer, choices = tree.children[row], tree.choices[row]
-        work, count = self._work[seen.model][longer], min(seen.count, self._estimate.group)
-        price, objective_price = self._price(model), model.objective_price
-        value, rest = model.cost_to_go.at(price, objective_price, seen.min_accuracy)
-        advantage = (value[longer] - value[row])[:, self._kind_of] - price * work
-        if objective_price:
-            advantage -= objective_price * self._objective[seen.model][longer]
-        onward = work + rest[longer][:, self._kind_of]
+        work, choices = self._work[seen.model][row], tree.choices[row]
+        count = min(seen.count, self._estimate.group)
+        by_kind = model.cost_to_go.ahead(row, self._price(model), model.objective_price, seen.min_accuracy)
+        advantage, onward = (table.take(self._kind_of, axis=1) for table in by_kind)
         own_s = seen.backlog_s + count * self._full_s * onward
         own = (gains.wait * own_s + gains.move * self._estimate.move_s(seen)) / target_s
         score = self._crowd_price(seen, target_s) * work + own - model.worth * advantage
         if gains.cold and not self.pricing.free and not model.is_short:
-            score += gains.cold * self._warmth.cold(seen)[choices]
+            score += gains.cold * self._warmth.cold(seen).take(choices, axis=0)
         way, server = divmod(int(score.argmin()), len(self._cluster))
         choice = int(choices[way])
         due = self._warmth.due(seen, server) if gains.cold else None
@@ -232,6 +231,7 @@ class GoalRouter:
             rates, worths = seen.model_rates_per_s, np.array([model.worth for model in self.models])
             self.pricing.mix(rates / max(float(rates.sum()), 1e-9), worths)
             self._spread = self._spread_of(rates, worths)
+        self.target_s = self._least_target_s()
         self.pricing.update(
             rate_per_s=self._rate.after(seen.arrival_rate_per_s, passed_s),
             capacity_per_s=capacity_per_s,

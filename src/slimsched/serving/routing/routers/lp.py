@@ -54,7 +54,7 @@ class LpRouter:
         return age_s >= self._every_s or (moved and age_s >= 0.05) or len(seen.alive_ids) != self._planned_for
 
     def _server(self, seen: Observation, group: int) -> int:
-        if seen.source != GATEWAY:
+        if seen.source != GATEWAY and seen.alive[seen.source]:
             return seen.source
         share = self._share[:, self._columns[seen.model]].sum(axis=1)
         given = self._kind_given[seen.model]
