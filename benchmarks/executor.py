@@ -34,15 +34,17 @@ from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.terms import Terms
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import run_batch
-from slimsched.serving.execution.live.cluster import Call, LiveCluster
+from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor
 from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.hosted_model import HostedModel
 from slimsched.serving.execution.live.local_engine import LocalEngine
+from slimsched.serving.execution.live.parcel import Call
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.model_source import shipped_model
 from slimsched.serving.execution.scenario_file import CONFIGS, load_profile
-from slimsched.serving.routing.gateway import Gateway, GatewayOptions
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.registry import make_router
 from slimsched.serving.scheduling.options import SchedulerOptions
 

@@ -26,12 +26,13 @@ import torch
 from ray.cluster_utils import Cluster
 
 from slimsched.serving.domain.host import Host
-from slimsched.serving.execution.live.cluster import Call, LiveCluster
+from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.engine import Engine
 from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.frame_connection import FrameConnection
 from slimsched.serving.execution.live.local_engine import LocalEngine
 from slimsched.serving.execution.live.messages import Fetch
+from slimsched.serving.execution.live.parcel import Call
 from slimsched.serving.execution.live.run import specs_of
 from slimsched.serving.execution.ray.engine import join
 from slimsched.serving.execution.ray.greeting import Handed, pack, unpack

@@ -23,10 +23,11 @@ from slimsched.models.spec import ModelSpec
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.snapshot import ServerSnapshot
-from slimsched.serving.execution.live.cluster import Call, LiveCluster
+from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.engine import EngineListener
 from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.messages import BatchDone, TakeBlock, ToGateway, ToServer
+from slimsched.serving.execution.live.parcel import Call
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster

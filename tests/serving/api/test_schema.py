@@ -10,7 +10,8 @@ from slimsched.serving.api.openapi import document
 from slimsched.serving.api.service import InferenceService, Limits
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.local_engine import LocalEngine
-from slimsched.serving.routing.gateway import Gateway, GatewayOptions
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.registry import make_router
 
 CLUSTER = small_cluster()

@@ -23,16 +23,18 @@ from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.profile_record import record_of
 from slimsched.serving.domain.terms import Terms
-from slimsched.serving.execution.live.cluster import Call, LiveCluster
+from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.engine import EngineListener
 from slimsched.serving.execution.live.messages import Drain, TakeBlock, ToGateway, ToServer
+from slimsched.serving.execution.live.parcel import Call
 from slimsched.serving.execution.live.power_meter import Reading
 from slimsched.serving.execution.live.server import LiveServer
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster, TelemetryOptions
 from slimsched.serving.execution.simulated.server import SimulatedServer
 from slimsched.serving.routing.events import SegmentFinished
-from slimsched.serving.routing.gateway import Gateway, GatewayOptions
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.registry import make_router
 from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.workload.requests import RequestStream
@@ -103,6 +105,8 @@ class StubMeter:
 
 class InProcess:
     """An engine whose servers live in this process, and peers that fetch from each other."""
+
+    arena = None
 
     def __init__(self, cluster: Cluster, observers: Sequence[Entries]) -> None:
         self.servers = [

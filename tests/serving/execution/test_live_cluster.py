@@ -29,15 +29,16 @@ from slimsched.serving.domain.host import Host
 from slimsched.serving.domain.profile_record import record_of
 from slimsched.serving.domain.terms import Terms
 from slimsched.serving.execution.live import shared_tensor
-from slimsched.serving.execution.live.cluster import DroppedError, LiveCluster
+from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.local_engine import LocalEngine
 from slimsched.serving.execution.live.messages import Fetch, Ready
-from slimsched.serving.execution.live.parcel import Parcel
+from slimsched.serving.execution.live.parcel import DroppedError, Parcel
 from slimsched.serving.execution.live.run import specs_of
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.routing.events import SegmentFinished
-from slimsched.serving.routing.gateway import Gateway, GatewayOptions
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route
 from slimsched.serving.scheduling.greedy import GreedyScheduler

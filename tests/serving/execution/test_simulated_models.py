@@ -17,7 +17,7 @@ from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.fluid import fluid_optimum
-from slimsched.serving.routing.gateway import GatewayOptions
+from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.registry import ROUTERS
 from slimsched.serving.routing.routers.goal import GoalRouter

@@ -8,7 +8,8 @@ from cluster import requests, small_cluster, toy_model
 from slimsched.kernel.errors import ConfigError
 from slimsched.serving.routing.autoscaler import AutoscaleOptions, Autoscaler, Load, Scale, load_of, together
 from slimsched.serving.routing.events import RequestsArrived
-from slimsched.serving.routing.gateway import Gateway, GatewayOptions
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.guard import GuardedRouter
 from slimsched.serving.routing.registry import make_router
 

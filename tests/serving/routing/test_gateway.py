@@ -22,7 +22,8 @@ from slimsched.serving.routing.events import (
     ServerLeaving,
     ServerUp,
 )
-from slimsched.serving.routing.gateway import Gateway, GatewayOptions
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route
 

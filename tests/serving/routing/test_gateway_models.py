@@ -11,7 +11,8 @@ from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.routing.commands import Answer, Command, SendBlock
 from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, ServerDown
-from slimsched.serving.routing.gateway import Gateway, GatewayOptions
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route
 

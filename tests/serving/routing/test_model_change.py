@@ -19,7 +19,8 @@ from slimsched.serving.execution.catalogue import Catalogue
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.routing.commands import Answer, SendBlock
 from slimsched.serving.routing.events import GoalChanged, RequestsArrived, SegmentFinished
-from slimsched.serving.routing.gateway import Gateway, GatewayOptions
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.goal import Goal, parse_goal
 from slimsched.serving.routing.guard import GuardedRouter
 from slimsched.serving.routing.registry import make_router

@@ -22,9 +22,9 @@ from slimsched.serving.api.refusal import (
 from slimsched.serving.api.request_parameters import Parameter
 from slimsched.serving.api.tally import Tally
 from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.execution.live.cluster import DroppedError, LiveCluster
+from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.input_arena import InputArena
-from slimsched.serving.execution.live.parcel import Answered
+from slimsched.serving.execution.live.parcel import Answered, DroppedError
 
 
 class Phase(StrEnum):

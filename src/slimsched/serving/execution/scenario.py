@@ -10,7 +10,7 @@ from slimsched.serving.domain.host import Host
 from slimsched.serving.domain.service_cost import ServiceCost
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.routing.autoscaler import AutoscaleOptions
-from slimsched.serving.routing.gateway import GatewayOptions
+from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.workload.load import Load

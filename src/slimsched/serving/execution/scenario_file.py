@@ -29,7 +29,7 @@ from slimsched.serving.execution.model_source import read_model
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.routing.autoscaler import AutoscaleOptions
-from slimsched.serving.routing.gateway import GatewayOptions
+from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.goal import Goal, check_reachable, parse_goal, reachable_goal
 from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.workload.load import Load

@@ -7,12 +7,11 @@ ignored, because the gateway no longer tracks their blocks.
 """
 
 from collections.abc import Sequence
-from typing import Literal, assert_never
+from typing import assert_never
 
 from msgspec import Struct
 
 from slimsched.kernel.errors import SlimError
-from slimsched.kernel.quantity import Seconds, Whole
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.models.spec import Path
 from slimsched.serving.domain.block import Block, block_of
@@ -37,6 +36,7 @@ from slimsched.serving.routing.events import (
     TelemetryReceived,
 )
 from slimsched.serving.routing.fifo import Fifo, Place
+from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.growth import Growth
 from slimsched.serving.routing.observation import Observation
@@ -49,15 +49,6 @@ PLAIN: Kind = (0, NO_PLAN, 0)
 """The only kind until a sender asks for something special."""
 RETRY_S = 0.001
 """A router that is asked at each event, and said wait, is asked again after this time at the latest."""
-
-
-class GatewayOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How often the router is asked, and which requests are turned away."""
-
-    step_s: Seconds = 0.002  # time between scheduling steps; 0: at each event
-    plan: Literal["segment", "network"] = "segment"  # network: routers that can, plan all segments at once
-    queue_limit: Whole = 0  # requests in the system beyond which new ones are turned away; 0: no limit
-    early_drop: bool = False  # give up requests whose deadline has passed
 
 
 class _Sent(Struct):

@@ -16,8 +16,8 @@ pytest.importorskip("ray")
 import ray
 
 from raylets import LATE, Raylets, start
-from slimsched.serving.execution.live.cluster import Call, LiveCluster
-from slimsched.serving.execution.live.parcel import Answered
+from slimsched.serving.execution.live.cluster import LiveCluster
+from slimsched.serving.execution.live.parcel import Answered, Call
 from slimsched.serving.execution.ray.engine import RayEngine
 from slimsched.serving.execution.ray.greeting import GATEWAY_BITS
 from slimsched.serving.routing.commands import Answer, Drop

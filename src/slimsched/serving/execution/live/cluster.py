@@ -2,13 +2,11 @@
 
 import asyncio
 from collections.abc import Collection, Iterator, Sequence
-from functools import partial
 from time import monotonic
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 import numpy as np
 
-from slimsched.kernel.errors import SlimError
 from slimsched.kernel.observer import Observer
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.models.arrays import NUMPY
@@ -22,7 +20,7 @@ from slimsched.serving.domain.request import NEVER_S, Request
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.terms import ANY_TERMS, Terms
 from slimsched.serving.execution.live.engine import Engine
-from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
+from slimsched.serving.execution.live.input_arena import InputArena
 from slimsched.serving.execution.live.messages import (
     BatchDone,
     HostModel,
@@ -34,7 +32,7 @@ from slimsched.serving.execution.live.messages import (
     ToGateway,
 )
 from slimsched.serving.execution.live.model_hosting import ModelHosting
-from slimsched.serving.execution.live.parcel import Answered, Parcel
+from slimsched.serving.execution.live.parcel import Answered, Call, DroppedError, Parcel
 from slimsched.serving.execution.scaling import LOOK_S, Fleet, Scaling
 from slimsched.serving.routing.autoscaler import AutoscaleOptions, load_of
 from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
@@ -57,22 +55,6 @@ from slimsched.serving.routing.health import Health, health_of
 
 DRAIN_LOOK_S = 0.02
 """How often a model that is taken away is looked at."""
-
-
-class DroppedError(SlimError):
-    """A request was dropped; `reason` says why, and the message adds details."""
-
-    def __init__(self, reason: DropReason, detail: str = "") -> None:
-        super().__init__(f"{reason}: {detail}" if detail else str(reason))
-        self.reason = reason
-
-
-class Call(NamedTuple):
-    """One example of a known set: its inputs, its position in the set, and the model to run."""
-
-    inputs: Sequence[bytes]
-    example: int = -1
-    model: int = 0
 
 
 class LiveCluster:
@@ -187,7 +169,8 @@ class LiveCluster:
         waiter: asyncio.Future[Answered] = self._loop.create_future()
         views, deadline_s = [memoryview(raw) for raw in inputs], min(NEVER_S, now_s + terms.deadline_s)
         parcel = Parcel(self._next_id, views, count, now_s, waiter, model, deadline_s)
-        self._lay_down(parcel, views)
+        if self._engine.arena is not None:
+            parcel.lie_in(self._engine.arena)
         self._next_id += count
         self._open.update(dict.fromkeys(parcel.requests, parcel))
         if self._gateway.options.early_drop and deadline_s < NEVER_S:
@@ -195,17 +178,6 @@ class LiveCluster:
             timer = self._loop.call_later(max(0.0, terms.deadline_s), self._refuse, parcel, late)
             waiter.add_done_callback(lambda _: timer.cancel())
         return parcel
-
-    def _lay_down(self, parcel: Parcel, views: list[memoryview]) -> None:
-        """Put large inputs where the servers can read them, unless they are there already."""
-        if (arena := self._engine.arena) is None or sum(map(len, views)) < LEAST_BYTES:
-            return
-        offsets, release = [arena.offset(view) for view in views], None
-        if None in offsets:
-            if (laid := arena.put(views)) is None:
-                return
-            offsets, release = [arena.offset(view) for view in laid], partial(arena.give_back, laid[0])
-        parcel.lies_at([offset for offset in offsets if offset is not None], release)
 
     def _refuse(self, parcel: Parcel, why: DroppedError) -> None:
         """End a call without an answer, at its deadline or at the end of all, whatever servers do.

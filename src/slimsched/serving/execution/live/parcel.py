@@ -2,18 +2,38 @@
 
 import asyncio
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from slimsched.kernel.errors import SlimError
+from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.request import NEVER_S
+from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
 from slimsched.serving.execution.live.messages import InputPiece
 
 Arrays = tuple[NDArray[Any], ...]
 """The outputs of several examples, in the order of the model's spec, one row per example."""
+
+
+class DroppedError(SlimError):
+    """A request was dropped; `reason` says why, and the message adds details."""
+
+    def __init__(self, reason: DropReason, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else str(reason))
+        self.reason = reason
+
+
+class Call(NamedTuple):
+    """One example of a known set: its inputs, its position in the set, and the model to run."""
+
+    inputs: Sequence[bytes]
+    example: int = -1
+    model: int = 0
 
 
 class Receipt(Struct, kw_only=True):
@@ -78,9 +98,19 @@ class Parcel:
         sizes = [len(raw) // self.count for raw in self._inputs]
         return [raw[start * size : end * size] for raw, size in zip(self._inputs, sizes, strict=True)]
 
-    def lies_at(self, offsets: Sequence[int], release: Callable[[], None] | None) -> None:
-        """Its inputs lie in the arena; `release` gives their room back when the last example has left."""
-        self._offsets, self._release = offsets, release
+    def lie_in(self, arena: InputArena) -> None:
+        """Put large inputs where servers can read them, unless they are there already.
+
+        What is put there is given back when the last example has left.
+        """
+        if sum(map(len, self._inputs)) < LEAST_BYTES:
+            return
+        offsets = [arena.offset(view) for view in self._inputs]
+        if None in offsets:
+            if (laid := arena.put(list(self._inputs))) is None:
+                return
+            offsets, self._release = [arena.offset(view) for view in laid], partial(arena.give_back, laid[0])
+        self._offsets = [offset for offset in offsets if offset is not None]
 
     def piece(self, start: int, end: int) -> InputPiece | None:
         """Say where some examples lie in the arena; None if they do not lie there."""

@@ -15,11 +15,11 @@ from slimsched.kernel.observer import Observer
 from slimsched.serving.domain.profile_record import record_of
 from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.terms import Terms
-from slimsched.serving.execution.live.cluster import Call, DroppedError, LiveCluster
+from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.engine import Engine
 from slimsched.serving.execution.live.example_set import ExampleSet
 from slimsched.serving.execution.live.local_engine import LocalEngine
-from slimsched.serving.execution.live.parcel import Answered
+from slimsched.serving.execution.live.parcel import Answered, Call, DroppedError
 from slimsched.serving.execution.live.run_log import RunLog
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.scenario import Scenario
