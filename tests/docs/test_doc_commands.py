@@ -65,6 +65,7 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim compare --engine ray": Not("needs a Ray", where="tests/serving/execution/ray"),
     "slim servers": Not("needs a Ray", where="tests/serving/execution/ray"),
     "slim bound": Run(),
+    "SLIM_DEATHS=50 pytest tests/hostile": Not("takes ten minutes", where="tests/hostile/test_servers.py"),
     "python tests/hostile/chaos.py": Not("takes its minutes", where="tests/hostile/test_chaos.py"),
     "slim replay": Run(),
     "slim report": Run(),

@@ -64,6 +64,7 @@ class Count:
     memory_mib: list[float] = field(default_factory=list)
     lag_s: list[float] = field(default_factory=list)  # how late this program's own timers were
     health_s: list[float] = field(default_factory=list)  # how long the gateway takes to say that it lives
+    starved_s: list[float] = field(default_factory=list)  # of that, how long it waited for a core
     hung: int = 0
 
     @property
@@ -104,6 +105,12 @@ class Count:
             "latest after a deadline, ms": [round(1e3 * one, 1) for one in late_s[-5:]],
             "own timers late, ms (p99, max)": _worst_ms(self.lag_s),
             "health of the gateway, ms (p99, max)": _worst_ms(self.health_s),
+            "the same without waits for a core, ms": _worst_ms(
+                [
+                    took_s - min(took_s, waited_s)
+                    for took_s, waited_s in zip(self.health_s, self.starved_s, strict=True)
+                ]
+            ),
             "faults": dict(self.faults),
             "gateway MiB (start, 1/3, 2/3, end)": [round(one) for one in memory],
         }
@@ -217,7 +224,7 @@ async def chaos(served: Served, seconds: float, rate_per_s: float, seed: int = 0
     clients, end_s = Clients(served.http, seed), monotonic() + seconds
     harm = [asyncio.create_task(_harm(served, clients, count, rng, end_s))]
     harm.append(asyncio.create_task(_watch(served, count)))
-    harm.append(asyncio.create_task(_probe(clients, count)))
+    harm.append(asyncio.create_task(_probe(served, clients, count)))
     tasks: set[asyncio.Task[None]] = set()
     next_s = monotonic()
     while next_s < end_s:
@@ -288,13 +295,19 @@ async def _watch(served: Served, count: Count) -> None:
             count.memory_mib.append(int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20)
 
 
-async def _probe(clients: Clients, count: Count) -> None:
-    """Ask the gateway ten times per second whether it lives."""
+async def _probe(served: Served, clients: Clients, count: Count) -> None:
+    """Ask the gateway ten times per second whether it lives, and how long it waited for a core meanwhile."""
+    schedstat = Path(f"/proc/{served.process.pid}/schedstat")  # of its main thread
     while True:
-        began_s = monotonic()
+        began_s, waited_s = monotonic(), _waited_s(schedstat)
         await clients.get("/v2/health/live")
         count.health_s.append(monotonic() - began_s)
+        count.starved_s.append(_waited_s(schedstat) - waited_s)
         await asyncio.sleep(0.1)
+
+
+def _waited_s(schedstat: Path) -> float:
+    return int(schedstat.read_text().split()[1]) / 1e9
 
 
 async def run_chaos(served: Served, seconds: float, load: float = 0.7, seed: int = 0) -> Count:

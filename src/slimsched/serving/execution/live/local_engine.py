@@ -6,9 +6,7 @@ import logging
 import os
 import secrets
 import signal
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from time import monotonic
 
 import msgspec
@@ -24,6 +22,7 @@ from slimsched.serving.execution.live.input_arena import open_arena
 from slimsched.serving.execution.live.messages import Drain, Ready, ToGateway, ToServer
 from slimsched.serving.execution.live.process_activity import activity_s, is_stopped
 from slimsched.serving.execution.live.restarts import FAILED_STARTS, Restarts
+from slimsched.serving.execution.live.server_process import ServerProcess
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.live.socket_folder import SocketFolder
 
@@ -64,7 +63,7 @@ class LocalEngine:
             )
             for spec in specs
         ]
-        self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._processes: dict[int, ServerProcess] = {}
         self._connections: dict[int, FrameConnection] = {}
         self._ready = {spec.index: asyncio.Event() for spec in specs}
         self._restarts = {index: Restarts() for index in self._ready}
@@ -77,7 +76,7 @@ class LocalEngine:
         self._supervisors: dict[int, asyncio.Task[None]] = {}
         self._wanted = set(range(len(specs) if at_first is None else at_first))
         self._lives = dict.fromkeys(self._ready, 0)
-        self._starting: set[asyncio.Task[asyncio.subprocess.Process]] = set()
+        self._starting: set[asyncio.Task[ServerProcess]] = set()
         self._stopping = False
         self._is_needed: Callable[[int], bool] = lambda server: False
 
@@ -170,8 +169,7 @@ class LocalEngine:
         """Kill every server at once and clean up, because this process is about to end."""
         self._stopping = True
         for process in self._processes.values():
-            with suppress(ProcessLookupError):
-                process.kill()
+            process.kill()
         self._folder.remove()
 
     async def stop(self, *, drain: bool = True) -> None:
@@ -184,8 +182,7 @@ class LocalEngine:
                 self.send(index, Drain())
             await self._all_ended([self._processes[index] for index in self._connections], STOP_LIMIT_S)
         for process in self._processes.values():
-            with suppress(ProcessLookupError):
-                process.kill()
+            process.kill()
         await self._all_ended(list(self._processes.values()), STOP_LIMIT_S)
         for task in (*self._supervisors.values(), *([self._beating] if self._beating else [])):
             task.cancel()
@@ -194,7 +191,7 @@ class LocalEngine:
             self.arena.close()
         self._folder.remove()
 
-    async def _all_ended(self, processes: Sequence[asyncio.subprocess.Process], limit_s: float) -> None:
+    async def _all_ended(self, processes: Sequence[ServerProcess], limit_s: float) -> None:
         if waiting := [asyncio.ensure_future(process.wait()) for process in processes]:
             await asyncio.wait(waiting, timeout=limit_s)
 
@@ -224,14 +221,13 @@ class LocalEngine:
     def _end(self, server: int, why: str) -> None:
         """Take a server's work back and kill its process; SIGKILL ends a stopped process too."""
         process = self._processes.get(server)
-        if process is None or process.returncode is not None:
+        if process is None or process.has_ended:
             return
         self._killed[server] = why
         if (connection := self._connections.get(server)) is not None:
             connection.abort()  # what it still sends, if it wakes, reaches nobody
         self._gone(server)
-        with suppress(ProcessLookupError):
-            process.kill()
+        process.kill()
 
     def _end_later(self, server: int, limit_s: float, why: str) -> None:
         """Kill a server's process if it still runs after this time."""
@@ -277,20 +273,11 @@ class LocalEngine:
         self._given_up.add(spec.index)
         self._listener.server_given_up(spec.index, reason, len(self._wanted - self._given_up))
 
-    async def _start_process(self, spec: ServerSpec) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "slimsched.serving.execution.live.server_main",
-            stdin=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the gateway, which stops its servers in order
-            env={**os.environ, **_environment(spec)},
-        )
+    async def _start_process(self, spec: ServerSpec) -> ServerProcess:
+        environment = {**os.environ, **_environment(spec)}
+        process = await ServerProcess.start(environment, msgspec.json.encode(spec))
         self._processes[spec.index] = process
         self._getting_ready[spec.index] = monotonic()
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(spec))
-        process.stdin.close()
         return process
 
     def _received(self, connection: FrameConnection, message: ToGateway) -> None:
