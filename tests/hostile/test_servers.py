@@ -154,7 +154,7 @@ def test_a_second_signal_ends_at_once(own_server: Callable[..., Served]) -> None
         served.process.send_signal(signal.SIGTERM)
         wait_until(lambda: "draining" in served.log.read_text())
         served.process.send_signal(signal.SIGTERM)
-        assert served.process.wait(timeout=5) == 128 + signal.SIGTERM
+        assert served.process.wait(timeout=10) == 1, "not everything was answered"
         with pytest.raises((OSError, http.client.HTTPException)):
             call.result()
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in servers), 5)

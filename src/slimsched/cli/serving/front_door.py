@@ -91,8 +91,11 @@ class FrontDoor:
         observers += [self._metrics, self._dashboard.view, structured_log.ServerLog(self._names)]
         observers += [self._traces.spans] if self._traces is not None else []
 
-    async def run(self) -> None:
-        """Listen, start the servers, and serve until SIGTERM or Ctrl-C; then drain. A second one ends it."""
+    async def run(self) -> bool:
+        """Listen, start the servers, and serve until SIGTERM or Ctrl-C; then drain. A second one ends it.
+
+        Return whether everything that was accepted was answered or refused.
+        """
         if (kept := self._goal.resume()) is not None:
             self._say(f"continuing with the goal that was set before: {kept}")
         tasks = self._keep_log()
@@ -110,23 +113,26 @@ class FrontDoor:
             self._say("draining; a second signal ends at once")
             for task in scaling:
                 task.cancel()
-        await self._finish(signals, self._service.drain() if started else None)
+        is_whole = await self._finish(signals, self._service.drain() if started else None)
         for task in tasks:
             task.cancel()
         if self._log is not None:
             self._log.close()
         if started and self._traces is not None:
             self._traces.close()
+        return is_whole
 
-    async def _finish(self, signals: StopSignals, drain: Coroutine[None, None, None] | None) -> None:
+    async def _finish(self, signals: StopSignals, drain: Coroutine[None, None, None] | None) -> bool:
         """Answer what was accepted and stop, in a limited time whatever clients and servers do."""
         within_s = self._service.limits.drain_s + STOP_LIMIT_S
-        if drain is not None and not await signals.unless_at_once(drain, within_s):
+        is_whole = drain is None or await signals.unless_at_once(drain, within_s)
+        if not is_whole:
             self._say("ending at once; not all requests were answered")
             self._engine.end()
         if not await signals.unless_at_once(self._close_protocols(), CLOSE_LIMIT_S):
             self._http.abort()
             await self._grpc.abort()
+        return is_whole
 
     async def _close_protocols(self) -> None:
         await asyncio.gather(self._http.stop(), self._grpc.stop())

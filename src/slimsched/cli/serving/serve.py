@@ -167,4 +167,5 @@ def serve(
 async def _serve(chosen: Choice, engine: EngineOptions, served: ServeOptions, console: Console) -> None:
     from slimsched.cli.serving.front_door import FrontDoor  # it needs the event loop, and imports gRPC
 
-    await FrontDoor(chosen, engine, served, console).run()
+    if not await FrontDoor(chosen, engine, served, console).run():
+        raise typer.Exit(1)
