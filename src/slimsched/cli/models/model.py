@@ -1,7 +1,6 @@
 """`slim model`: make, check, train, evaluate and look at models."""
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -76,6 +75,7 @@ def train(options: TrainOptions) -> None:
 
     Example: slim model train --data photos/ --config configs/train-folder.toml --out runs/photos
     """
+    from slimsched.cli.models.table import by_kind
     from slimsched.cli.progress import TrainingProgress
     from slimsched.models.device import pick_device
     from slimsched.models.network_choice import load
@@ -100,7 +100,7 @@ def train(options: TrainOptions) -> None:
         typer.echo(f"stopped after epoch {done.epoch} of {done.epochs or '?'}; run the same command to go on")
         return
     typer.echo(f"trained {done.epoch} epochs in {done.seconds / 60:.1f} min; model in {options.out}")
-    uniform = _by_kind(result.card.accuracy_percent)["uniform"]
+    uniform = by_kind(result.card.accuracy_percent)["uniform"]
     scores = ", ".join(f"{name}: {percent:.1f} %" for name, percent in uniform.items())
     typer.echo(f"accuracy by width on {result.card.scored_on}: {scores}")
     if result.warning:
@@ -165,62 +165,9 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
             as_json=as_json,
         )
         return
-    from slimsched.cli.models.table import accuracy_table, read_plans
-    from slimsched.cli.progress import example_bar
-    from slimsched.kernel.errors import ConfigError
-    from slimsched.models.data.scored_images import scored_images
-    from slimsched.models.device import pick_device
-    from slimsched.models.evaluation import Evaluator, accuracy_percent
-    from slimsched.models.network_choice import load
-    from slimsched.models.network_shape import network_figures, network_spec
-    from slimsched.models.quality import write_quality
+    from slimsched.cli.models.evaluate_trained import evaluate_trained
 
-    data = options.data or (Path(os.environ["SLIM_DATA"]) if "SLIM_DATA" in os.environ else None)
-    if data is None:
-        raise ConfigError("name the test images with --data or SLIM_DATA")
-    trained, model = load(options.model), options.model
-    card = trained.card
-    spec = network_spec(card.shape, card.name, card.classes)
-    plans = read_plans(options.widths, spec)
-    if options.bits is not None and plans != list(spec.plans):
-        raise ConfigError(f"--bits stores all {len(spec.plans)} plans; add --widths all")
-    run = None if model is None else model if model.is_dir() else model.parent
-    scored = scored_images(
-        data, side=card.shape.image_size, classes=card.classes, run=run, everything=options.everything
-    )
-    images = scored.images
-    evaluator = Evaluator(trained.net.to(pick_device(options.device)), card.colours)
-    widths = [tuple(float(name) for name in spec.text(plan).split(",")) for plan in plans]
-    with example_bar(f"{len(plans)} plans", len(images)) as bar:
-        correct = evaluator.correct(
-            images, widths, batch=options.batch, advance=lambda done: bar.advance(bar.task_ids[0], done)
-        )
-    if options.bits is not None:
-        write_quality(options.bits, correct)
-    percent = {plan: accuracy_percent(row) for plan, row in zip(plans, correct, strict=True)}
-    if as_json:
-        by_text = {spec.text(plan): value for plan, value in percent.items()}
-        typer.echo(json.dumps({**_by_kind(by_text), "scored_on": scored.description}))
-    else:
-        accuracy_table(
-            percent,
-            spec,
-            network_figures(card.shape),
-            scored_on=scored.description,
-            published=PUBLISHED_PERCENT if model is None else {},
-        )
-
-
-def _by_kind(percent: dict[str, float]) -> dict[str, dict[str, float]]:
-    """Separate plans that make one choice throughout, named by that choice, from mixed ones."""
-    kinds: dict[str, dict[str, float]] = {"uniform": {}, "mixed": {}}
-    for plan, value in percent.items():
-        choices = plan.split(",")
-        if len(set(choices)) == 1:
-            kinds["uniform"][choices[0]] = value
-        else:
-            kinds["mixed"][plan] = value
-    return kinds
+    evaluate_trained(options, as_json=as_json)
 
 
 @app.command()

@@ -96,3 +96,15 @@ def info_table(facts: dict[str, Any]) -> None:
         if key != "name":
             table.add_row(key.replace("_", " "), text)
     Console().print(table)
+
+
+def by_kind(percent: dict[str, float]) -> dict[str, dict[str, float]]:
+    """Separate plans that make one choice throughout, named by that choice, from mixed ones."""
+    kinds: dict[str, dict[str, float]] = {"uniform": {}, "mixed": {}}
+    for plan, value in percent.items():
+        choices = plan.split(",")
+        if len(set(choices)) == 1:
+            kinds["uniform"][choices[0]] = value
+        else:
+            kinds["mixed"][plan] = value
+    return kinds
