@@ -39,6 +39,14 @@ def test_examples_that_part_have_receipts_of_their_own_from_then_on() -> None:
     assert marks.shape == (4, 3, 1)
 
 
+def test_examples_that_went_different_ways_have_receipts_of_their_own() -> None:
+    one = parcel()
+    one.went(0, [(0, 1), (1, 1), (0, 1), (0, 1)], 2.0, "modelled")
+    one.put_outputs(0, (np.ones((4, 2), np.float32),))
+    one.answered(4)
+    assert [receipt.path for receipt in one.waiter.result().receipts] == [(0, 1), (1, 1), (0, 1), (0, 1)]
+
+
 def test_it_knows_its_requests_and_their_bytes() -> None:
     one = parcel()
     assert list(one.requests) == [10, 11, 12, 13]

@@ -353,10 +353,8 @@ class LiveCluster:
 
     def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
         for row, parcel, start, end in self._stretches(requests):
-            for receipt in parcel.receipts(start, end):
-                receipt.path = requests[row].path
-                receipt.latency_s = now_s - parcel.arrival_s
-                receipt.energy_source = self.power_sources
+            paths = [request.path for request in requests[row : row + end - start]]
+            parcel.went(start, paths, now_s, self.power_sources)
             for request in requests[row : row + end - start]:
                 del self._open[request.id]
             parcel.left(end - start)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import SlimError
+from slimsched.models.spec import Path
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
@@ -126,11 +127,19 @@ class Parcel:
         if not self._here and self._release is not None:
             self._release()
 
-    def receipts(self, start: int, end: int) -> list[Receipt]:
-        """Return separate receipts of these examples, so that writing to them does not change the rest."""
-        if len(self._receipts) < self.count and end - start < self.count:
+    def receipts(self, start: int, end: int, *, each: bool = False) -> list[Receipt]:
+        """Return the receipts of these examples alone; where all share one, that one, unless `each`."""
+        if len(self._receipts) < self.count and (each or end - start < self.count):
             self._receipts = [replace(self._receipts[0]) for _ in range(self.count)]
         return self._receipts if len(self._receipts) < self.count else self._receipts[start:end]
+
+    def went(self, start: int, paths: Sequence[Path], now_s: float, energy_source: str) -> None:
+        """Record which ways some examples went; they share a receipt only if all went the same way."""
+        parted = paths.count(paths[0]) < len(paths)
+        receipts = self.receipts(start, start + len(paths), each=parted)
+        for receipt, path in zip(receipts, paths, strict=False):
+            receipt.path, receipt.energy_source = path, energy_source
+            receipt.latency_s = now_s - self.arrival_s
 
     def put_outputs(self, start: int, outputs: Arrays) -> None:
         """Store the model's outputs for some examples."""
