@@ -130,7 +130,7 @@ def test_a_new_version_takes_over_under_load_and_the_run_can_be_replayed(
         if model == "dogs":
             assert versions == sorted(versions), "once the new version answers, the old one does not"
             assert set(versions) == {"1", "2"}
-        assert len(versions) > 20
+        assert len(versions) > 5
     triton.client.unload_model("dogs")
     assert served.stop() == 0
     assert "Traceback" not in served.log.read_text()
