@@ -29,6 +29,25 @@ def test_the_head_is_the_oldest_and_takes_all_of_its_place() -> None:
     assert fifo.head()[0] == there  # type: ignore[index]
 
 
+def test_requests_that_come_while_others_go_keep_their_order() -> None:
+    fifo = Fifo()
+    here: Place = (0, START, -1, NO_PLAN, 0)
+    there: Place = (1, 1, 2, NO_PLAN, 0)
+    out: list[int] = []
+    fifo.push(here, requests(2))
+    fifo.push(here, requests(2, first=2))
+    out += [r.id for r in fifo.take(here, 3)]
+    fifo.push(here, requests(2, first=4))
+    fifo.push(there, requests(1, first=10))
+    out += [r.id for r in fifo.take(here, 3)]
+    fifo.push(here, requests(1, first=6))
+    assert fifo.head() is not None
+    assert fifo.head()[0] == there  # type: ignore[index]
+    out += [r.id for r in fifo.take(here, 3)]
+    assert out == [0, 1, 2, 3, 4, 5, 6]
+    assert len(fifo) == 1
+
+
 @given(st.lists(st.tuples(places, st.integers(1, 5), st.booleans()), max_size=30), st.integers(1, 4))
 def test_what_goes_in_comes_out_once_and_in_order_within_a_place(
     pushes: list[tuple[Place, int, bool]], limit: int

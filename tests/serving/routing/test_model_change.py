@@ -85,6 +85,15 @@ def test_requests_to_a_retired_model_are_still_answered_by_it() -> None:
     assert new.block.key.model == 1
 
 
+def test_the_rate_of_the_first_model_is_known_before_and_after_another_comes() -> None:
+    front = gateway()
+    front.handle(RequestsArrived(requests=requests(3)), now_s=0.0)
+    assert front.seen.model_rates_per_s.tolist() == [3.0]
+    front.handle(ADDED, now_s=0.0)
+    front.handle(RequestsArrived(requests=requests(2, first=10, model=1)), now_s=0.0)
+    assert front.seen.model_rates_per_s.tolist() == [3.0, 2.0]
+
+
 def test_a_goal_stated_before_holds_for_models_that_come_later() -> None:
     front = gateway()
     front.handle(GoalChanged(goal=parse_goal("accuracy>=70, min energy")), now_s=0.0)

@@ -78,13 +78,15 @@ class _Histories:
 
     def told(self, event: LiveEvent, now_s: float) -> None:
         """Take one event in."""
-        if isinstance(event, JobSubmitted | JobFoundRunning):
-            self._known(event, now_s)
+        if isinstance(event, JobSubmitted):
+            self._submitted(event, now_s)
         elif isinstance(event, JobFinished):
             if event.job_id in self.jobs:
                 self.finish(event.job_id, now_s)
         elif isinstance(event, JobPreempted):
             self._stop(event.job_id, now_s, event.served_s, interrupted=True)
+        elif isinstance(event, JobFoundRunning):
+            self._found_running(event, now_s)
         elif isinstance(event, StartFailed):
             self.started.pop(event.job_id, None)
         elif isinstance(event, Rebuilt):
@@ -95,17 +97,23 @@ class _Histories:
         self._stop(job_id, now_s, self.jobs[job_id].job.service_s, interrupted=False)
         self.jobs[job_id].finished_s = now_s
 
-    def _known(self, event: JobSubmitted | JobFoundRunning, now_s: float) -> None:
-        """A job is new here, or was met again after a fresh start."""
+    def _submitted(self, event: JobSubmitted, now_s: float) -> None:
+        """A job is new here, or waits again after a fresh start."""
+        self._known(event.job, now_s)
+        if self.lost and self.lost.pop(event.job.id, None) is not None:
+            self._stop(event.job.id, now_s, event.served_s, interrupted=True)
+
+    def _found_running(self, event: JobFoundRunning, now_s: float) -> None:
+        """A job runs already, or still, after a fresh start."""
         job_id = event.job.id
-        was_lost = self.lost.pop(job_id, None) is not None
-        if job_id not in self.jobs:
-            self.jobs[job_id] = JobHistory(job=event.job, submitted_s=now_s, runs=[])
-        if isinstance(event, JobFoundRunning):
-            since_s = self.started[job_id][1] if job_id in self.started else now_s
-            self.started[job_id] = (event.placement, since_s)
-        elif was_lost:
-            self._stop(job_id, now_s, event.served_s, interrupted=True)
+        self._known(event.job, now_s)
+        self.lost.pop(job_id, None)
+        since_s = self.started[job_id][1] if job_id in self.started else now_s
+        self.started[job_id] = (event.placement, since_s)
+
+    def _known(self, job: Job, now_s: float) -> None:
+        if job.id not in self.jobs:
+            self.jobs[job.id] = JobHistory(job=job, submitted_s=now_s, runs=[])
 
     def _stop(self, job_id: str, now_s: float, served_s: float, *, interrupted: bool) -> None:
         history = self.jobs[job_id]

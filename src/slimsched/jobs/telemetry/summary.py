@@ -91,17 +91,19 @@ class _Work:
     def __init__(
         self, done: Sequence[JobHistory], sensitivity: Sensitivity, *, save_s: float, restore_s: float
     ) -> None:
-        self.busy, self.comm = [0.0] * len(Tier), [0.0] * len(Tier)
-        self.compute = self.ideal = self.ideal_comm = 0.0
+        busy, comm = [0.0] * len(Tier), [0.0] * len(Tier)
+        compute = ideal = ideal_comm = 0.0
         for history in done:
             job = history.job
             share = sensitivity.model(job).compute_s / sensitivity.ideal_iteration_s(job)
-            self.compute += job.gpus * job.service_s * share
-            self.ideal += job.gpus * job.service_s
-            self.ideal_comm += job.gpus * job.service_s * (1.0 - share)
+            compute += job.gpus * job.service_s * share
+            ideal += job.gpus * job.service_s
+            ideal_comm += job.gpus * job.service_s * (1.0 - share)
             for run in history.runs:
                 tier = sensitivity.topology.tier(run.placement)
                 held_s = run.end_s - run.start_s
-                self.busy[tier] += job.gpus * held_s
+                busy[tier] += job.gpus * held_s
                 checkpoint_s = restore_s * run.resumed + save_s * run.interrupted
-                self.comm[tier] += job.gpus * max(0.0, held_s - checkpoint_s - run.served_s * share)
+                comm[tier] += job.gpus * max(0.0, held_s - checkpoint_s - run.served_s * share)
+        self.busy, self.comm, self.compute = busy, comm, compute
+        self.ideal, self.ideal_comm = ideal, ideal_comm

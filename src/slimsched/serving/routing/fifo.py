@@ -12,23 +12,33 @@ Requests of one place can form a block: whatever choice comes next fits all of t
 """
 
 
-class _Run:
-    """Requests of one place that arrived one after another, with none of another place in between."""
+class _Group:
+    """All waiting requests of one place, in runs."""
 
-    __slots__ = ("place", "requests")
+    __slots__ = ("count", "place", "runs")
 
-    def __init__(self, place: Place, requests: Sequence[Request]) -> None:
+    def __init__(self, place: Place) -> None:
         self.place = place
+        self.runs: deque[_Run] = deque()
+        self.count = 0
+
+
+class _Run:
+    """Requests of one group that arrived in a row, with no others in between."""
+
+    __slots__ = ("group", "requests")
+
+    def __init__(self, group: _Group, requests: Sequence[Request]) -> None:
+        self.group = group
         self.requests = deque(requests)
 
 
 class Fifo:
-    """Runs in order of arrival. The place of the first run is served first, from all its runs."""
+    """Runs in order of arrival. The group of the first run is served first, from all its runs."""
 
     def __init__(self) -> None:
-        self._order: deque[_Run] = deque()
-        self._by_place: dict[Place, deque[_Run]] = {}
-        self._counts: dict[Place, int] = {}
+        self._order: deque[_Run] = deque()  # may begin with runs that are empty by now
+        self._groups: dict[Place, _Group] = {}
         self._length = 0
 
     def __len__(self) -> int:
@@ -36,26 +46,20 @@ class Fifo:
 
     def push(self, place: Place, requests: Sequence[Request]) -> None:
         """Add requests of one place at the end."""
-        runs = self._by_place.get(place)
-        if runs is None:
-            runs = self._by_place[place] = deque()
-            self._counts[place] = 0
-        if runs and runs[-1] is self._order[-1]:
-            runs[-1].requests.extend(requests)
+        group = self._group(place, len(requests))
+        if group.runs and group.runs[-1] is self._order[-1]:
+            group.runs[-1].requests.extend(requests)
         else:
-            run = _Run(place, requests)
+            run = _Run(group, requests)
             self._order.append(run)
-            runs.append(run)
-        self._counts[place] += len(requests)
-        self._length += len(requests)
+            group.runs.append(run)
 
     def push_front(self, place: Place, requests: Sequence[Request]) -> None:
         """Put requests that must run again in front of all others."""
-        run = _Run(place, requests)
+        group = self._group(place, len(requests))
+        run = _Run(group, requests)
         self._order.appendleft(run)
-        self._by_place.setdefault(place, deque()).appendleft(run)
-        self._counts[place] = self._counts.get(place, 0) + len(requests)
-        self._length += len(requests)
+        group.runs.appendleft(run)
 
     def head(self) -> tuple[Place, Request, int] | None:
         """Return the place served next, its first request, and how many requests of that place wait."""
@@ -64,13 +68,13 @@ class Fifo:
         if not self._order:
             return None
         run = self._order[0]
-        return run.place, run.requests[0], self._counts[run.place]
+        return run.group.place, run.requests[0], run.group.count
 
     def take(self, place: Place, limit: int) -> tuple[Request, ...]:
         """Take up to `limit` requests of a place, oldest first."""
-        runs = self._by_place[place]
+        group = self._groups[place]
+        runs, room = group.runs, limit
         taken: list[Request] = []
-        room = limit
         while runs and room > 0:
             requests = runs[0].requests
             if len(requests) <= room:
@@ -81,14 +85,17 @@ class Fifo:
             else:
                 taken.extend([requests.popleft() for _ in range(room)])
                 room = 0
-        self._forget(place, len(taken))
+        self._length -= len(taken)
+        group.count -= len(taken)
+        if not group.count:
+            del self._groups[place]
         return tuple(taken)
 
     def take_from(self, source: int) -> list[Request]:
         """Take out every request whose input lies at this server."""
         lost: list[Request] = []
-        for place in [place for place in self._by_place if place[2] == source]:
-            lost.extend(self.take(place, self._counts[place]))
+        for group in [group for place, group in self._groups.items() if place[2] == source]:
+            lost.extend(self.take(group.place, group.count))
         return lost
 
     def take_out(self, ids: Set[int] | None) -> list[tuple[Request, int]]:
@@ -108,10 +115,13 @@ class Fifo:
 
     def waits_for(self, source: int) -> bool:
         """Whether any request's input lies at this server."""
-        return any(place[2] == source for place in self._by_place)
+        return any(place[2] == source for place in self._groups)
 
-    def _forget(self, place: Place, count: int) -> None:
-        self._length -= count
-        self._counts[place] -= count
-        if not self._counts[place]:
-            del self._by_place[place], self._counts[place]
+    def _group(self, place: Place, more: int) -> _Group:
+        """Return the group of a place, which gets this many requests more."""
+        group = self._groups.get(place)
+        if group is None:
+            group = self._groups[place] = _Group(place)
+        group.count += more
+        self._length += more
+        return group

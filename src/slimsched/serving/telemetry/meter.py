@@ -16,6 +16,8 @@ from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, T
 from slimsched.serving.telemetry.summary import ModelSummary, Summary
 from slimsched.serving.telemetry.trace import Answers
 
+Values = NDArray[np.float64]
+
 
 class Meter:
     """Counts requests and batches from a given time on; figures are computed once, at the end.
@@ -92,7 +94,7 @@ class Meter:
             self._plan.append(self._models[request.model].tree.index[request.path])
             self._example.append(request.example)
 
-    def latencies_s(self) -> NDArray[np.float64]:
+    def latencies_s(self) -> Values:
         """Return the latency of every answered request, in the order of answers."""
         return np.subtract(self._answered_s, self._arrival_s, dtype=np.float64)
 
@@ -119,7 +121,7 @@ class Meter:
         """Return the figures of the run so far."""
         latency = self.latencies_s()
         completed, arrived = len(latency), self._arrived
-        prior, realised = self._accuracies()
+        priors, correct = self._correct()
         on_time = int((np.array(self._answered_s) <= np.array(self._deadline_s)).sum())
         dropped = sum(self._drops.values())
         utilization, power_w = self._utilization(), self._power_w()
@@ -127,14 +129,14 @@ class Meter:
         duplicates = completed - len(set(self._ids))
         return Summary(
             router=router,
-            accuracy=realised,
-            accuracy_prior=prior,
-            latency_mean_s=float(latency.mean()) if completed else nan,
+            accuracy=_mean(correct),
+            accuracy_prior=_mean(priors),
+            latency_mean_s=_mean(latency),
             latency_sd_s=float(latency.std()) if completed else nan,
             latency_p50_s=_percentile(latency, 50),
             latency_p95_s=_percentile(latency, 95),
             latency_p99_s=_percentile(latency, 99),
-            energy_paper_j=mean_w * float(latency.mean()) if completed else nan,
+            energy_paper_j=mean_w * _mean(latency),
             energy_paper_sd_j=mean_w * float(latency.std()) if completed else nan,
             energy_j_per_request=self._active_j / completed if completed else nan,
             energy_idle_j=idle_w * seconds,
@@ -152,25 +154,19 @@ class Meter:
             lost=self._on_its_way + arrived - completed - dropped - in_system + duplicates,
             duplicates=duplicates,
             choices=self._choice_shares(),
-            models=self._by_model(latency),
+            models=self._by_model(latency, priors, correct),
             batch_mean=self._batched / self._batches if self._batches else nan,
             seconds=seconds,
             bound_accuracy=bound_accuracy,
-            bound_share=self._bound_share(bound_accuracy),
+            bound_share=self._bound_share(priors, bound_accuracy),
             wall_s=wall_s,
             requests_per_wall_s=arrived / wall_s if wall_s > 0 else nan,
         )
 
-    def _accuracies(self) -> tuple[float, float]:
-        """Return the mean prior of the plans served, and the share of examples answered correctly."""
-        if not self._plan:
-            return nan, nan
-        priors, correct = self._correct()
-        return float(priors.mean()), float(correct.mean())
-
-    def _correct(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _correct(self) -> tuple[Values, Values]:
         """Return the prior of each answer, and whether it was correct (the prior where that is unknown)."""
-        models, plans, examples = np.array(self._model), np.array(self._plan), np.array(self._example)
+        columns = (self._model, self._plan, self._example)
+        models, plans, examples = (np.array(column, dtype=np.int64) for column in columns)
         priors, correct = np.zeros(len(plans)), np.zeros(len(plans))
         for model in self._models:
             its = models == model.number
@@ -179,34 +175,27 @@ class Meter:
             correct[its] = priors[its] if hits is None else hits
         return priors, correct
 
-    def _bound_share(self, bound_accuracy: float) -> float:
-        """Correct answers per arrived request over those of the fluid bound."""
+    def _bound_share(self, priors: Values, bound_accuracy: float) -> float:
+        """Correct answers per arrived request over those of the fluid bound, by the weights of models."""
         if not self._arrived or not self._plan:
             return 0.0
-        return self._worth() / (self._worth_arrived() * bound_accuracy)
+        weights = np.array([model.weight for model in self._models])
+        arrived = np.array(self._arrived_of if len(self._models) > 1 else [self._arrived])
+        answered = weights[np.array(self._model)] * priors
+        return float(answered.sum()) / (float((weights * arrived).sum()) * bound_accuracy)
 
-    def _worth_arrived(self) -> float:
-        """The number of arrivals, each counted by the weight of its model."""
-        counts = self._arrived_of if len(self._models) > 1 else [self._arrived]
-        return sum(model.weight * count for model, count in zip(self._models, counts, strict=True))
-
-    def _worth(self) -> float:
-        """The sum of the priors of all answers, each counted by the weight of its model."""
-        weights = np.array([model.weight for model in self._models])[np.array(self._model)]
-        return float(weights @ self._correct()[0])
-
-    def _by_model(self, latency_s: NDArray[np.float64]) -> dict[str, ModelSummary]:
+    def _by_model(self, latency_s: Values, priors: Values, correct: Values) -> dict[str, ModelSummary]:
         """Return the main figures of each model, if there are several."""
         if len(self._models) < 2 or not self._plan:
             return {}
-        numbers, (priors, correct) = np.array(self._model), self._correct()
+        numbers = np.array(self._model)
         its = {model.name: numbers == model.number for model in self._models}
         return {
             name: ModelSummary(
                 completed=int(mask.sum()),
-                accuracy=float(correct[mask].mean()) if mask.any() else nan,
-                accuracy_prior=float(priors[mask].mean()) if mask.any() else nan,
-                latency_mean_s=float(latency_s[mask].mean()) if mask.any() else nan,
+                accuracy=_mean(correct[mask]),
+                accuracy_prior=_mean(priors[mask]),
+                latency_mean_s=_mean(latency_s[mask]),
                 latency_p99_s=_percentile(latency_s[mask], 99),
             )
             for name, mask in its.items()
@@ -234,5 +223,9 @@ class Meter:
         return {name: count / total if total else 0.0 for name, count in counts.items()}
 
 
-def _percentile(values: NDArray[np.float64], q: float) -> float:
+def _mean(values: Values) -> float:
+    return float(values.mean()) if len(values) else nan
+
+
+def _percentile(values: Values, q: float) -> float:
     return float(np.percentile(values, q)) if len(values) else nan

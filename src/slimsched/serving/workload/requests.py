@@ -1,6 +1,6 @@
 """A stream of requests: their arrival times and what each asks for."""
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from math import inf
 
@@ -58,9 +58,12 @@ class RequestStream:
 
     def take_until(self, until_s: float) -> tuple[Request, ...]:
         """Take all requests that arrive up to this time."""
-        first = self._next
-        self._next = bisect_right(self._arrivals_s, until_s, lo=first)
-        return tuple([self._make(index) for index in range(first, self._next)])
+        first = end = self._next
+        arrivals_s, count = self._arrivals_s, len(self._arrivals_s)
+        while end < count and arrivals_s[end] <= until_s:
+            end += 1
+        self._next = end
+        return tuple([self._make(index) for index in range(first, end)])
 
     def impatient(self, requests: tuple[Request, ...]) -> list[Request]:
         """Those of these requests whose senders hang up if they are not answered in time."""

@@ -132,16 +132,16 @@ def simulate(
         begun_s = time.perf_counter()
         log = simulation.run(progress=progress)
         wall_s = time.perf_counter() - begun_s
-    by_job = histories(log)
-    summary = summarize(
-        by_job,
-        policy=policy,
-        sensitivity=simulation.sensitivity,
-        save_s=setting.checkpoint.save_s,
-        restore_s=setting.checkpoint.restore_s,
-        events=simulation.events,
-        wall_s=wall_s,
-    )
+        by_job = histories(log)
+        summary = summarize(
+            by_job,
+            policy=policy,
+            sensitivity=simulation.sensitivity,
+            save_s=setting.checkpoint.save_s,
+            restore_s=setting.checkpoint.restore_s,
+            events=simulation.events,
+            wall_s=wall_s,
+        )
     return summary, by_job, log
 
 

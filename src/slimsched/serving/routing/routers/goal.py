@@ -149,11 +149,13 @@ class GoalRouter:
         row = tree.row[seen.path]
         work, choices = self._work[seen.model][row], tree.choices[row]
         count = min(seen.count, self._estimate.group)
-        by_kind = model.cost_to_go.ahead(row, self._price(model), model.objective_price, seen.min_accuracy)
-        advantage, onward = (table.take(self._kind_of, axis=1) for table in by_kind)
-        own_s = seen.backlog_s + count * self._full_s * onward
+        advantage, onward = model.cost_to_go.ahead(
+            row, self._price(model), model.objective_price, seen.min_accuracy
+        )
+        own_s = seen.backlog_s + count * self._full_s * onward.take(self._kind_of, axis=1)
         own = (gains.wait * own_s + gains.move * self._estimate.move_s(seen)) / target_s
-        score = self._crowd_price(seen, target_s) * work + own - model.worth * advantage
+        score = self._crowd_price(seen, target_s) * work + own
+        score -= model.worth * advantage.take(self._kind_of, axis=1)
         if gains.cold and not self.pricing.free and not model.is_short:
             score += gains.cold * self._warmth.cold(seen).take(choices, axis=0)
         way, server = divmod(int(score.argmin()), len(self._cluster))

@@ -18,16 +18,13 @@ class RandomRouter:
     def __init__(self, cluster: Cluster, rng: Random) -> None:
         self._random = rng.random
         self._groups = group_sizes(cluster.batch_limit)
-        self._trees = [model.tree for model in cluster.models]
 
     def route(self, seen: Observation) -> Route:
         """Draw a server, a choice and a group."""
-        draw, alive, groups = self._random, seen.alive_ids, self._groups
-        tree = self._trees[seen.model]
-        choices = tree.choices[tree.row[seen.path]]
+        draw, alive, choices, groups = self._random, seen.alive_ids, seen.choices, self._groups
         return Route(
             alive[int(draw() * len(alive))],
-            int(choices[int(draw() * len(choices))]),
+            choices[int(draw() * len(choices))],
             groups[int(draw() * len(groups))],
             "random",
         )

@@ -12,14 +12,11 @@ class RoundRobinRouter:
 
     def __init__(self, cluster: Cluster, rng: Random) -> None:
         self._group = cluster.batch_limit
-        self._trees = [model.tree for model in cluster.models]
         self._turn = 0
 
     def route(self, seen: Observation) -> Route:
         """Return the next server in turn."""
-        alive = seen.alive_ids
+        alive, choices = seen.alive_ids, seen.choices
         turn, self._turn = self._turn, self._turn + 1
-        tree = self._trees[seen.model]
-        choices = tree.choices[tree.row[seen.path]]
-        choice = int(choices[(turn // len(alive)) % len(choices)])
+        choice = choices[(turn // len(alive)) % len(choices)]
         return Route(alive[turn % len(alive)], choice, self._group, "next in turn")
