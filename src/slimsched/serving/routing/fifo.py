@@ -101,16 +101,19 @@ class Fifo:
     def take_out(self, ids: Set[int] | None) -> list[tuple[Request, int]]:
         """Take out the requests with these ids, or all; return each with the server that has its input."""
         out: list[tuple[Request, int]] = []
-        for place in list(self._by_place):
-            count = 0
-            for run in self._by_place[place]:
-                members = [request for request in run.requests if ids is None or request.id in ids]
-                out += [(request, place[2]) for request in members]
-                count += len(members)
-                run.requests = deque(
-                    request for request in run.requests if ids is not None and request.id not in ids
-                )
-            self._forget(place, count)
+        for place, group in list(self._groups.items()):
+            for run in group.runs:
+                wanted = [request for request in run.requests if ids is None or request.id in ids]
+                out += [(request, place[2]) for request in wanted]
+                if wanted:
+                    gone = {request.id for request in wanted}
+                    run.requests = deque(request for request in run.requests if request.id not in gone)
+            group.runs = deque(run for run in group.runs if run.requests)
+            left = sum(len(run.requests) for run in group.runs)
+            self._length -= group.count - left
+            group.count = left
+            if not left:
+                del self._groups[place]
         return out
 
     def waits_for(self, source: int) -> bool:
