@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -37,7 +37,7 @@ class Call(NamedTuple):
     model: int = 0
 
 
-class Receipt(Struct, kw_only=True):
+class Receipt(Struct, kw_only=True, array_like=True):
     """The record of an example: choices and servers by segment, and its time and energy."""
 
     path: tuple[int, ...] = ()
@@ -57,6 +57,23 @@ class Answered(Struct, frozen=True, kw_only=True):
     receipts: Sequence[Receipt]
 
 
+class Waiter(Protocol):
+    """Whoever waits for the answer to a call: a future, or a front process."""
+
+    def done(self) -> bool:
+        """Whether it has been told, or waits no more."""
+        ...
+
+    def set_result(self, answered: Answered, /) -> None:
+        """Tell it the answer."""
+
+    def set_exception(self, why: DroppedError, /) -> None:
+        """Tell it why there is none."""
+
+    def cancel(self) -> object:
+        """It waits no more."""
+
+
 class Parcel:
     """Examples with consecutive request ids; they share one receipt while they stay together.
 
@@ -69,13 +86,14 @@ class Parcel:
         inputs: Sequence[memoryview],
         count: int,
         arrival_s: float,
-        waiter: "asyncio.Future[Answered]",
+        waiter: Waiter,
         model: int = 0,
         deadline_s: float = NEVER_S,
     ) -> None:
         self.model, self.deadline_s = model, deadline_s
         self.is_cancelled = False  # nobody waits for it any more, and the gateway need not be told
         self.first, self.count, self.arrival_s, self.waiter = first, count, arrival_s, waiter
+        self.timer: asyncio.TimerHandle | None = None  # for its deadline
         self._inputs, self._left = inputs, count
         self._here = count
         self._offsets: Sequence[int] = ()
@@ -85,7 +103,13 @@ class Parcel:
 
     def __await__(self) -> Generator[Any, None, Answered]:
         """Wait for the answer; raises if some of the examples were dropped."""
-        return self.waiter.__await__()
+        return self.future.__await__()
+
+    @property
+    def future(self) -> "asyncio.Future[Answered]":
+        """The future that waits for the answer, where it is one."""
+        assert isinstance(self.waiter, asyncio.Future)
+        return self.waiter
 
     @property
     def requests(self) -> range:
@@ -112,6 +136,10 @@ class Parcel:
                 return
             offsets, self._release = [arena.offset(view) for view in laid], partial(arena.give_back, laid[0])
         self._offsets = [offset for offset in offsets if offset is not None]
+
+    def lies_at(self, offsets: Sequence[int]) -> None:
+        """Note where the inputs lie in the arena already; whoever put them there takes them away."""
+        self._offsets = offsets
 
     def piece(self, start: int, end: int) -> InputPiece | None:
         """Say where some examples lie in the arena; None if they do not lie there."""
@@ -157,4 +185,22 @@ class Parcel:
         self._left -= count
         if not self._left and not self.waiter.done():
             assert self._outputs is not None
+            self._stop_timer()
             self.waiter.set_result(Answered(outputs=self._outputs, receipts=self._receipts))
+
+    def fail(self, why: DroppedError) -> bool:
+        """Tell the caller that there is no answer; return whether it still waited for one."""
+        if self.waiter.done():
+            return False
+        self._stop_timer()
+        self.waiter.set_exception(why)
+        return True
+
+    def give_up(self) -> None:
+        """The caller waits no more."""
+        self._stop_timer()
+        self.waiter.cancel()
+
+    def _stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
