@@ -83,6 +83,7 @@ class FrontDoor:
         self._metrics = Metrics(gateway, self._service.tally, self._cluster.power_source, options.router)
         self._dashboard = self._open_dashboard(scenario)
         self._dashboard.view.current = lambda: gateway.cluster
+        self._dashboard.view.ask(gateway.census)
         self._repository: RepositoryControl | None = None
         if folder is not None:
             self._repository = RepositoryControl(
@@ -202,6 +203,7 @@ class FrontDoor:
             token=self._token,
             tls_cert=str(options.tls_cert or ""),
             tls_key=str(options.tls_key or ""),
+            access_log=options.access_log,
             log_format=options.log_format,
             log_level=os.environ.get("SLIM_LOG", "INFO"),
         )

@@ -1,7 +1,7 @@
 """What a front process does not know itself it asks the gateway, over Unix sockets of the same protocols."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 
@@ -22,11 +22,13 @@ OWN = frozenset({"content-type", "content-length", "connection"})
 class HttpForwarding:
     """Passes requests on to the gateway, one connection each; streams are passed back as they come."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, before: Callable[[], None]) -> None:
+        """Call `before` ahead of each request, so that the gateway knows what this process knows."""
+        self._path, self._before = path, before
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """Ask the gateway, and return its response."""
+        self._before()
         try:
             reader, writer = await asyncio.open_unix_connection(self._path, limit=HEAD_LIMIT_BYTES)
             try:

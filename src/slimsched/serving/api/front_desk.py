@@ -4,9 +4,8 @@ What comes and goes in one round of the event loop travels in one message.
 """
 
 import asyncio
-from math import prod
+from time import monotonic
 
-from slimsched.models.arrays import NUMPY
 from slimsched.serving.api.front_message import (
     Answers,
     Calls,
@@ -18,6 +17,7 @@ from slimsched.serving.api.front_message import (
 from slimsched.serving.api.limits import Limits, shared
 from slimsched.serving.api.refusal import RefusalError, TooMany
 from slimsched.serving.api.service import InferenceService, refusal_of, too_late
+from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.frame_connection import FrameConnection
@@ -40,19 +40,29 @@ class FrontDesk:
 
     def introduce(self, limits: Limits, fronts: int) -> None:
         """Tell the front which models there are, and its share of the limits."""
-        entries = [model.entry for model in self._cluster.models]
-        self._connection.send(Models(entries=entries, limits=shared(limits, fronts)))
+        models = self._cluster.models
+        message = Models(
+            entries=[model.entry for model in models],
+            accuracies=[model.quality.by_plan.tolist() for model in models],
+            limits=shared(limits, fronts),
+        )
+        self._connection.send(message)
 
     def received(self, message: Calls) -> None:
-        """Take calls, let go of those that nobody waits for, and count responses."""
-        models = {model.number: model for model in self._cluster.models}
-        for call in message.calls:
-            self._take(call, models.get(call.model))
+        """Take calls, and let go of those that nobody waits for."""
+        if message.calls:
+            cluster = self._cluster
+            models = {model.number: model for model in cluster.models}
+            lag_s = monotonic() - message.calls[0].arrived_s
+            self._service.note_lag(lag_s)
+            for call in message.calls:
+                try:
+                    self._take(call, models.get(call.model), lag_s)
+                except RefusalError as refusal:
+                    self._refuse(call.number, refusal)
         for number in message.left:
             if (waiting := self._open.pop(number, None)) is not None:
                 self._cluster.cancel(waiting.parcel)
-        for one in message.responses:
-            self._service.tally.count_response(one.protocol, one.kind, one.code, one.seconds)
 
     def close(self) -> None:
         """The front is gone: nobody waits for its calls."""
@@ -60,53 +70,44 @@ class FrontDesk:
             self._cluster.cancel(waiting.parcel)
         self._open.clear()
 
-    def _take(self, call: FrontCall, model: ServedModel | None) -> None:
-        number = call.number
+    def _take(self, call: FrontCall, model: ServedModel | None, lag_s: float) -> None:
+        number, offsets = call.number, call.offsets
         if model is None:
             self._refuse(number, None)
             return
-        arrived_s = self._cluster.since_zero_s(call.arrived_s)
-        lag_s = self._service.note_lag(self._cluster.now_s - arrived_s)
-        try:
-            if lag_s > LONGEST_LAG_S:
-                raise TooMany(f"the gateway is {lag_s:.1f} s behind; try again", retry_after_s=lag_s)
-            self._service.admit(model, call.terms, call.count)
-            inputs = self._inputs(call, model)
-        except RefusalError as refusal:
-            self._refuse(number, refusal)
-            return
-        waiting = self._open[number] = _Waiting(self, number, model)
-        waiting.parcel = self._cluster.submit(
-            inputs,
+        if lag_s > LONGEST_LAG_S:
+            raise TooMany(f"the gateway is {lag_s:.1f} s behind; try again", retry_after_s=lag_s)
+        self._service.admit(model, call.terms, call.count)
+        waiting = self._open[number] = _Waiting(self, number)
+        waiting.parcel = parcel = self._cluster.submit(
+            self._inputs(call, model) if offsets else call.inputs,
             call.terms,
             count=call.count,
             model=model.number,
             waiter=waiting,
-            arrived_s=arrived_s,
+            arrived_s=self._cluster.since_zero_s(call.arrived_s),
         )
-        if call.offsets:
-            waiting.parcel.lies_at(call.offsets)
+        if offsets:
+            parcel.lies_at(offsets)
 
     def _inputs(self, call: FrontCall, model: ServedModel) -> list[memoryview]:
-        """Return the bytes of each input; the front has checked them, but not that they are in the arena."""
-        if not call.offsets:
-            return list(call.inputs)
+        """Return the bytes of each input where they lie in the arena."""
         arena = self._cluster.arena
         assert arena is not None
-        sizes = [call.count * prod(one.shape) * NUMPY[one.datatype].itemsize for one in model.spec.inputs]
+        sizes = [call.count * one.row_bytes for one in model.spec.inputs]
         return [arena.view(offset, size) for offset, size in zip(call.offsets, sizes, strict=True)]
 
     def answer(self, waiting: "_Waiting", answered: Answered) -> None:
         """Give the answer to a call."""
         parcel, number = waiting.parcel, waiting.number
-        self._open.pop(number, None)
-        if self._cluster.now_s > parcel.deadline_s:
+        del self._open[number]
+        if parcel.deadline_s < NEVER_S and self._cluster.now_s > parcel.deadline_s:
             self._refuse(number, too_late())
             return
-        accuracy = self._service.count_answer(waiting.model, answered, parcel.count)
         outputs = [one.data for one in answered.outputs]
-        self._answers.append(FrontAnswer(number, outputs, answered.receipts, accuracy))
-        self._send_soon()
+        self._answers.append(FrontAnswer(number, outputs, answered.receipts))
+        if not self._is_due:
+            self._send_soon()
 
     def refuse(self, waiting: "_Waiting", why: DroppedError) -> None:
         """Say why a call has no answer."""
@@ -134,12 +135,11 @@ class FrontDesk:
 class _Waiting:
     """A call of a front, as the cluster tells its answer."""
 
-    __slots__ = ("_desk", "_is_done", "model", "number", "parcel")
+    __slots__ = ("_desk", "_is_done", "number", "parcel")
     parcel: Parcel
 
-    def __init__(self, desk: FrontDesk, number: int, model: ServedModel) -> None:
-        self._desk, self._is_done = desk, False
-        self.number, self.model = number, model
+    def __init__(self, desk: FrontDesk, number: int) -> None:
+        self._desk, self._is_done, self.number = desk, False, number
 
     def done(self) -> bool:
         return self._is_done

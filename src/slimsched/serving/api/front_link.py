@@ -1,12 +1,14 @@
 """A front process's desk: hands calls over to the gateway and waits for the answers."""
 
 import asyncio
+from collections.abc import Sequence
 from time import monotonic
 
 import numpy as np
 
 from slimsched.kernel.errors import SlimError
 from slimsched.models.arrays import NUMPY
+from slimsched.models.quality import QualityTable
 from slimsched.serving.api import refusal as refusals
 from slimsched.serving.api.call import Call
 from slimsched.serving.api.desk import ModelsChangedError
@@ -18,7 +20,6 @@ from slimsched.serving.api.front_message import (
     FrontDrain,
     FrontRefusal,
     Models,
-    Response,
     ToFront,
 )
 from slimsched.serving.api.ledger import Ledger
@@ -26,10 +27,16 @@ from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.model_face import ModelFace, find_face
 from slimsched.serving.api.receipt import InferenceResult, write_receipt
 from slimsched.serving.api.refusal import RefusalError, Unavailable
+from slimsched.serving.api.tally import Tally
+from slimsched.serving.domain.model_change import ModelEntry
+from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.frame_connection import FrameConnection
 from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
 from slimsched.serving.execution.live.messages import Ping, Pong
 from slimsched.serving.execution.model_source import read_model
+
+REPORT_S = 0.1
+"""How often a front hands its counts over to the gateway."""
 
 
 class FrontLink:
@@ -39,7 +46,7 @@ class FrontLink:
     """Everything but inference is answered by the gateway."""
 
     def __init__(self, arena: InputArena | None) -> None:
-        self.arena, self.ledger, self.limits = arena, Ledger(), Limits()
+        self.arena, self.ledger, self.limits, self.tally = arena, Ledger(), Limits(), Tally()
         self.introduced, self.drained = asyncio.Event(), asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._faces: dict[str, ModelFace] = {}
@@ -47,13 +54,7 @@ class FrontLink:
         self._waiting: dict[int, asyncio.Future[FrontAnswer]] = {}
         self._calls: list[FrontCall] = []
         self._left: list[int] = []
-        self._responses: list[Response] = []
         self._is_due = False
-
-    @property
-    def tally(self) -> "FrontLink":
-        """It keeps the counts itself, until it tells the gateway."""
-        return self
 
     def use(self, connection: FrameConnection) -> None:
         """Talk to the gateway over this connection."""
@@ -69,8 +70,8 @@ class FrontLink:
                 for one in refused:
                     if (waiter := self._waiting.get(one.number)) is not None and not waiter.done():
                         waiter.set_exception(_error_of(one))
-            case Models(entries=entries, limits=limits):
-                models = [read_model(one.source, rated=False).numbered(one.number) for one in entries]
+            case Models(entries=entries, accuracies=accuracies, limits=limits):
+                models = map(_model, entries, accuracies)
                 self._faces = {model.name: ModelFace(model) for model in models}
                 self.limits = limits
                 if self.arena is not None:
@@ -85,10 +86,15 @@ class FrontLink:
         """Find a model by name; refuse one, or a version, that this server has not."""
         return find_face(self._faces, name, version)
 
-    def count_response(self, protocol: str, kind: str, code: str, seconds: float) -> None:
-        """Count a response."""
-        self._responses.append(Response(protocol, kind, code, seconds))
-        self._send_soon()
+    async def report_forever(self) -> None:
+        """Hand the counts over to the gateway regularly."""
+        while True:
+            await asyncio.sleep(REPORT_S)
+            self.report()
+
+    def report(self) -> None:
+        """Hand the counts over to the gateway."""
+        self._connection.send(self.tally.take())
 
     async def infer(self, call: Call) -> InferenceResult:
         """Let the gateway run a call, or raise what it says."""
@@ -109,6 +115,7 @@ class FrontLink:
             del self._waiting[number]
             if own is not None and self.arena is not None:
                 self.arena.give_back(own)  # a server may still read it, for a call that nobody waits for
+        self.tally.count_examples(answer.receipts)
         return _result(call, answer)
 
     def _lay(self, call: Call) -> tuple[list[int], memoryview | None]:
@@ -131,9 +138,16 @@ class FrontLink:
 
     def _send(self) -> None:
         self._is_due = False
-        message = Calls(calls=self._calls, left=self._left, responses=self._responses)
-        self._calls, self._left, self._responses = [], [], []
+        message = Calls(calls=self._calls, left=self._left)
+        self._calls, self._left = [], []
         self._connection.send(message)
+
+
+def _model(entry: ModelEntry, accuracies: Sequence[float]) -> ServedModel:
+    """Read a model as the gateway knows it, without its code and weights."""
+    model = read_model(entry.source, rated=False)
+    quality = QualityTable(model.tree, name="the gateway's", accuracy=np.array(accuracies))
+    return model.with_quality(quality).numbered(entry.number)
 
 
 def _error_of(refused: FrontRefusal) -> SlimError:
@@ -155,5 +169,5 @@ def _result(call: Call, answer: FrontAnswer) -> InferenceResult:
             for raw, spec in zip(answer.outputs, specs, strict=True)
         ]
     )
-    parameters = write_receipt(call.face.spec, answer.receipts, count, answer.accuracy)
+    parameters = write_receipt(call.face.spec, answer.receipts, call.face.model.quality.accuracy)
     return InferenceResult(outputs=outputs, parameters=parameters)

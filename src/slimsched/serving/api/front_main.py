@@ -42,6 +42,7 @@ async def _serve(spec: FrontSpec) -> None:
     if spec.arena:
         arena = InputArena(Path(spec.arena), part=1 + spec.index, parts=1 + spec.fronts, new=False)
     link = FrontLink(arena)
+    link.tally.access_log = spec.access_log
     _, gateway = await loop.create_unix_connection(
         lambda: FrameConnection(ToFront, link.received, lambda _: gone.set()), spec.calls_socket
     )
@@ -51,7 +52,7 @@ async def _serve(spec: FrontSpec) -> None:
     if gone.is_set():
         return
     forwarding = GrpcForwarding(spec.grpc_socket)
-    http = HttpServer(link, HttpForwarding(spec.http_socket).answer, token=spec.token)
+    http = HttpServer(link, HttpForwarding(spec.http_socket, link.report).answer, token=spec.token)
     rpc = GrpcServer(link, forwarding.methods, token=spec.token, shares_port=True)
     tls = read_tls(_path(spec.tls_cert), _path(spec.tls_key))
     http_port = await http.start(
@@ -62,13 +63,16 @@ async def _serve(spec: FrontSpec) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)  # requests leave no cycles behind
+    reporting = asyncio.create_task(link.report_forever())
     await _first(link.drained, gone)
+    reporting.cancel()
     if gone.is_set():
         http.abort()
         await rpc.abort()
     else:
         await asyncio.gather(http.stop(), rpc.stop())
         await forwarding.close()
+        link.report()
         gateway.close()
         await gone.wait()
 

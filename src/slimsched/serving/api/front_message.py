@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from slimsched.serving.api.limits import Limits
+from slimsched.serving.api.tally import Counted
 from slimsched.serving.domain.model_change import ModelEntry
 from slimsched.serving.domain.terms import ANY_TERMS, Terms
 from slimsched.serving.execution.live.messages import Ping, Pong
@@ -38,30 +39,19 @@ class FrontCall(Struct, frozen=True, array_like=True, gc=False):
     terms: Terms = ANY_TERMS
 
 
-class Response(Struct, frozen=True, array_like=True, gc=False):
-    """A response that a front has given, for the gateway's counts."""
-
-    protocol: str
-    kind: str
-    code: str
-    seconds: float
-
-
 class Calls(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """Front to gateway: new calls, calls whose clients have left, and responses that were given."""
+    """Front to gateway: new calls, and calls whose clients have left."""
 
     calls: Sequence[FrontCall] = ()
     left: Sequence[int] = ()
-    responses: Sequence[Response] = ()
 
 
 class FrontAnswer(Struct, frozen=True, array_like=True):
-    """The answer to a call: each output tensor, the receipts, and the accuracy that its choices promise."""
+    """The answer to a call: each output tensor, and the receipts."""
 
     number: int
     outputs: Sequence[memoryview]
     receipts: Sequence[Receipt]
-    accuracy: float
 
 
 class FrontRefusal(Struct, frozen=True, array_like=True):
@@ -81,9 +71,13 @@ class Answers(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
 
 
 class Models(Struct, frozen=True, kw_only=True, tag=True):
-    """Gateway to front: the models that are served from now on, and the limits of this front."""
+    """Gateway to front: the models that are served from now on, and the limits of this front.
+
+    `accuracies` holds the accuracy of each plan, by model.
+    """
 
     entries: list[ModelEntry]
+    accuracies: list[list[float]]
     limits: Limits
 
 
@@ -92,4 +86,4 @@ class FrontDrain(Struct, frozen=True, kw_only=True, tag=True):
 
 
 ToFront = Models | Answers | FrontDrain | Ping
-FromFront = FrontReady | FrontListens | Calls | Pong
+FromFront = FrontReady | FrontListens | Calls | Counted | Pong

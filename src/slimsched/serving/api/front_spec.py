@@ -23,5 +23,6 @@ class FrontSpec(Struct, frozen=True, kw_only=True):
     token: str = ""
     tls_cert: str = ""
     tls_key: str = ""
+    access_log: bool = False
     log_format: str = "text"
     log_level: str = "INFO"

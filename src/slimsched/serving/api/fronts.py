@@ -20,6 +20,7 @@ from slimsched.serving.api.front_desk import FrontDesk
 from slimsched.serving.api.front_message import Calls, FromFront, FrontDrain, FrontListens, FrontReady
 from slimsched.serving.api.front_spec import FrontSpec
 from slimsched.serving.api.service import InferenceService
+from slimsched.serving.api.tally import Counted
 from slimsched.serving.execution.live.child_process import ChildProcess
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.frame_connection import FrameConnection
@@ -85,7 +86,7 @@ class Fronts:
         self._service.when_models_change = self._introduce
         self._tasks = [asyncio.create_task(self._supervise(front)) for front in range(spec.fronts)]
         self._tasks.append(asyncio.create_task(self._beat_forever()))
-        all_listen = asyncio.gather(*[one.wait() for one in self._listening])
+        all_listen = asyncio.create_task(self._all_listen())
         hopeless = asyncio.create_task(self._hopeless.wait())
         await asyncio.wait([all_listen, hopeless], timeout=START_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
         hopeless.cancel()
@@ -94,6 +95,11 @@ class Fronts:
             self.abort()
             raise SlimError("the front processes do not listen; see their messages above")
         return ports[0], ports[1]
+
+    async def _all_listen(self) -> bool:
+        for one in self._listening:
+            await one.wait()
+        return True
 
     async def stop(self) -> None:
         """Let the fronts give their last answers, then end them, in a limited time."""
@@ -154,6 +160,8 @@ class Fronts:
         match message:
             case Calls() if found is not None:
                 found[1].received(message)
+            case Counted() if found is not None:
+                self._service.tally.add(message)
             case FrontListens() if found is not None:
                 self._listening[found[0]].set()
             case FrontReady() if found is None and self._is_ours(message):

@@ -1,10 +1,10 @@
 """The receipt of a call, as clients get it: what was chosen, where it ran, what it took."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from slimsched.models.spec import ModelSpec
+from slimsched.models.spec import ModelSpec, Path
 from slimsched.serving.api.model_face import Outputs
 from slimsched.serving.api.request_parameters import Parameter
 from slimsched.serving.execution.live.parcel import Receipt
@@ -18,22 +18,29 @@ class InferenceResult(Struct, frozen=True, kw_only=True):
 
 
 def write_receipt(
-    spec: ModelSpec, receipts: Sequence[Receipt], examples: int, accuracy: float
+    spec: ModelSpec, receipts: Sequence[Receipt], accuracy: Callable[[Path], float]
 ) -> dict[str, Parameter]:
     """Return the receipt: choices and servers of each example; means for the rest."""
-    count = len(receipts)
-    each = examples // count  # examples per receipt
-    queue_s = sum([one.queue_s for one in receipts]) / count
-    compute_s = sum([one.compute_s for one in receipts]) / count
-    latency_s = sum([one.latency_s for one in receipts]) / count
+    count = sum([one.examples for one in receipts])
+    choices, servers = [], []
+    queue_s = compute_s = latency_s = energy_j = promised = 0.0
+    for one in receipts:
+        choices += [spec.text(one.path)] * one.examples
+        servers += [",".join(one.servers)] * one.examples
+        share = one.examples / count
+        promised += share * accuracy(one.path)
+        queue_s += share * one.queue_s
+        compute_s += share * one.compute_s
+        latency_s += share * one.latency_s
+        energy_j += one.examples * one.energy_j
     return {
-        "choices": ";".join([spec.text(one.path) for one in receipts] * each),
-        "servers": ";".join([",".join(one.servers) for one in receipts] * each),
-        "predicted_accuracy": accuracy,
+        "choices": ";".join(choices),
+        "servers": ";".join(servers),
+        "predicted_accuracy": promised,
         "queue_ms": 1e3 * queue_s,
         "compute_ms": 1e3 * compute_s,
         "network_ms": 1e3 * max(0.0, latency_s - queue_s - compute_s),
-        "energy_mj": 1e3 * each * sum([one.energy_j for one in receipts]),
+        "energy_mj": 1e3 * energy_j,
         "energy_source": receipts[0].energy_source,
         "reason": receipts[0].reasons[-1],
     }

@@ -24,7 +24,7 @@ from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.terms import Terms
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.input_arena import InputArena
-from slimsched.serving.execution.live.parcel import Answered, DroppedError
+from slimsched.serving.execution.live.parcel import DroppedError
 
 
 class Phase(StrEnum):
@@ -107,21 +107,14 @@ class InferenceService:
             self._cluster.cancel(parcel)
         if self._cluster.now_s > parcel.deadline_s:
             raise too_late()
-        parameters = write_receipt(
-            call.face.spec, answered.receipts, call.count, self.count_answer(model, answered, call.count)
-        )
+        self.tally.count_examples(answered.receipts)
+        parameters = write_receipt(call.face.spec, answered.receipts, model.quality.accuracy)
         return InferenceResult(outputs=answered.outputs, parameters=parameters)
 
     def note_lag(self, lag_s: float) -> float:
         """Note how long a call waited for the gateway; return it."""
         self.lag_s += 0.05 * (lag_s - self.lag_s)
         return lag_s
-
-    def count_answer(self, model: ServedModel, answered: Answered, examples: int) -> float:
-        """Count an answered call; return the accuracy that its choices promise."""
-        receipts = answered.receipts
-        self.tally.count_examples(receipts, examples // len(receipts))
-        return sum([model.quality.accuracy(one.path) for one in receipts]) / len(receipts)
 
     def face(self, name: str, version: str = "") -> ModelFace:
         """Find a model by name; refuse one, or a version, that this server has not."""

@@ -6,10 +6,8 @@ When a server dies, every request it held begins again from its input. Late mess
 ignored, because the gateway no longer tracks their blocks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import assert_never
-
-from msgspec import Struct
 
 from slimsched.kernel.errors import SlimError
 from slimsched.kernel.wake import Wake, WakeAt
@@ -41,6 +39,7 @@ from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.growth import Growth
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import AnswerListener, GoalFollower, Route, Router
+from slimsched.serving.routing.sent_block import SentBlock
 from slimsched.serving.routing.terms import choice_within_terms
 
 Kind = tuple[int, int, int]
@@ -49,15 +48,6 @@ PLAIN: Kind = (0, NO_PLAN, 0)
 """The only kind until a sender asks for something special."""
 RETRY_S = 0.001
 """A router that is asked at each event, and said wait, is asked again after this time at the latest."""
-
-
-class _Sent(Struct):
-    """A block that was sent to a server and has not come back."""
-
-    server: int
-    requests: tuple[Request, ...]
-    work_s: float  # per request
-    source: int  # where its inputs came from
 
 
 class Gateway:
@@ -84,7 +74,7 @@ class Gateway:
         self.seen = Observation(len(cluster), len(cluster.models))
         self.seen.plans = options.plan == "network"
         self._queues: dict[int, Fifo] = {}  # by priority, highest first
-        self._sent: dict[int, _Sent] = {}
+        self._sent: dict[int, SentBlock] = {}
         self._next_block = first_block  # gateways that share servers start at different numbers
         self._in_system = 0
         self._cancelled: set[int] = set()  # to be dropped when the gateway next sees them
@@ -151,6 +141,14 @@ class Gateway:
     def in_system(self) -> int:
         """Number of requests taken in and neither answered nor dropped."""
         return self._in_system
+
+    def census(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield where requests are (GATEWAY: not sent), their model, their segment and how many they are."""
+        for sent in self._sent.values():
+            yield sent.server, sent.requests[0].model, sent.requests[0].segment, len(sent.requests)
+        for fifo in self._queues.values():
+            for (segment, _, _, _, model, _), count in fifo.counts():
+                yield GATEWAY, model, segment, count
 
     def holds_for(self, server: int) -> bool:
         """Whether a server has work for this gateway, or activations that are still needed."""
@@ -243,7 +241,7 @@ class Gateway:
         self._next_block += 1
         server, count = route.server, len(requests)
         work_s = self.cluster.key_s(key, server)
-        self._sent[self._next_block] = _Sent(server, requests, work_s, source)
+        self._sent[self._next_block] = SentBlock(server, requests, work_s, source)
         seen = self.seen
         seen.outstanding[server] += count
         seen.backlog_s[server] += work_s * count

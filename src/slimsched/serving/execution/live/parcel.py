@@ -38,8 +38,12 @@ class Call(NamedTuple):
 
 
 class Receipt(Struct, kw_only=True, array_like=True):
-    """The record of an example: choices and servers by segment, and its time and energy."""
+    """The record of some examples that went the same way: choices and servers by segment, time and energy.
 
+    Each of them took this time and this energy.
+    """
+
+    examples: int = 1
     path: tuple[int, ...] = ()
     servers: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -51,7 +55,7 @@ class Receipt(Struct, kw_only=True, array_like=True):
 
 
 class Answered(Struct, frozen=True, kw_only=True):
-    """The outputs and the receipts: one per example, or one for all of them."""
+    """The outputs, and the receipts of neighbours that went the same way."""
 
     outputs: Arrays
     receipts: Sequence[Receipt]
@@ -75,7 +79,7 @@ class Waiter(Protocol):
 
 
 class Parcel:
-    """Examples with consecutive request ids; they share one receipt while they stay together.
+    """Examples with consecutive request ids; neighbours share a receipt while they stay together.
 
     `inputs` holds the bytes of each input tensor, one row per example.
     """
@@ -98,7 +102,7 @@ class Parcel:
         self._here = count
         self._offsets: Sequence[int] = ()
         self._release: Callable[[], None] | None = None
-        self._receipts = [Receipt()]
+        self._receipts = [Receipt(examples=count)]
         self._outputs: Arrays | None = None
 
     def __await__(self) -> Generator[Any, None, Answered]:
@@ -155,19 +159,45 @@ class Parcel:
         if not self._here and self._release is not None:
             self._release()
 
-    def receipts(self, start: int, end: int, *, each: bool = False) -> list[Receipt]:
-        """Return the receipts of these examples alone; where all share one, that one, unless `each`."""
-        if len(self._receipts) < self.count and (each or end - start < self.count):
-            self._receipts = [replace(self._receipts[0]) for _ in range(self.count)]
-        return self._receipts if len(self._receipts) < self.count else self._receipts[start:end]
+    def receipts(self, start: int, end: int) -> list[Receipt]:
+        """Return the receipts of these examples alone."""
+        if end - start == self.count and len(self._receipts) == 1:
+            return self._receipts
+        self._cut(start)
+        self._cut(end)
+        found, at = [], 0
+        for receipt in self._receipts:
+            if start <= at < end:
+                found.append(receipt)
+            at += receipt.examples
+        return found
+
+    def _cut(self, place: int) -> None:
+        """Give the examples from a place on receipts of their own."""
+        at = 0
+        for number, receipt in enumerate(self._receipts):
+            after = at + receipt.examples
+            if at < place < after:
+                rest = replace(receipt, examples=after - place)
+                receipt.examples = place - at
+                self._receipts.insert(number + 1, rest)
+            if place <= after:
+                return
+            at = after
 
     def went(self, start: int, paths: Sequence[Path], now_s: float, energy_source: str) -> None:
-        """Record which ways some examples went; they share a receipt only if all went the same way."""
-        parted = paths.count(paths[0]) < len(paths)
-        receipts = self.receipts(start, start + len(paths), each=parted)
-        for receipt, path in zip(receipts, paths, strict=False):
-            receipt.path, receipt.energy_source = path, energy_source
-            receipt.latency_s = now_s - self.arrival_s
+        """Record which ways some examples went."""
+        first, count = 0, len(paths)
+        while first < count:
+            path, end = paths[first], first + 1
+            if paths.count(path) == count:
+                end = count
+            while end < count and paths[end] == path:
+                end += 1
+            for receipt in self.receipts(start + first, start + end):
+                receipt.path, receipt.energy_source = path, energy_source
+                receipt.latency_s = now_s - self.arrival_s
+            first = end
 
     def put_outputs(self, start: int, outputs: Arrays) -> None:
         """Store the model's outputs for some examples."""
