@@ -12,3 +12,9 @@ class SentBlock(Struct):
     requests: tuple[Request, ...]
     work_s: float  # per request
     source: int  # where its inputs came from
+
+    @property
+    def census(self) -> tuple[int, int, int, int]:
+        """Where its requests are, their model, the segment that comes next, and how many they are."""
+        first = self.requests[0]
+        return self.server, first.model, first.segment, len(self.requests)

@@ -371,24 +371,25 @@ class LiveCluster:
         for row, parcel, start, end in self._stretches(requests):
             paths = [request.path for request in requests[row : row + end - start]]
             parcel.went(start, paths, now_s, self.power_sources)
-            for request in requests[row : row + end - start]:
-                del self._open[request.id]
+            for number in range(parcel.first + start, parcel.first + end):
+                del self._open[number]
             parcel.left(end - start)
             parcel.answered(end - start)
 
     def _stretches(self, requests: Sequence[Request]) -> Iterator[tuple[int, Parcel, int, int]]:
         """Yield runs of neighbours of one parcel: start among these requests, parcel, start and end in it."""
-        row, count = 0, len(requests)
+        ids = [request.id for request in requests]
+        row, count = 0, len(ids)
         while row < count:
-            first = requests[row].id
+            first = ids[row]
             parcel = self._open.get(first)
             if parcel is None:  # answered or dropped before: a stale report
                 row += 1
                 continue
             start = first - parcel.first
             most = min(count - row, parcel.count - start)
-            length = 1
-            while length < most and requests[row + length].id == first + length:
+            length = most if ids[row : row + most] == list(range(first, first + most)) else 1
+            while length < most and ids[row + length] == first + length:
                 length += 1
             yield row, parcel, start, start + length
             row += length
