@@ -51,8 +51,21 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
         return replace(self, path=())
 
 
-def alike(requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:
-    """Group equal neighbours (arrival, deadline, path, model); yield the first of each group and its size."""
+def alike(requests: Sequence[Request]) -> Sequence[tuple[Request, int]]:
+    """Group equal neighbours (arrival, deadline, path, model); return the first of each group and its size.
+
+    Several readers of the log ask about the same requests one after the other, so the last answer is kept.
+    """
+    global _last
+    if _last[0] is not requests:
+        _last = requests, list(_grouped(requests))
+    return _last[1]
+
+
+_last: tuple[Sequence[Request], list[tuple[Request, int]]] = ((), [])
+
+
+def _grouped(requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:
     first, count = requests[0], 0
     for request in requests:
         if (

@@ -6,10 +6,9 @@ When a server dies, every request it held begins again from its input. Late mess
 ignored, because the gateway no longer tracks their blocks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import assert_never
-
-from msgspec import Struct
 
 from slimsched.kernel.errors import SlimError
 from slimsched.kernel.wake import Wake, WakeAt
@@ -41,23 +40,16 @@ from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.growth import Growth
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import AnswerListener, GoalFollower, Route, Router
+from slimsched.serving.routing.sent_block import SentBlock
 from slimsched.serving.routing.terms import choice_within_terms
 
 Kind = tuple[int, int, int]
 """What kind of request it is: (priority, stated plan, model)."""
 PLAIN: Kind = (0, NO_PLAN, 0)
 """The only kind until a sender asks for something special."""
+_kind_of = attrgetter("priority", "plan", "model")
 RETRY_S = 0.001
 """A router that is asked at each event, and said wait, is asked again after this time at the latest."""
-
-
-class _Sent(Struct):
-    """A block that was sent to a server and has not come back."""
-
-    server: int
-    requests: tuple[Request, ...]
-    work_s: float  # per request
-    source: int  # where its inputs came from
 
 
 class Gateway:
@@ -84,7 +76,7 @@ class Gateway:
         self.seen = Observation(len(cluster), len(cluster.models))
         self.seen.plans = options.plan == "network"
         self._queues: dict[int, Fifo] = {}  # by priority, highest first
-        self._sent: dict[int, _Sent] = {}
+        self._sent: dict[int, SentBlock] = {}
         self._next_block = first_block  # gateways that share servers start at different numbers
         self._in_system = 0
         self._cancelled: set[int] = set()  # to be dropped when the gateway next sees them
@@ -152,11 +144,16 @@ class Gateway:
         """Number of requests taken in and neither answered nor dropped."""
         return self._in_system
 
+    def census(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield where requests are (GATEWAY: not sent), their model, their segment and how many they are."""
+        yield from (sent.census for sent in self._sent.values())
+        for fifo in self._queues.values():
+            yield from ((GATEWAY, place[4], place[0], count) for place, count in fifo.counts())
+
     def holds_for(self, server: int) -> bool:
         """Whether a server has work for this gateway, or activations that are still needed."""
-        if any(server in (sent.server, sent.source) for sent in self._sent.values()):
-            return True
-        return any(fifo.waits_for(server) for fifo in self._queues.values())
+        is_out = any(server in (sent.server, sent.source) for sent in self._sent.values())
+        return is_out or any(fifo.waits_for(server) for fifo in self._queues.values())
 
     def _change_models(self, change: ModelsChanged) -> None:
         """Serve other models from now on, with a fresh router; what is under way goes on as it was."""
@@ -243,7 +240,7 @@ class Gateway:
         self._next_block += 1
         server, count = route.server, len(requests)
         work_s = self.cluster.key_s(key, server)
-        self._sent[self._next_block] = _Sent(server, requests, work_s, source)
+        self._sent[self._next_block] = SentBlock(server, requests, work_s, source)
         seen = self.seen
         seen.outstanding[server] += count
         seen.backlog_s[server] += work_s * count
@@ -257,18 +254,23 @@ class Gateway:
         room = limit - self._in_system if limit else len(requests)
         taken, refused = requests[: max(0, room)], requests[max(0, room) :]
         self._in_system += len(taken)
-        for request in taken:
-            if request.priority or request.has_terms or request.model:
-                self._has_kinds = True
-                self._has_terms = self._has_terms or request.has_terms
+        if not (self._has_kinds and self._has_terms):
+            for request in taken:
+                if request.priority or request.has_terms or request.model:
+                    self._has_kinds = True
+                    self._has_terms = self._has_terms or request.has_terms
         self._wait(taken, GATEWAY)
         return [*([Drop(requests=refused, reason=DropReason.QUEUE_FULL)] if refused else []), *self._sweep()]
 
     def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
         """Queue requests on paths of one kind whose inputs lie at `source`, by priority."""
-        if self._has_kinds:
-            for kind in {(r.priority, r.plan, r.model) for r in requests}:
-                members = [r for r in requests if (r.priority, r.plan, r.model) == kind]
+        if self._has_kinds and requests:
+            kinds: list[Kind] = list(map(_kind_of, requests))
+            if kinds.count(kinds[0]) == len(kinds):
+                self._push(requests, kinds[0], source, first)
+                return
+            for kind in dict.fromkeys(kinds):
+                members = [r for r, own in zip(requests, kinds, strict=True) if own == kind]
                 self._push(members, kind, source, first)
         elif requests:
             self._push(requests, PLAIN, source, first)
@@ -300,15 +302,16 @@ class Gateway:
                 continue
             moved = [request.after(choices) for request in back]
             if self.cluster.models[moved[0].model].tree.is_plan(moved[0].path):
-                if self.options.early_drop and (late := tuple([r for r in moved if r.deadline_s < now_s])):
-                    commands += self._drop(late, DropReason.DEADLINE_PASSED)
+                if self.options.early_drop and block.deadline_s < now_s:
+                    if late := tuple([r for r in moved if r.deadline_s < now_s]):
+                        commands += self._drop(late, DropReason.DEADLINE_PASSED)
                     if not (moved := [request for request in moved if request.deadline_s >= now_s]):
                         continue
                 self._in_system -= len(moved)
                 self.seen.done += len(moved)
+                commands.append(answer := Answer(requests=tuple(moved)))
                 if self._listener is not None:
-                    self._listener.answered(moved, now_s)
-                commands.append(Answer(requests=tuple(moved)))
+                    self._listener.answered(answer.requests, now_s)
             else:
                 self._wait(moved, server)
         return commands

@@ -1,0 +1,20 @@
+"""A block that was sent to a server and has not come back."""
+
+from msgspec import Struct
+
+from slimsched.serving.domain.request import Request
+
+
+class SentBlock(Struct):
+    """Which requests of it are still out, where, and what they cost."""
+
+    server: int
+    requests: tuple[Request, ...]
+    work_s: float  # per request
+    source: int  # where its inputs came from
+
+    @property
+    def census(self) -> tuple[int, int, int, int]:
+        """Where its requests are, their model, the segment that comes next, and how many they are."""
+        first = self.requests[0]
+        return self.server, first.model, first.segment, len(self.requests)
