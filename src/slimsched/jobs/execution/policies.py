@@ -4,6 +4,7 @@ from pathlib import Path
 
 from slimsched.jobs.execution.order_file import SHIPPED, read_order
 from slimsched.jobs.scheduling.policies.a_srpt import ASrpt
+from slimsched.jobs.scheduling.policies.backfill import Backfill
 from slimsched.jobs.scheduling.policies.dally import Dally
 from slimsched.jobs.scheduling.policies.fifo import Fifo, FitFirst
 from slimsched.jobs.scheduling.policies.gandiva import Gandiva
@@ -59,6 +60,7 @@ POLICIES: PluginTable[Policy] = PluginTable(
     result=Policy,
     builtin={
         "fifo": Fifo,
+        "backfill": Backfill,
         "fit-first": FitFirst,
         "srtf": Srtf,
         "srsf": Srsf,
