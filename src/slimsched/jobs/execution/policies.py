@@ -10,6 +10,7 @@ from slimsched.jobs.scheduling.policies.fifo import Fifo, FitFirst
 from slimsched.jobs.scheduling.policies.gandiva import Gandiva
 from slimsched.jobs.scheduling.policies.learned_order import LearnedOrder
 from slimsched.jobs.scheduling.policies.lwf import Lwf
+from slimsched.jobs.scheduling.policies.max_min import MaxMin
 from slimsched.jobs.scheduling.policies.scored import Scored
 from slimsched.jobs.scheduling.policies.srtf import Srsf, Srtf
 from slimsched.jobs.scheduling.policies.themis import Themis
@@ -66,6 +67,7 @@ POLICIES: PluginTable[Policy] = PluginTable(
         "srsf": Srsf,
         "tiresias": Tiresias,
         "gandiva": Gandiva,
+        "max-min": MaxMin,
         "themis": Themis,
         "lwf": Lwf,
         "a-srpt": ASrpt,
