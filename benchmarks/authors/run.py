@@ -64,7 +64,8 @@ def _gavel(checkout: Path, jobs: Sequence[Job], gpus: int, python: str, reset_s:
     def run(schedule: str, these: Sequence[Job], folder: Path) -> dict[str, float]:
         return gavel.run(checkout, schedule, these, gpus, folder, python, reset_s=reset_s)
 
-    show(f"Gavel, an allocation every {reset_s} s", gavel.SCHEDULES, jobs, gpus, run)
+    whole = our_side.in_whole_seconds(jobs)
+    show(f"Gavel, an allocation every {reset_s} s", gavel.SCHEDULES, whole, gpus, run)
 
 
 def _muri(checkout: Path, jobs: Sequence[Job], gpus: int, python: str) -> None:

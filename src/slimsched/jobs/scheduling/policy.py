@@ -21,6 +21,8 @@ class Policy:
     blocking: ClassVar[bool] = False
     """Whether nobody may pass a job that does not fit."""
     preempts: ClassVar[bool] = False
+    rotates: ClassVar[bool] = False
+    """Whether at each look all waiting jobs may stop others, not only the first few of each size."""
     migrates: ClassVar[bool] = False
     calm: ClassVar[bool] = False
     """Whether gangs that must cross racks keep away from each other's uplinks."""

@@ -312,7 +312,7 @@ class JobScheduler(Occupancy):
             self._reordered_s = now_s
             self.waiting.reorder({job: policy.key(job, now_s) for job in self.waiting.jobs()})
         if policy.preempts:
-            for job in self.waiting.heads(PREEMPTION_TRIES):
+            for job in self.waiting.jobs() if policy.rotates else self.waiting.heads(PREEMPTION_TRIES):
                 make_room(self, job, now_s)
         if policy.migrates:
             migrate(self, now_s)

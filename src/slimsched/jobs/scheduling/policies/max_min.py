@@ -1,7 +1,7 @@
 """Max-min fairness over GPU-time in rounds: what Gavel's policy of that name does with one kind of GPU.
 
-Every round the GPUs go to the jobs that have had the least GPU-time, and a job that has had a round more
-than one that waits makes room for it.
+Every round the GPUs go to the jobs that have had the least GPU-time, and a job that has had more than one
+that waits makes room for it.
 """
 
 from slimsched.jobs.scheduling.job_state import JobState, Key
@@ -14,6 +14,7 @@ class MaxMin(Policy):
     """Least attained GPU-time first, in rounds; placed wherever there is room."""
 
     preempts = True
+    rotates = True
     quantum_s = ROUND_S
     min_run_s = ROUND_S
 
@@ -26,8 +27,8 @@ class MaxMin(Policy):
         return (self.attained(job, now_s), job.job.arrival_s)
 
     def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
-        """Stop a job that has had a round more."""
-        return self.attained(running, now_s) - running.gpus * ROUND_S >= waiting.key[0]
+        """Stop a job that has had more."""
+        return self.attained(running, now_s) > waiting.key[0]
 
     def rank(self, running: JobState, now_s: float) -> float:
         """Most attained goes first."""
