@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from msgspec import Struct
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from slimsched.jobs.domain.topology import Topology
     from slimsched.jobs.domain.training_model import TrainingModel
     from slimsched.jobs.execution.simulated.comparison import JobSetting
+    from slimsched.jobs.execution.simulated.shared_links import Sharing
 
 Data = Annotated[Path | None, typer.Option("--data", envvar="SLIM_DATA", help="The data folder.")]
 Cluster = Annotated[
@@ -58,6 +59,9 @@ class Workload(Struct, frozen=True, kw_only=True):
         typer.Option("--gpus", help="Instead of a cluster, a flat pool of N GPUs: counted only."),
     ] = None
     network: Network = DEFAULT_NETWORK
+    links: Annotated[
+        str, typer.Option("--links", help="How gangs share links: fair, shifted in time, or by priority.")
+    ] = "fair"
     arrivals: Annotated[
         str, typer.Option("--arrivals", help="trace (as recorded), batch (all at once) or poisson.")
     ] = "trace"
@@ -126,18 +130,22 @@ class Workload(Struct, frozen=True, kw_only=True):
     def _setting(self, topology: "Topology", network: str, arrivals: str) -> "JobSetting":
         from slimsched.jobs.domain.fabric import fabric_named
         from slimsched.jobs.execution.simulated.comparison import JobSetting
+        from slimsched.jobs.execution.simulated.shared_links import SHARINGS
         from slimsched.jobs.traces.known_models import MEASURED
         from slimsched.jobs.traces.window import ARRIVALS
 
         known_models = read_models(self.model_file)
 
         fabric_named(network)
+        if self.links not in SHARINGS:
+            raise UnknownNameError("way to share links", self.links, SHARINGS)
         if arrivals not in ARRIVALS:
             raise UnknownNameError("kind of arrivals", arrivals, ARRIVALS)
         return JobSetting(
             machines=topology.machines,
             cluster=topology.name,
             network=network,
+            sharing=cast("Sharing", self.links),
             arrivals=arrivals,
             load=self.load,
             jobs=self.jobs,

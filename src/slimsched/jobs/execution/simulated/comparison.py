@@ -15,6 +15,7 @@ from slimsched.jobs.execution.policies import POLICIES
 from slimsched.jobs.execution.setting import SchedulerSetting
 from slimsched.jobs.execution.simulated.cluster import SimulatedJobs
 from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
+from slimsched.jobs.execution.simulated.shared_links import Sharing
 from slimsched.jobs.scheduling.demand import check_demand
 from slimsched.jobs.scheduling.policy import Policy
 from slimsched.jobs.telemetry.entries import JobEntry
@@ -34,6 +35,7 @@ class JobSetting(Struct, frozen=True, kw_only=True):
     machines: tuple[Machine, ...]
     cluster: str
     network: str = "congested"
+    sharing: Sharing = "fair"
     arrivals: str = "trace"
     load: float = 1.0
     jobs: int = 0
@@ -120,6 +122,7 @@ def build(policy: str | Policy, jobs: Sequence[Job], setting: JobSetting, seed: 
         jobs=jobs,
         checkpoint=setting.checkpoint,
         failures=failures(setting, jobs, seed),
+        sharing=setting.sharing,
     )
 
 
