@@ -54,7 +54,7 @@ class FrontDesk:
             cluster = self._cluster
             models = {model.number: model for model in cluster.models}
             lag_s = monotonic() - message.calls[0].arrived_s
-            self._service.note_lag(lag_s)
+            self._service.tally.note_lag(lag_s)
             for call in message.calls:
                 try:
                     self._take(call, models.get(call.model), lag_s)

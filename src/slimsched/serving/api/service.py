@@ -47,8 +47,6 @@ class InferenceService:
         self.tally, self.ledger = Tally(), Ledger()
         self.extensions = ["binary_tensor_data", "parameters"]
         self._cluster, self._limits, self._row_bytes = cluster, limits, row_bytes
-        self.lag_s = 0.0
-        """How far the gateway is behind its front processes."""
         self.when_models_change: Callable[[], None] = lambda: None
         self.use_models()
 
@@ -110,11 +108,6 @@ class InferenceService:
         self.tally.count_examples(answered.receipts)
         parameters = write_receipt(call.face.spec, answered.receipts, model.quality.accuracy)
         return InferenceResult(outputs=answered.outputs, parameters=parameters)
-
-    def note_lag(self, lag_s: float) -> float:
-        """Note how long a call waited for the gateway; return it."""
-        self.lag_s += 0.05 * (lag_s - self.lag_s)
-        return lag_s
 
     def face(self, name: str, version: str = "") -> ModelFace:
         """Find a model by name; refuse one, or a version, that this server has not."""

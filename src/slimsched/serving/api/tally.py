@@ -14,6 +14,9 @@ log = logging.getLogger("slim.access")
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The buckets of all histograms of seconds."""
 
+LAG_GAIN = 0.05
+"""How much the last message counts in the mean lag."""
+
 
 class Counted(Struct, frozen=True, kw_only=True, tag=True):
     """The counts of a process since it was last asked, as a message."""
@@ -29,6 +32,7 @@ class Tally:
         self.access_log = False
         self._responses: Counter[tuple[str, str, str]] = Counter()
         self._took_s = {"http": Histogram(SECONDS), "grpc": Histogram(SECONDS)}
+        self._lag_s = 0.0
         self._queue_s, self._compute_s, self._network_s = (Histogram(SECONDS) for _ in range(3))
 
     def count_response(self, protocol: str, kind: str, code: str, seconds: float) -> None:
@@ -40,6 +44,10 @@ class Tally:
             log.info("%s %s %s %.3f ms", protocol, kind, code, took_ms, extra=given)
         if kind == "infer":
             self._took_s[protocol].observe(seconds)
+
+    def note_lag(self, lag_s: float) -> None:
+        """Note how long calls of a front process waited for the gateway."""
+        self._lag_s += LAG_GAIN * (lag_s - self._lag_s)
 
     def count_examples(self, receipts: Sequence[Receipt]) -> None:
         """Count answered examples."""
@@ -77,6 +85,12 @@ class Tally:
             *family("slim_responses_total", "counter", "Responses by protocol, kind and code.", responses),
             *histogram(
                 "slim_infer_seconds", "Inference requests, from the complete request to the response.", took
+            ),
+            *family(
+                "slim_gateway_lag_seconds",
+                "gauge",
+                "How long calls wait between a front process and the gateway; it grows when the gateway is full.",
+                [({}, self._lag_s)],
             ),
             *histogram("slim_image_queue_seconds", f"Waiting at servers {example}", [({}, self._queue_s)]),
             *histogram("slim_image_compute_seconds", f"Computing {example}", [({}, self._compute_s)]),
