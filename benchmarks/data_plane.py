@@ -46,6 +46,8 @@ def running(command: list[str], ready: str, log: Path) -> Iterator[int]:
                     break
             except OSError:
                 time.sleep(0.1)
+        else:
+            raise SystemExit(log.read_text())
         yield process.pid
     finally:
         process.send_signal(signal.SIGTERM)
@@ -137,8 +139,9 @@ def main() -> None:
         for workers in options.mosec:
             for plan in options.plan:
                 for images in options.images:
-                    command = [sys.executable, str(HERE / "peers" / "with_mosec_cuda.py"), str(options.port)]
-                    command += [plan, str(workers), str(images), str(options.batch)]
+                    command = [sys.executable, str(HERE / "peers" / "with_mosec_cuda.py")]
+                    setting = (options.port, plan, workers, images, options.batch)
+                    os.environ["SLIM_MOSEC"] = " ".join(map(str, setting))
                     with running(command, f"{url}/", log) as root:
                         row = measure(url, root, pixels[:images].tobytes(), 0, "/inference", images, options)
                         print(

@@ -1,10 +1,12 @@
 """Our model behind mosec on a GPU: each worker runs the whole network at one width as CUDA graphs.
 
-    python benchmarks/peers/with_mosec_cuda.py PORT WIDTH WORKERS IMAGES BATCH
+    SLIM_MOSEC="PORT WIDTH WORKERS IMAGES BATCH" python benchmarks/peers/with_mosec_cuda.py
 
-IMAGES is the number in each request, BATCH the most images of one batch.
+IMAGES is the number in each request, BATCH the most images of one batch. The workers are started afresh and
+read the same variable.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -14,7 +16,7 @@ from mosec import Server, Worker
 from slimsched.serving.execution.live.executor_choice import host_models
 from slimsched.serving.execution.model_source import shipped_model
 
-PORT, WIDTH, WORKERS, IMAGES, BATCH = (float(word) for word in sys.argv[1:6])
+PORT, WIDTH, WORKERS, IMAGES, BATCH = (float(word) for word in os.environ["SLIM_MOSEC"].split())
 BUCKETS = (16, 32, 64, 128, 256, 512, 1024)
 
 

@@ -89,7 +89,7 @@ class Tally:
             *family(
                 "slim_gateway_lag_seconds",
                 "gauge",
-                "How long calls wait between a front process and the gateway; it grows when the gateway is full.",
+                "How long calls wait between a front process and the gateway; it grows when that is full.",
                 [({}, self._lag_s)],
             ),
             *histogram("slim_image_queue_seconds", f"Waiting at servers {example}", [({}, self._queue_s)]),
