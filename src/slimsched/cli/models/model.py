@@ -194,7 +194,7 @@ def pareto(
     from slimsched.serving.execution.model_source import read_model
 
     model = read_model(DEFAULT_MODEL if folder is None else str(folder))
-    points = all_points(model.spec, model.figures, model.quality)
+    points = all_points(model.spec, model.figures, model.measured)
     best = pareto_set(points)
     if plot is not None:
         from slimsched.models.pareto_plot import plot_pareto

@@ -11,6 +11,7 @@ class ServedModel:
     """One of the models that a cluster serves; `number` is its index in the cluster's list.
 
     `weight` is how much one point of its accuracy counts relative to other models. `folder` holds its files.
+    Routers choose by `quality`; runs are scored by `scored`, which was measured on other examples.
     """
 
     def __init__(
@@ -23,7 +24,9 @@ class ServedModel:
         weight: float = 1.0,
         folder: str = "",
     ) -> None:
-        self.spec, self.quality, self.figures, self.folder = spec, quality, figures, folder
+        self.spec, self.figures, self.folder = spec, figures, folder
+        self.measured = quality
+        self.quality, self.scored = quality.split()
         self.number, self.weight = number, weight
         self.tree: PlanTree = quality.tree
         self.name = spec.name
@@ -42,7 +45,7 @@ class ServedModel:
         """Return the same model with another number, and another weight if given."""
         return ServedModel(
             self.spec,
-            self.quality,
+            self.measured,
             self.figures,
             number=number,
             weight=self.weight if weight is None else weight,

@@ -68,7 +68,7 @@ def fluid_optimum(
     counts = np.array([float(count) for _, count in kinds.values()])
 
     plans, runs = sum(len(model.tree.plans) for model in models), work.size
-    value = np.concatenate([model.weight * model.quality.by_plan for model in models])
+    value = np.concatenate([model.weight * model.scored.by_plan for model in models])
     busy = np.zeros((len(kinds), plans + runs))  # columns: z over the rate, then y[d, k]
     for kind in range(len(kinds)):
         busy[kind, plans + kind * len(keys) : plans + (kind + 1) * len(keys)] = work[kind] * rate_per_s
@@ -96,7 +96,7 @@ def fluid_optimum(
         served_share=float(solved.x[:plans].sum()),
         power_w=float(drawn_w @ solved.x),
         accuracies=tuple(
-            float(model.quality.by_plan @ rates) / float(share) if share > 0.0 else 0.0
+            float(model.scored.by_plan @ rates) / float(share) if share > 0.0 else 0.0
             for model, rates, share in zip(models, z, given, strict=True)
         ),
         rates_per_s=tuple(rates * rate_per_s for rates in z),

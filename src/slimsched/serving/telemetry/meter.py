@@ -170,8 +170,8 @@ class Meter:
         priors, correct = np.zeros(len(plans)), np.zeros(len(plans))
         for model in self._models:
             its = models == model.number
-            priors[its] = model.quality.by_plan[plans[its]]
-            hits = model.quality.hits(plans[its], examples[its])
+            priors[its] = model.scored.by_plan[plans[its]]
+            hits = model.scored.hits(plans[its], examples[its])
             correct[its] = priors[its] if hits is None else hits
         return priors, correct
 
