@@ -45,8 +45,9 @@ class Confidences:
         self.row = {plan: row for row, plan in enumerate(self.plans)}
         """The row of each plan that has levels."""
         self.edges, self.levels, self.agrees = edges, levels, agrees
+        self.examples = levels.shape[1]
         self._edges: list[list[float]] = edges.tolist()
-        self._typical = _typical(edges)
+        self._typical: list[list[float]] = _typical(edges).tolist()
 
     @classmethod
     def measured(
@@ -73,17 +74,15 @@ class Confidences:
         """Return the level of a confidence; the plan must have levels."""
         return bisect_right(self._edges[self.row[plan]], confidence)
 
-    def typical(self, plan: int, examples: Sequence[int]) -> tuple[float, ...]:
-        """Return confidences that stand for the levels of these examples; none if some are unknown."""
+    def typical(self, plan: int, example: int) -> float:
+        """Return a confidence that stands for the level of an example; 0 for a plan without levels."""
         row = self.row.get(plan)
-        if row is None or min(examples) < 0 or max(examples) >= self.levels.shape[1]:
-            return ()
-        return tuple(self._typical[row][self.levels[row, list(examples)]].tolist())
+        return 0.0 if row is None else self._typical[row][self.levels[row, example]]
 
-    def agree(self, plan: int, examples: Sequence[int]) -> list[bool]:
-        """Return whether the plan's answers are the widest plan's; the plan must have levels."""
-        agrees: list[bool] = self.agrees[self.row[plan], list(examples)].tolist()
-        return agrees
+    def top(self, plan: int, example: int) -> int:
+        """Return 0 if the plan's answer is the widest plan's, else 1; -1 for a plan without levels."""
+        row = self.row.get(plan)
+        return -1 if row is None else int(not self.agrees[row, example])
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return what a quality file keeps."""
@@ -124,4 +123,5 @@ def _typical(edges: NDArray[np.float64]) -> NDArray[np.float64]:
     first, last = edges[:, :1], edges[:, -1:]
     inner = (edges[:, :-1] + edges[:, 1:]) / 2
     below = first - np.maximum(1e-6, np.abs(first) / 2)
-    return np.round(np.hstack([below, inner, last + 1e-6]), 6)
+    typical: NDArray[np.float64] = np.hstack([below, inner, last + 1e-6])
+    return typical.round(6)

@@ -2,9 +2,10 @@
 
     right[p, l, q] = P(plan q is right | plan p answered at level l)
 
-It is counted on examples, and smoothed: in each plan p, a polynomial of low degree in the level is fitted to
-the answers of each plan q. Counting alone would have a few hundred examples per level, and the best of many
-plans would look better than it is. This module imports no torch.
+It is counted on examples, and smoothed. The own accuracy of p is a cubic in the level. What q adds to it is
+a · d + b · d², where d falls from 1 at the lowest level to 0 at the highest: an answer that p is sure of
+leaves nothing to gain. Counting alone would have a few hundred examples per level, and the best of many plans
+would look better than it is. This module imports no torch.
 """
 
 from collections.abc import Sequence
@@ -17,8 +18,12 @@ from slimsched.models.spec import Path
 
 Values = NDArray[np.float64]
 
-DEGREE = 3
-"""Degree of the polynomial in the level."""
+_AT = (np.arange(LEVELS) + 0.5) / LEVELS
+OWN: Values = _AT[:, None] ** np.arange(4)
+"""The curves of which a plan's own accuracy is made, by level."""
+
+GAIN: Values = (1.0 - _AT)[:, None] ** np.array([1, 2])
+"""The curves of which another plan's gain is made, by level."""
 
 
 class EscalationTable:
@@ -46,11 +51,13 @@ class EscalationTable:
         for row, level in enumerate(levels):
             counts = np.bincount(level, minlength=LEVELS).astype(np.float64)
             self.share[row] = counts / counts.sum()
-            sums = np.zeros((LEVELS, len(plans) + 1))
-            np.add.at(sums[:, :-1], level, known.T)
-            np.add.at(sums[:, -1], level, agrees[row])
-            fitted = _smooth(counts, sums)
-            self.right[row], self.agreed[row] = fitted[:, :-1], fitted[:, -1]
+            own = known[self.plans[row]]
+            alone = np.stack([own, agrees[row]])
+            fitted = _smooth(OWN, level, counts, alone)
+            self.agreed[row] = np.clip(fitted[:, 1], 0.0, 1.0)
+            gain = _smooth(GAIN, level, counts, known - own)
+            gain[:, known.mean(axis=1) <= own.mean()] = 0.0  # a plan that is worse on the whole is no help
+            self.right[row] = np.clip(fitted[:, :1] + gain, 0.0, 1.0)
         self.kept = np.array(
             [[_common(plans[one], other) for other in plans] for one in self.plans], dtype=np.int64
         ).reshape(len(self.plans), len(plans))
@@ -60,12 +67,11 @@ class EscalationTable:
         return float(self.right[self.row[plan], level, plan])
 
 
-def _smooth(counts: Values, sums: Values) -> Values:
-    """Fit a polynomial in the level to every column, weighted by the examples at each level."""
-    at = (np.arange(LEVELS) + 0.5) / LEVELS
-    powers = at[:, None] ** np.arange(DEGREE + 1)
-    gram = powers.T @ (counts[:, None] * powers) + 1e-6 * np.eye(DEGREE + 1)
-    fitted: Values = np.clip(powers @ np.linalg.solve(gram, powers.T @ sums), 0.0, 1.0)
+def _smooth(curves: Values, level: NDArray[np.uint8], counts: Values, values: Values) -> Values:
+    """Fit the curves to values (columns, examples) by least squares; return the fit (levels, columns)."""
+    sums = np.stack([np.bincount(level, weights=row, minlength=LEVELS) for row in values], axis=1)
+    gram = curves.T @ (counts[:, None] * curves) + 1e-9 * np.eye(curves.shape[1])
+    fitted: Values = curves @ np.linalg.solve(gram, curves.T @ sums)
     return fitted
 
 

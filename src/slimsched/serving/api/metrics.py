@@ -116,7 +116,9 @@ class Metrics:
         for request, count in alike(command.requests):
             self._latency_s.observe(now_s - request.arrival_s, count)
             self._in_time += count * (now_s <= request.deadline_s)
-            self._expected_correct += count * models[request.model].scored.accuracy(request.path)
+            self._expected_correct += count * models[request.model].expected_accuracy(
+                request.path, request.trail
+            )
         self._answered += len(command.requests)
 
     def _remember(self, now_s: float) -> None:

@@ -1,5 +1,6 @@
 """The inference service behind both protocols: admits calls within the limits, runs them, writes receipts."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import assert_never
 
@@ -24,7 +25,7 @@ from slimsched.serving.api.tally import Tally
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.input_arena import InputArena
-from slimsched.serving.execution.live.parcel import Answered, DroppedError
+from slimsched.serving.execution.live.parcel import Answered, DroppedError, Receipt
 
 
 class Phase(StrEnum):
@@ -145,8 +146,7 @@ class InferenceService:
         receipts, examples = answered.receipts, len(answered.outputs[0])
         count = len(receipts)
         each = examples // count  # examples per receipt
-        quality = face.model.quality
-        accuracy = sum(quality.accuracy(one.path) for one in receipts) / count
+        accuracy = sum(face.model.expected_accuracy(one.path, one.trail) for one in receipts) / count
         queue_s = sum(one.queue_s for one in receipts) / count
         compute_s = sum(one.compute_s for one in receipts) / count
         latency_s = sum(one.latency_s for one in receipts) / count
@@ -161,7 +161,21 @@ class InferenceService:
             "energy_mj": 1e3 * each * sum(one.energy_j for one in receipts),
             "energy_source": receipts[0].energy_source,
             "reason": receipts[0].reasons[-1],
+            **_how_sure(face, receipts, each),
         }
+
+
+def _how_sure(face: ModelFace, receipts: Sequence[Receipt], each: int) -> dict[str, Parameter]:
+    """Return, where answers are judged, how sure each is, why it was sent, and which plans ran before it."""
+    trails = [one.trail for one in receipts if one.trail is not None and one.trail.sure >= 0.0]
+    if len(trails) < len(receipts):
+        return {}
+    tried = [">".join(face.spec.text(plan) for plan in trail.tried) for trail in trails]
+    return {
+        "sure": ";".join([f"{trail.sure:.3f}" for trail in trails] * each),
+        "stopped": ";".join([trail.why for trail in trails] * each),
+        "tried": ";".join(tried * each),
+    }
 
 
 def _refusal(dropped: DroppedError) -> RefusalError:

@@ -5,6 +5,7 @@ from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable
 from slimsched.models.spec import ModelSpec, Path
 from slimsched.serving.domain.key import Key, key_of
+from slimsched.serving.domain.trail import Trail
 
 
 class ServedModel:
@@ -57,6 +58,10 @@ class ServedModel:
         return ServedModel(
             self.spec, quality, self.figures, number=self.number, weight=self.weight, folder=self.folder
         )
+
+    def expected_accuracy(self, plan: Path, trail: Trail | None) -> float:
+        """Return the chance that an answer is right: by how sure the model was, else by the plan."""
+        return trail.sure if trail is not None and trail.sure >= 0.0 else self.quality.accuracy(plan)
 
     def key_of_path(self, path: Path) -> Key:
         """Return the last key of a path."""

@@ -1,6 +1,7 @@
 """A load: how many requests arrive, when, and what they ask for."""
 
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +73,7 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         times_s = self.arrivals_s(rng)
         count = len(times_s)
         sets = [
-            _examples(model, size) for model, size in zip(models, sizes or [None] * len(models), strict=True)
+            _examples(model, size) for model, size in zip(models, sizes or repeat(None), strict=bool(sizes))
         ]
         sizes = [len(one) for one in sets]
         example = rng.integers(max(1, sizes[0]), size=count) if sizes[0] else np.full(count, -1)

@@ -353,9 +353,9 @@ class LiveCluster:
 
     def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
         for row, parcel, start, end in self._stretches(requests):
-            paths = [request.path for request in requests[row : row + end - start]]
-            parcel.went(start, paths, now_s, self.power_sources)
-            for request in requests[row : row + end - start]:
+            its = requests[row : row + end - start]
+            parcel.went(start, its, now_s, self.power_sources)
+            for request in its:
                 del self._open[request.id]
             parcel.left(end - start)
             parcel.answered(end - start)

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import SlimError
-from slimsched.models.spec import Path
 from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.request import NEVER_S
+from slimsched.serving.domain.request import NEVER_S, Request
+from slimsched.serving.domain.trail import Trail
 from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
 from slimsched.serving.execution.live.messages import InputPiece
 
@@ -38,7 +38,10 @@ class Call(NamedTuple):
 
 
 class Receipt(Struct, kw_only=True):
-    """The record of an example: choices and servers by segment, and its time and energy."""
+    """The record of an example: choices and servers by segment, and its time and energy.
+
+    `trail` is there where answers are judged: how sure the model was, and which plans ran before.
+    """
 
     path: tuple[int, ...] = ()
     servers: tuple[str, ...] = ()
@@ -48,6 +51,7 @@ class Receipt(Struct, kw_only=True):
     energy_j: float = 0.0
     energy_source: str = ""
     latency_s: float = 0.0
+    trail: Trail | None = None
 
 
 class Answered(Struct, frozen=True, kw_only=True):
@@ -133,12 +137,13 @@ class Parcel:
             self._receipts = [replace(self._receipts[0]) for _ in range(self.count)]
         return self._receipts if len(self._receipts) < self.count else self._receipts[start:end]
 
-    def went(self, start: int, paths: Sequence[Path], now_s: float, energy_source: str) -> None:
+    def went(self, start: int, requests: Sequence[Request], now_s: float, energy_source: str) -> None:
         """Record which ways some examples went; they share a receipt only if all went the same way."""
-        parted = paths.count(paths[0]) < len(paths)
-        receipts = self.receipts(start, start + len(paths), each=parted)
-        for receipt, path in zip(receipts, paths, strict=False):
-            receipt.path, receipt.energy_source = path, energy_source
+        first = requests[0]
+        parted = any(one.path != first.path or one.trail != first.trail for one in requests)
+        receipts = self.receipts(start, start + len(requests), each=parted)
+        for receipt, request in zip(receipts, requests, strict=False):
+            receipt.path, receipt.trail, receipt.energy_source = request.path, request.trail, energy_source
             receipt.latency_s = now_s - self.arrival_s
 
     def put_outputs(self, start: int, outputs: Arrays) -> None:
