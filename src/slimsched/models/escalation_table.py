@@ -56,8 +56,10 @@ class EscalationTable:
             fitted = _smooth(OWN, level, counts, alone)
             self.agreed[row] = np.clip(fitted[:, 1], 0.0, 1.0)
             gain = _smooth(GAIN, level, counts, known - own)
-            gain[:, known.mean(axis=1) <= own.mean()] = 0.0  # a plan that is worse on the whole is no help
             self.right[row] = np.clip(fitted[:, :1] + gain, 0.0, 1.0)
+            worse = known.mean(axis=1) <= own.mean()  # on the whole: such a plan is no help
+            worse[self.plans[row]] = False
+            self.right[row][:, worse] = 0.0
         self.kept = np.array(
             [[_common(plans[one], other) for other in plans] for one in self.plans], dtype=np.int64
         ).reshape(len(self.plans), len(plans))

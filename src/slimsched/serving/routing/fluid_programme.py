@@ -95,9 +95,17 @@ class FluidProgramme:
         return Solved(
             shares=solved.x[:count],
             power_w=float(drawn_w @ solved.x),
-            key_prices=dict(zip(self.keys, solved.eqlin.marginals.tolist(), strict=True)),
+            key_prices=self._key_prices(-solved.ineqlin.marginals[self._models :]),
             model_prices=-solved.ineqlin.marginals[: self._models],
         )
+
+    def _key_prices(self, prices: Values) -> dict[Key, float]:
+        """Price each key where it is cheapest, by the prices of the kinds of devices, then of power."""
+        kinds = len(self._work)
+        by_kind = prices[:kinds, None] * self._work * self._rate_per_s
+        if self._budget:
+            by_kind += prices[kinds] * self._drawn_w.reshape(self._work.shape)
+        return dict(zip(self.keys, by_kind.min(axis=0).tolist(), strict=True))
 
 
 def plan_ways(models: Sequence[ServedModel]) -> list[Way]:

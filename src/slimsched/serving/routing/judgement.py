@@ -19,6 +19,10 @@ from slimsched.serving.routing.trust import Trust
 MOST_PLANS = 3
 """A request runs so many plans at most."""
 
+SURE = "sure enough for the price of a wider plan"
+DISTRUST = "how sure it is cannot be trusted"
+"""Why an answer is sent."""
+
 HASTE = 2.0
 """A further plan must fit so many times into the time that is left."""
 
@@ -108,9 +112,9 @@ class Judgement:
         self, request: Request, trail: Trail, plan: int, sure: float, best: int, right: Values
     ) -> Verdict:
         if not self.trust.holds:
-            return Verdict(sure=sure, why="how sure it is cannot be trusted")
+            return Verdict(sure=sure, why=DISTRUST)
         if best == plan:
-            return Verdict(sure=sure, why="sure enough for the price of a wider plan")
+            return Verdict(sure=sure, why=SURE)
         if len(trail.tried) + 1 >= MOST_PLANS:
             return Verdict(sure=sure, why=f"{MOST_PLANS} plans have run")
         if request.max_energy_j and self._energy_j(request, trail, best) > request.max_energy_j:

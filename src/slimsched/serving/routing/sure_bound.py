@@ -13,7 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
+from slimsched.models.escalation_table import EscalationTable
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.served_model import ServedModel
@@ -21,9 +23,13 @@ from slimsched.serving.routing.cost_to_go import CostToGo
 from slimsched.serving.routing.fluid import shares_of
 from slimsched.serving.routing.fluid_programme import FluidProgramme, Way, plan_ways
 from slimsched.serving.routing.judgement import MOST_PLANS
+from slimsched.serving.routing.router import Judge, Router
 
 MOST_ROUNDS = 80
 """So many policies per model are tried at most."""
+
+TRIED = 6
+"""So many first plans are tried at a time."""
 
 LEAST_GAIN = 1e-6
 
@@ -51,6 +57,17 @@ def can_be_sure(cluster: Cluster) -> bool:
     return any(model.quality.escalation is not None for model in cluster.active)
 
 
+def judges(router: Router, cluster: Cluster) -> bool:
+    """Whether a router judges answers of some active model."""
+    return isinstance(router, Judge) and any(router.keeps(model.number) for model in cluster.active)
+
+
+def sure_accuracy_at(cluster: Cluster, rate_per_s: float, shares: Sequence[float] = ()) -> float:
+    """Return the accuracy of the best mix at a rate; 0 if no model says how sure it is."""
+    found = sure_optimum(cluster, rate_per_s, shares=shares or None)
+    return 0.0 if found is None else found.accuracy
+
+
 def sure_optimum(
     cluster: Cluster,
     rate_per_s: float,
@@ -69,9 +86,8 @@ def sure_optimum(
         found = [
             policy
             for model in cluster.active
-            if model.quality.escalation is not None
-            and (policy := best_policy(model, solved.key_prices)) is not None
-            and _gain(policy.way, solved.key_prices, float(solved.model_prices[model.number])) > LEAST_GAIN
+            for policy in best_policies(model, solved.key_prices)
+            if _gain(policy.way, solved.key_prices, float(solved.model_prices[model.number])) > LEAST_GAIN
         ]
         if not found:
             break
@@ -92,15 +108,22 @@ def _gain(way: Way, key_prices: dict[Key, float], request_price: float) -> float
     return way.value - sum(share * key_prices[key] for key, share in way.uses.items()) - request_price
 
 
-def best_policy(model: ServedModel, key_prices: dict[Key, float]) -> _Policy | None:
-    """Return the policy that the table finds best at these prices; None if it begins with a lone plan."""
+def best_policies(model: ServedModel, key_prices: dict[Key, float]) -> list[_Policy]:
+    """Return the policies that the table finds best at these prices, each with another first plan."""
     prices = {key: key_prices[key] / model.weight for key in model.keys.values()}
     cost_to_go = CostToGo(model, [prices], [dict.fromkeys(prices, 0.0)], sure=True)
-    table, confidences = cost_to_go.escalation, model.quality.confidences
-    first = model.tree.index[cost_to_go.course((), 0, 1.0, 0.0, 0.0)]
-    if table is None or confidences is None or first not in table.row:
-        return None
-    examples, after = model.scored.among, cost_to_go.further(1.0, 0.0).plan[0]
+    table = cost_to_go.escalation
+    if table is None:
+        return []
+    further = cost_to_go.further(1.0, 0.0)
+    worth = further.value[0] - cost_to_go.total_work[0, table.plans]
+    rows = worth.argsort()[::-1][:TRIED]
+    return [_policy(model, table, further.plan[0], table.plans[row]) for row in rows]
+
+
+def _policy(model: ServedModel, table: EscalationTable, after: NDArray[np.int64], first: int) -> _Policy:
+    """Count what a policy gives and runs on the scored examples; `after[row, level]` is what follows."""
+    examples, levels = model.scored.among, table.confidences.levels
     plan = np.full(len(examples), first)
     uses = dict.fromkeys(model.legs(model.tree.plans[first]), 1.0)
     further = 0.0
@@ -110,7 +133,7 @@ def best_policy(model: ServedModel, key_prices: dict[Key, float]) -> _Policy | N
             row = table.row.get(int(now))
             if row is not None:
                 at = plan == now
-                following[at] = after[row, confidences.levels[row, examples[at]]]
+                following[at] = after[row, levels[row, examples[at]]]
         moved = following != plan
         for now, then in {(int(a), int(b)) for a, b in zip(plan[moved], following[moved], strict=True)}:
             share = float(((plan == now) & (following == then)).mean())
