@@ -123,7 +123,7 @@ class EvaluateOptions(Struct, frozen=True, kw_only=True):
         typer.Option(
             "--bits",
             callback=file_to_write,
-            help="With --widths all: write which images are right, one bit each.",
+            help="With --widths all: write which images are right, and how sure plans are.",
         ),
     ] = None
     everything: Annotated[

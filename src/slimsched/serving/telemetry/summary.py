@@ -20,8 +20,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     table has examples; otherwise it is the prior of the plans served. `bound_share` is the number of correct
     answers per arrived request, divided by that of the fluid bound, which holds for routers that do not look
     at examples. `sure_bound_accuracy` and `sure_bound_share` are the same beside the bound of routers that
-    stop when sure; they are 0 where the router does not judge answers. `energy_paper_j` is mean power × latency,
-    as in the paper. `energy_j_per_request` is the energy above idle per completed request.
+    stop when sure; they are 0 where the router does not judge answers. `energy_paper_j` is mean power ×
+    latency, as in the paper. `energy_j_per_request` is the energy above idle per completed request.
     """
 
     router: str
