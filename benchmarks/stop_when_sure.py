@@ -21,7 +21,7 @@ from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
 from slimsched.serving.routing.registry import SERVING, make_router
 from slimsched.serving.routing.sure_bound import sure_accuracy_at
 
-ROUTERS = {"sure": SERVING, "blind": f"{SERVING}:sure=false"}
+ROUTERS = {"sure": f"{SERVING}:sure=true", "blind": SERVING}
 
 
 def at(scenario: Scenario, load: float, seconds: float, deadline_s: float) -> Scenario:

@@ -39,7 +39,7 @@ BUSY = LAPTOP.with_load(rate_per_s=RATE, seconds=12.0, warmup_s=2.0)
 
 
 def test_goal_answers_more_correctly_when_it_may_go_on_and_keeps_deadlines() -> None:
-    sure, blind = (simulate(BUSY, router).summary for router in ("goal", "goal:sure=false"))
+    sure, blind = (simulate(BUSY, router).summary for router in ("goal:sure=true", "goal"))
     assert sure.accuracy > blind.accuracy + 0.002
     assert sure.slo_attainment > 0.99
     assert (sure.lost, sure.duplicates) == (0, 0)
@@ -60,9 +60,9 @@ def test_a_run_that_stops_when_sure_replays(name: str, tmp_path: Path) -> None:
     scenario = load_scenario(name)
     rate = 1.5 * capacity_per_s(scenario.cluster, MODEL.spec.widest)
     busy = scenario.with_load(rate_per_s=rate, seconds=0.5)
-    header = RunSetting(scenario=read_scenario(name)[0], router="goal", seed=0).header()
+    header = RunSetting(scenario=read_scenario(name)[0], router="goal:sure=true", seed=0).header()
     with LogWriter(tmp_path / "run.jsonl", header) as log:
-        simulate(busy, "goal", observers=[log])
+        simulate(busy, "goal:sure=true", observers=[log])
     read = Log(tmp_path / "run.jsonl")
     replayed = replay(read.entries(), machines_of(read.header))
     assert replayed.difference is None
@@ -72,7 +72,7 @@ def test_a_run_that_stops_when_sure_replays(name: str, tmp_path: Path) -> None:
 def test_servers_that_die_lose_no_request_that_was_going_on() -> None:
     faults = (Fault(server="fast", kind="kill", at_s=1.0), Fault(server="fast", kind="restore", at_s=2.0))
     broken = replace(LAPTOP, faults=faults).with_load(rate_per_s=RATE / 2, seconds=4.0)
-    row = simulate(broken, "goal", drain=True).summary
+    row = simulate(broken, "goal:sure=true", drain=True).summary
     assert (row.lost, row.duplicates, row.unfinished) == (0, 0, 0)
 
 
@@ -112,7 +112,7 @@ def test_confidence_that_lies_is_noticed_by_checks_and_no_longer_relied_on() -> 
     made: list[GuardedRouter] = []
 
     def make(spec: str, cluster: Cluster, seed: int, goal: object) -> GuardedRouter:
-        router = make_router("goal", cluster, seed)
+        router = make_router("goal:sure=true", cluster, seed)
         assert isinstance(router, GuardedRouter)
         made.append(router)
         return router
@@ -122,7 +122,7 @@ def test_confidence_that_lies_is_noticed_by_checks_and_no_longer_relied_on() -> 
     trust = made[0].router.trust[MODEL.name]
     assert not trust.holds
     assert trust.agreed < trust.expected - 0.05
-    blind = simulate(LAPTOP.with_load(**load), "goal:sure=false").summary
+    blind = simulate(LAPTOP.with_load(**load), "goal").summary
     assert row.accuracy > blind.accuracy - 0.015, "it works as well as without confidence"
 
 

@@ -86,7 +86,7 @@ def make_goal(
     rng: Random,
     goal: Goal | None = None,
     shadow: bool = False,
-    sure: bool = True,
+    sure: bool = False,
     gains: str | None = None,
     **changed: float,
 ) -> GuardedRouter:

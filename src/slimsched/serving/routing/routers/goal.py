@@ -83,7 +83,7 @@ class GoalRouter:
         gains: GoalParameters | None = None,
         *,
         goals: Mapping[str, Goal] | None = None,
-        sure: bool = True,
+        sure: bool = False,
     ) -> None:
         stated = goal or Goal()
         self.goal = replace(stated, by_model={**stated.by_model, **goals}) if goals else stated
