@@ -111,7 +111,7 @@ class QualityTable:
         """
         if self._correct is None or self.examples < 2 or len(self.among) < self.examples:
             return self, self
-        return self._half(choosing_half(self.examples)), self._half(np.arange(1, self.examples, 2))
+        return self.of(choosing_half(self.examples)), self.of(np.arange(1, self.examples, 2))
 
     @cached_property
     def escalation(self) -> EscalationTable | None:
@@ -121,7 +121,8 @@ class QualityTable:
         right = np.unpackbits(self._correct, axis=1, count=self.examples).astype(bool)
         return EscalationTable(self.tree.plans, self.confidences, right, self.among)
 
-    def _half(self, among: NDArray[np.int64]) -> "QualityTable":
+    def of(self, among: NDArray[np.int64]) -> "QualityTable":
+        """Return the same table measured on some of the examples only."""
         assert self._correct is not None
         right = np.unpackbits(self._correct, axis=1, count=self.examples)[:, among]
         return QualityTable(

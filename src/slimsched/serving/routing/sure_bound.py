@@ -47,7 +47,9 @@ class SureOptimum(Struct, frozen=True, kw_only=True):
     further: float
 
 
-class _Policy(Struct, frozen=True):
+class Policy(Struct, frozen=True):
+    """A way to serve requests, and the share of requests for which a second plan runs."""
+
     way: Way
     further: float
 
@@ -80,7 +82,7 @@ def sure_optimum(
         return None
     given = shares_of(cluster, shares)
     programme = FluidProgramme(cluster, rate_per_s, given, active_power_w)
-    policies = [_Policy(way, 0.0) for way in plan_ways(cluster.models)]
+    policies = [Policy(way, 0.0) for way in plan_ways(cluster.models)]
     solved = programme.solve([policy.way for policy in policies])
     for _ in range(MOST_ROUNDS):
         found = [
@@ -108,7 +110,7 @@ def _gain(way: Way, key_prices: dict[Key, float], request_price: float) -> float
     return way.value - sum(share * key_prices[key] for key, share in way.uses.items()) - request_price
 
 
-def best_policies(model: ServedModel, key_prices: dict[Key, float]) -> list[_Policy]:
+def best_policies(model: ServedModel, key_prices: dict[Key, float]) -> list[Policy]:
     """Return the policies that the table finds best at these prices, each with another first plan."""
     prices = {key: key_prices[key] / model.weight for key in model.keys.values()}
     cost_to_go = CostToGo(model, [prices], [dict.fromkeys(prices, 0.0)], sure=True)
@@ -118,10 +120,10 @@ def best_policies(model: ServedModel, key_prices: dict[Key, float]) -> list[_Pol
     further = cost_to_go.further(1.0, 0.0)
     worth = further.value[0] - cost_to_go.total_work[0, table.plans]
     rows = worth.argsort()[::-1][:TRIED]
-    return [_policy(model, table, further.plan[0], table.plans[row]) for row in rows]
+    return [count_policy(model, table, further.plan[0], table.plans[row]) for row in rows]
 
 
-def _policy(model: ServedModel, table: EscalationTable, after: NDArray[np.int64], first: int) -> _Policy:
+def count_policy(model: ServedModel, table: EscalationTable, after: NDArray[np.int64], first: int) -> Policy:
     """Count what a policy gives and runs on the scored examples; `after[row, level]` is what follows."""
     examples, levels = model.scored.among, table.confidences.levels
     plan = np.full(len(examples), first)
@@ -143,4 +145,4 @@ def _policy(model: ServedModel, table: EscalationTable, after: NDArray[np.int64]
         plan = following
     hits = model.scored.hits(plan, examples)
     assert hits is not None
-    return _Policy(Way(model=model.number, value=model.weight * float(hits.mean()), uses=uses), further)
+    return Policy(Way(model=model.number, value=model.weight * float(hits.mean()), uses=uses), further)

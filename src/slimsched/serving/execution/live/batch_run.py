@@ -113,7 +113,7 @@ class BatchUnderWay:
 
     def _part(self, rows: Tensors) -> "tuple[Tensors, _Said]":
         """Part the outputs of a complete plan from what the model says about them."""
-        if not self._executor.is_confident(self._batch.key.model):
+        if not rows or not self._executor.is_confident(self._batch.key.model):
             return rows, _Said()
         *outputs, sure = rows
         if not self._batch.blocks[0].keep:
