@@ -45,6 +45,13 @@ def test_goal_answers_more_correctly_when_it_may_go_on_and_keeps_deadlines() -> 
     assert (sure.lost, sure.duplicates) == (0, 0)
 
 
+def test_where_time_is_nearly_free_it_is_no_worse_than_without() -> None:
+    easy = LAPTOP.with_load(rate_per_s=0.65 * RATE, seconds=10.0, warmup_s=2.0)
+    sure, blind = (simulate(easy, f"goal:in_time=0.7{more}").summary for more in (":sure=true", ""))
+    assert sure.accuracy > blind.accuracy - 0.005
+    assert sure.slo_attainment > 0.98
+
+
 def test_the_bound_of_routers_that_look_is_above_the_input_blind_one() -> None:
     blind, sure = fluid_optimum(LAPTOP.cluster, 2 * RATE), sure_optimum(LAPTOP.cluster, 2 * RATE)
     assert sure is not None

@@ -210,7 +210,10 @@ class GoalRouter:
         if self._crowded[0] != seen.now_s:
             self._crowded = seen.now_s, self._queues_price(seen)
         price = self._price(model) + float(self._crowded[1][request.trail.homes[-1]]) / model.worth
-        prices = (float(PRICES[np.searchsorted(PRICES[:-1], price)]), model.objective_price)
+        at = max(
+            1, int(np.searchsorted(PRICES[:-1], price))
+        )  # who began narrow goes on where time is free too
+        prices = (float(PRICES[at]), model.objective_price)
         limit_s = model.goal.p99_s or self._whole_plan.limit_s
         until_s = min(request.deadline_s, request.arrival_s + limit_s) if limit_s else request.deadline_s
         return judgement.judge(request, confidence, prices, until_s - seen.now_s, seen)
