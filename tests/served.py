@@ -50,8 +50,16 @@ class Served:
 
     def children(self) -> list[int]:
         """Its server processes."""
+        return self._running("server_main")
+
+    def fronts(self) -> list[int]:
+        """Its front processes."""
+        return self._running("front_main")
+
+    def _running(self, module: str) -> list[int]:
         task = Path(f"/proc/{self.process.pid}/task")
-        return [int(pid) for path in task.glob("*/children") for pid in path.read_text().split()]
+        found = [pid for path in task.glob("*/children") for pid in path.read_text().split()]
+        return [int(pid) for pid in found if module in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
 def serve(folder: Path, *options: str) -> Served:
@@ -61,6 +69,8 @@ def serve(folder: Path, *options: str) -> Served:
     command = [sys.executable, "-c", "from slimsched.cli.app import main; main()", "serve"]
     options = options if "--config" in options else ("--config", str(config), *options)
     command += ["--http-port", "0", "--grpc-port", "0", *options]
+    if "--fronts" not in options:
+        command += ["--fronts", "0"]  # whatever the machine has
     with log.open("w") as out:
         environment = {**os.environ, "COLUMNS": "200"}
         process = subprocess.Popen(command, stderr=out, stdout=out, text=True, env=environment)

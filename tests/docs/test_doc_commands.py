@@ -81,8 +81,9 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim jobs simulate": Run(),
     "slim jobs explain": Run("--jobs 60"),
     "slim jobs models": Run(),
+    "slim jobs whatif": Not("needs the records of a Slurm", where="tests/cli/jobs/test_whatif.py"),
     "slim jobs train": Run("--updates 1 --jobs 200 --cluster racks-64"),
-    **dict.fromkeys([f"slim jobs {name}" for name in ("run", "submit", "why", "victims")], SLURM),
+    **dict.fromkeys([f"slim jobs {name}" for name in ("run", "submit", "victims", "explain 7")], SLURM),
     **dict.fromkeys(["slim jobs slurm-up", "slim jobs slurm-down", "scripts/local-slurm"], SLURM),
     "slim model pareto": Run(),
     "slim model train": Not(

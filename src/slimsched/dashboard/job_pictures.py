@@ -81,7 +81,8 @@ def _occupancy(run: Run) -> Picture:
         image = None
         for row, policy in enumerate(names):
             axis, held = axes.flat[row], run.arrays[f"{row}/held"]
-            extent = (0.0, run.arrays[f"{row}/edges_s"][-1] / 3600, len(held), 0)
+            end_h = run.arrays[f"{row}/edges_s"][-1] / 3600
+            extent = (0.0, end_h, len(held) - 0.5, -0.5)
             image = axis.imshow(
                 held,
                 aspect="auto",
@@ -92,6 +93,7 @@ def _occupancy(run: Run) -> Picture:
                 interpolation="nearest",
             )
             axis.yaxis.get_major_locator().set_params(integer=True)
+            axis.hlines(np.arange(0.5, len(held) - 1), 0.0, end_h, color="white", linewidth=0.8)
             axis.set(xlabel="time (h)", ylabel="rack")
             axis.set_title(policy, fontsize=9)
             axis.grid(False)

@@ -50,7 +50,8 @@ def page(run: Run, pictures: list[Picture]) -> str:
             f"<title>{escape(about.title)}</title><style>{asset('report.css')}</style></head><body>",
             f"<header><h1>{escape(about.title)}</h1>",
             f'<p class="quiet">{escape(made_by)}</p></header><main>',
-            f'<section aria-labelledby="figures"><h2 id="figures">Figures</h2>{figures}</section>',
+            '<section aria-labelledby="figures"><h2 id="figures">Figures</h2>',
+            f"{figures}{_notes(run)}</section>",
             _models(run),
             *map(_figure, pictures),
             _faults(run),
@@ -60,6 +61,17 @@ def page(run: Run, pictures: list[Picture]) -> str:
             f"<details open><summary>All settings</summary><pre>{config}</pre></details></section>",
             "</main></body></html>\n",
         ]
+    )
+
+
+def _notes(run: Run) -> str:
+    """Explain the columns of a run that placed jobs."""
+    if run.about.kind != "jobs":
+        return ""
+    return (
+        '<p class="quiet">comm/compute: communication that computing does not hide, over computing, in '
+        "GPU-seconds. avoidable: the part of it that the closest placements would not have had. told "
+        "durations: the policy knows how long jobs take, which a real cluster cannot tell it.</p>"
     )
 
 

@@ -54,10 +54,12 @@ JOB_COLUMNS: Sequence[Column] = (
     ("makespan", "makespan_s", _hours),
     ("mean wait", "wait_mean_s", _hours),
     ("comm/compute", "comm_overhead", lambda value: f"{value:.3f}"),
+    ("avoidable", "excess_comm", lambda value: f"{value:.3f}"),
     ("stops", "preemptions", _count),
     ("GPUs held", "utilization", _percent),
     ("goodput", "goodput", _percent),
     ("jobs", "jobs", _count),
+    ("told durations", "told_durations", lambda value: "yes" if value else "no"),
 )
 
 

@@ -68,6 +68,8 @@ Identity = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 """The number of a request or a block; gateways that share servers count from far apart."""
 Percentage = Annotated[int, Meta(ge=1, le=100)]
 Priority = Annotated[int, Meta(ge=-1000, le=1000)]
+FrontCount = Annotated[int, Meta(ge=0, le=64)]
+"""Front processes of a server."""
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 

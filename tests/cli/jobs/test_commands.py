@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from slimsched.cli.jobs.app import app
@@ -85,3 +86,54 @@ def test_bad_input_gives_one_clear_line(arguments, says) -> None:
     with pytest.raises(SlimError, match=says) as caught:
         run(*arguments)
     assert "\n" not in str(caught.value)
+
+
+TIRESIAS = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
+
+
+def trace_of(folder, *models: str) -> str:
+    path = folder / "trace.csv"
+    path.write_text(TIRESIAS + "".join(f"{i},8,{i},10,{name},100,1\n" for i, name in enumerate(models)))
+    return str(path)
+
+
+def test_a_model_that_nobody_knows_is_named_and_can_be_described(tmp_path) -> None:
+    trace = trace_of(tmp_path, "vgg16", "gpt9", "gpt9")
+    arguments = ["simulate", "--trace", trace, "--cluster", "tiresias-16", "--json"]
+    said = CliRunner().invoke(app, arguments)
+    assert "2 jobs train models that are not known (gpt9)" in " ".join(said.stderr.split())
+    silent = json.loads(said.stdout)["comm_gpu_s"]
+    (tmp_path / "mine.toml").write_text('[[model]]\nname = "gpt9"\ncompute_s = 0.1\ngradient_mb = 2000\n')
+    told = CliRunner().invoke(app, [*arguments, "--model-file", str(tmp_path / "mine.toml")])
+    assert "not known" not in told.stderr
+    assert json.loads(told.stdout)["comm_gpu_s"] > silent
+    listed = json.loads(run("models", "--model-file", str(tmp_path / "mine.toml"), "--json"))
+    assert listed[-1]["name"] == "gpt9"
+
+
+def test_every_command_assumes_the_same_network() -> None:
+    found = {
+        name: option.default
+        for name, command in typer.main.get_command(app).commands.items()
+        for option in command.params
+        if "--network" in option.opts and name != "train"
+    }
+    assert found.keys() >= {"simulate", "compare", "explain", "models", "run", "victims", "whatif"}
+    assert set(found.values()) == {"congested"}
+
+
+def test_a_table_shows_avoidable_communication_and_who_is_told_durations() -> None:
+    shown = run("compare", *SMALL, "--policies", "srtf,dally", "--workers", "1")
+    assert "avoidable" in shown
+    assert "srtf *" in shown
+    assert "dally *" not in shown
+    assert "* is told how long jobs take" in shown
+    rows = json.loads(run("compare", *SMALL, "--policies", "srtf,dally", "--workers", "1", "--json"))
+    assert [row["told_durations"] for row in rows] == [True, False]
+
+
+def test_explain_asks_the_simulator_or_slurm() -> None:
+    with pytest.raises(SlimError, match="unknown engine 'pbs'"):
+        run("explain", "1", "--engine", "pbs")
+    with pytest.raises(SlimError):
+        run("explain", "1", "--engine", "slurm", "--conf", "/nowhere/slurm.conf")

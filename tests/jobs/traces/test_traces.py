@@ -48,7 +48,7 @@ def test_every_kind_of_trace_is_told_by_its_header(kind, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a,b\n1,2\n", "no job trace of a known kind"),
+        ("a,b\n1,2\n", "give one of these formats, with these columns at least: Helios"),
         ("job_id,arrival_s,service_sec,gpu_count\na,x,60,1\n", "line 2"),
         (
             "job_id,arrival_s,service_sec,gpu_count\na,1,-60,1\n",

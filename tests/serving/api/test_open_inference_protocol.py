@@ -1,5 +1,6 @@
 """Unchanged third-party clients against the real server."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,19 @@ from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
 from hosting import cpu_executor, run_legs
-from served import Served
+from served import Served, serve
 
 Images = NDArray[np.uint8]
 PROTOCOLS = {"http": triton_http, "grpc": triton_grpc}
+
+
+@pytest.fixture(scope="module", params=["0", "2"], ids=["gateway", "fronts"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A gateway that reads requests itself, or front processes that do it for it."""
+    running = serve(tmp_path_factory.mktemp("served"), "--fronts", request.param)
+    yield running
+    assert running.stop() == 0
+    assert "Traceback" not in running.log.read_text()
 
 
 @pytest.fixture(params=["http", "grpc"])

@@ -84,10 +84,11 @@ class Load:
                 connection.close()
 
 
+@pytest.mark.parametrize("fronts", ["0", "2"])
 def test_sigterm_under_load_answers_every_accepted_request(
-    own_server: Callable[..., Served], images: Images
+    own_server: Callable[..., Served], images: Images, fronts: str
 ) -> None:
-    served = own_server()
+    served = own_server("--fronts", fronts)
     load = Load(served.http, images[:2])
     load.wait_for(40)
     assert served.stop() == 0
@@ -97,8 +98,11 @@ def test_sigterm_under_load_answers_every_accepted_request(
     assert not any(os.path.exists(f"/proc/{pid}") for pid in served.children())
 
 
-def test_a_killed_server_process_costs_no_request(own_server: Callable[..., Served], images: Images) -> None:
-    served = own_server()
+@pytest.mark.parametrize("fronts", ["0", "2"])
+def test_a_killed_server_process_costs_no_request(
+    own_server: Callable[..., Served], images: Images, fronts: str
+) -> None:
+    served = own_server("--fronts", fronts)
     load = Load(served.http, images[:2])
     load.wait_for(20)
     before = served.children()
@@ -114,8 +118,11 @@ def test_a_killed_server_process_costs_no_request(own_server: Callable[..., Serv
     assert served.stop() == 0
 
 
-def test_work_of_a_client_that_leaves_is_cancelled(own_server: Callable[..., Served], images: Images) -> None:
-    served = own_server()
+@pytest.mark.parametrize("fronts", ["0", "1"])
+def test_work_of_a_client_that_leaves_is_cancelled(
+    own_server: Callable[..., Served], images: Images, fronts: str
+) -> None:
+    served = own_server("--fronts", fronts)
     host, port = served.http.split(":")
     body, headers = body_of(np.repeat(images, 8, axis=0))
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())

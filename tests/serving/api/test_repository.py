@@ -97,10 +97,11 @@ def test_tritons_clients_list_load_and_unload(
     assert "Traceback" not in served.log.read_text()
 
 
+@pytest.mark.parametrize("fronts", ["0", "2"])
 def test_a_new_version_takes_over_under_load_and_the_run_can_be_replayed(
-    own_server: Callable[..., Served], tmp_path: Path
+    own_server: Callable[..., Served], tmp_path: Path, fronts: str
 ) -> None:
-    served, repository = start(own_server, tmp_path, "--log", str(tmp_path / "logs"))
+    served, repository = start(own_server, tmp_path, "--log", str(tmp_path / "logs"), "--fronts", fronts)
     triton = Triton(served, "http")
     triton.client.load_model("dogs")
     stamps = {("cats", "1"): 3.0, ("dogs", "1"): 51.0, ("dogs", "2"): 52.0}

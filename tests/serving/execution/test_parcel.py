@@ -19,7 +19,7 @@ def test_examples_that_stay_together_share_a_receipt() -> None:
         receipt.queue_s += 1.0
     one.put_outputs(0, (np.ones((4, 2), np.float32),))
     one.answered(4)
-    found = one.waiter.result()
+    found = one.future.result()
     assert [receipt.queue_s for receipt in found.receipts] == [1.0]
     assert found.outputs[0].shape == (4, 2)
 
@@ -33,8 +33,8 @@ def test_examples_that_part_have_receipts_of_their_own_from_then_on() -> None:
     for start in (0, 2):
         one.put_outputs(start, (np.full((2, 2), start, np.float32), np.full((2, 3, 1), start)))
         one.answered(2)
-    found = one.waiter.result()
-    assert [receipt.queue_s for receipt in found.receipts] == [1.0, 2.0, 2.0, 1.0]
+    found = one.future.result()
+    assert [(one.queue_s, one.examples) for one in found.receipts] == [(1.0, 1), (2.0, 2), (1.0, 1)]
     logits, marks = found.outputs
     assert logits[:, 0].tolist() == marks[:, 2, 0].tolist() == [0, 0, 2, 2]
     assert marks.shape == (4, 3, 1)
@@ -46,7 +46,8 @@ def test_examples_that_went_different_ways_have_receipts_of_their_own() -> None:
     one.went(0, [Request(id=7 + n, arrival_s=1.0, path=way) for n, way in enumerate(ways)], 2.0, "modelled")
     one.put_outputs(0, (np.ones((4, 2), np.float32),))
     one.answered(4)
-    assert [receipt.path for receipt in one.waiter.result().receipts] == [(0, 1), (1, 1), (0, 1), (0, 1)]
+    found = [(receipt.path, receipt.examples) for receipt in one.future.result().receipts]
+    assert found == [((0, 1), 1), ((1, 1), 1), ((0, 1), 2)]
 
 
 def test_it_knows_its_requests_and_their_bytes() -> None:

@@ -5,13 +5,12 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
 from slimsched.cli.jobs.results import Results
-from slimsched.cli.jobs.table import print_rows
-from slimsched.cli.jobs.workload import Workload, progress_bar
+from slimsched.cli.jobs.table import flat, print_rows
+from slimsched.cli.jobs.workload import DEFAULT_NETWORK, Workload, progress_bar
 from slimsched.cli.options import AsJson, with_options
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.quantity import Count, CountOrZero, WorkerCount
@@ -30,7 +29,7 @@ class ComparedWorkload(Workload, frozen=True, kw_only=True):
 
     network: Annotated[
         str, typer.Option("--network", help="fast, oversubscribed, congested; comma-separated.")
-    ] = "congested"
+    ] = DEFAULT_NETWORK
     arrivals: Annotated[str, typer.Option("--arrivals", help="trace, batch, poisson; comma-separated.")] = (
         "trace"
     )
@@ -52,10 +51,10 @@ def compare(
 ) -> None:
     """Compare policies on the same jobs.
 
-    Policies: fifo, fit-first, srtf, srsf, tiresias, gandiva, themis, lwf, a-srpt, scored, dally, its
-    ablations no-wait, fully-consolidated, mean-tuner and manual:machine_s=SECONDS:rack_s=SECONDS, and rl or
-    rl:file=FILE (see slim jobs train). A policy of your own is FILE.py:Class, or the name of an entry point
-    of an installed package.
+    Policies: fifo, backfill, fit-first, srtf, srsf, tiresias, gandiva, max-min, themis, lwf, a-srpt,
+    scored, dally, its ablations no-wait, fully-consolidated, mean-tuner and
+    manual:machine_s=SECONDS:rack_s=SECONDS, and rl or rl:file=FILE (see slim jobs train). A policy of your
+    own is FILE.py:Class, or the name of an entry point of an installed package.
 
     Examples:
 
@@ -79,7 +78,7 @@ def compare(
     if results.written():
         _leave(results, workload, settings[0], trace, names, rows, seeds)
     if as_json:
-        print(json.dumps([_flat(row) for row in rows], indent=1))
+        print(json.dumps([flat(row) for row in rows], indent=1))
         return
     _show(rows, settings, f"{workload.trace} on {topology.name}", seeds)
     for path in results.written():
@@ -139,10 +138,4 @@ def _leave(
 
     prepared = comparison.prepare(trace, setting, workload.seed)
     runs = {name: comparison.simulate(name, prepared, setting, workload.seed)[:2] for name in names}
-    results.write(workload, setting, runs, [_flat(row) for row in rows[: len(names)]], seeds=seeds)
-
-
-def _flat(row: "JobRow") -> dict[str, object]:
-    """Return a row as one flat object."""
-    fields = msgspec.to_builtins(row)
-    return {**fields.pop("summary"), **fields}
+    results.write(workload, setting, runs, [flat(row) for row in rows[: len(names)]], seeds=seeds)

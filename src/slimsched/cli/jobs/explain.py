@@ -1,4 +1,4 @@
-"""`slim jobs explain`: why a job of a simulated trace waited. `slim jobs why` asks the same of Slurm."""
+"""`slim jobs explain`: why a job waits, in a simulated trace or on a Slurm."""
 
 import json
 from typing import TYPE_CHECKING, Annotated
@@ -7,6 +7,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from slimsched.cli.jobs.slurm_options import Conf, Partition, SlurmOptions, Speed
 from slimsched.cli.jobs.workload import PolicyName, Workload
 from slimsched.cli.options import AsJson, with_options
 from slimsched.kernel.errors import UnknownNameError
@@ -27,16 +28,59 @@ def explain(
         Seconds | None, typer.Option("--at-s", help="Look at this time; else just before its first start.")
     ] = None,
     policy: PolicyName = "dally",
+    engine: Annotated[
+        str, typer.Option("--engine", help="Who has the job: simulated or slurm.")
+    ] = "simulated",
+    partition: Partition = None,
+    speed: Speed = 1.0,
+    conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
     """Say why a job waits: declined offers, timer left, allowed tier, nearest feasible domain, victims.
+
+    On Slurm, give the options that the controller runs with. --trace, --cluster, --arrivals, --at-s and the
+    like are for simulated jobs; --partition, --speed and --conf for those on Slurm.
 
     Examples:
 
       slim jobs explain g17 --trace generated --jobs 500 --arrivals batch
 
       slim jobs explain 41 --trace tiresias --cluster tiresias-16 --at-s 900 --json
+
+      slim jobs explain 1234 --engine slurm --policy dally --network congested
     """
+    if engine == "slurm":
+        slurm = SlurmOptions(
+            policy=policy,
+            network=workload.network,
+            partition=partition,
+            quota=workload.quota,
+            speed=speed,
+            model_file=workload.model_file,
+            conf=conf,
+        )
+        _explain_on_slurm(slurm, job, as_json=as_json)
+    elif engine == "simulated":
+        _explain_simulated(workload, job, policy, at_s, as_json=as_json)
+    else:
+        raise UnknownNameError("engine", engine, ("simulated", "slurm"))
+
+
+def _explain_on_slurm(slurm: SlurmOptions, job: str, *, as_json: bool) -> None:
+    from slimsched.cli.jobs.slurm_site import find_site
+    from slimsched.jobs.execution.slurm import preview
+
+    site = find_site(slurm)
+    explanation = preview.explanation(site.client, site.controller, site.look(), job)
+    if as_json:
+        print(msgspec.json.encode(explanation).decode())
+    else:
+        print_explanation(explanation, speed=slurm.speed)
+
+
+def _explain_simulated(
+    workload: Workload, job: str, policy: str, at_s: float | None, *, as_json: bool
+) -> None:
     setting, jobs = workload.prepare()
     if all(one.id != job for one in jobs):
         raise UnknownNameError("job", job, [one.id for one in jobs[:5]] + ["…"])

@@ -10,7 +10,14 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.cli.jobs.workload import Data, Network, read_cluster_named
+from slimsched.cli.jobs.workload import (
+    DEFAULT_NETWORK,
+    Data,
+    ModelFile,
+    Network,
+    read_cluster_named,
+    read_models,
+)
 from slimsched.cli.options import AsJson
 from slimsched.kernel.errors import DataError
 
@@ -23,17 +30,21 @@ def models(
         bool, typer.Option("--derive", help="Derive them anew from Gavel's, Sia's and Tiresias' data.")
     ] = False,
     data: Data = None,
-    network: Network = "congested",
+    model_file: ModelFile = None,
+    network: Network = DEFAULT_NETWORK,
     as_json: AsJson = False,
 ) -> None:
     """Show compute time, exposed gradient bytes and slowdown by tier of each model.
 
-    Example: slim jobs models --derive --data ~/data
+    Examples:
+
+      slim jobs models --derive --data ~/data
+
+      slim jobs models --model-file my-models.toml --network fast
     """
-    from slimsched.jobs.traces.known_models import TRAINING_MODELS
     from slimsched.jobs.traces.profiles import derive_models
 
-    known = TRAINING_MODELS
+    known = read_models(model_file)
     if derive:
         if data is None:
             raise DataError("deriving needs the measurements; name their folder with --data or SLIM_DATA")

@@ -78,7 +78,8 @@ def _write_folder(
 
     topology = setting.topology
     config = {"trace": workload.trace, "gpus": topology.gpus, "racks": len(topology.racks)}
-    config |= {name: value for name, value in msgspec.to_builtins(setting).items() if name != "machines"}
+    left_out = ("machines", "known_models")
+    config |= {name: value for name, value in msgspec.to_builtins(setting).items() if name not in left_out}
     about = About(kind="jobs", title=title, seed=workload.seed, seeds=seeds, config=config)
     histories = {name: by_job for name, (_, by_job) in runs.items()}
     write_run(make_folder(folder), about, rows, job_arrays(histories, topology))

@@ -9,15 +9,14 @@ import typer
 from rich.console import Console
 
 from slimsched.cli.jobs.results import Results, write_log
-from slimsched.cli.jobs.table import print_rows
+from slimsched.cli.jobs.table import flat, print_rows
 from slimsched.cli.jobs.workload import PolicyName, Workload, progress_bar
 from slimsched.cli.options import AsJson, with_options
 from slimsched.cli.output_path import file_to_write
 from slimsched.kernel.log import EVENTS
 
 if TYPE_CHECKING:
-    from slimsched.jobs.execution.simulated.comparison import JobSetting
-    from slimsched.jobs.telemetry.summary import JobSummary
+    from slimsched.jobs.execution.simulated.comparison import JobRow, JobSetting
 
 REPORT_EVERY = 64
 """Finished jobs between two updates of the progress bar."""
@@ -59,23 +58,24 @@ def simulate(
 
         run = comparison.simulate(policy, jobs, setting, workload.seed, None if as_json else finished)
     summary, histories, entries = run
-    results.write(workload, setting, {policy: (summary, histories)}, [msgspec.to_builtins(summary)])
+    row = comparison.average([summary], network=setting.network, arrivals=setting.arrivals)
+    results.write(workload, setting, {policy: (summary, histories)}, [flat(row)])
     logs = [results.out / EVENTS] if results.out else []
     for path in [*logs, *([log] if log else [])]:
         write_log(path, policy, setting, entries)
-    _show(summary, setting, workload.trace, as_json=as_json)
+    _show(row, setting, workload.trace, as_json=as_json)
     if not as_json:
         for path in [*results.written(), *([log] if log else [])]:
             Console().print(f"written: {path}")
 
 
-def _show(summary: "JobSummary", setting: "JobSetting", trace: str, *, as_json: bool) -> None:
+def _show(row: "JobRow", setting: "JobSetting", trace: str, *, as_json: bool) -> None:
     if as_json:
-        where = {"network": setting.network, "arrivals": setting.arrivals}
-        print(json.dumps({**msgspec.to_builtins(summary), **where}, indent=1))
+        print(json.dumps({**msgspec.to_builtins(row.summary), **_setting(row)}, indent=1))
         return
-    from slimsched.jobs.execution.simulated.comparison import average
-
     title = f"{trace} on {setting.cluster} ({setting.topology.gpus} GPUs), {setting.network}"
-    row = average([summary], network=setting.network, arrivals=setting.arrivals)
     print_rows(Console(), [row], f"{title}, {setting.arrivals}")
+
+
+def _setting(row: "JobRow") -> dict[str, object]:
+    return {"network": row.network, "arrivals": row.arrivals, "told_durations": row.told_durations}

@@ -1,4 +1,4 @@
-"""`slim jobs run | submit | victims | why | slurm-up | slurm-down`: training jobs on a real Slurm."""
+"""`slim jobs run | submit | victims | slurm-up | slurm-down`: training jobs on a real Slurm."""
 
 import os
 import signal
@@ -13,6 +13,7 @@ from msgspec import Struct
 from rich.console import Console
 
 from slimsched.cli.jobs.slurm_options import Conf, Partition, SlurmOptions
+from slimsched.cli.jobs.workload import ModelFile, read_models
 from slimsched.cli.options import AsJson, with_options
 from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
 from slimsched.kernel.log import EVENTS
@@ -43,7 +44,6 @@ def register(app: typer.Typer) -> None:
     app.command()(run)
     app.command(context_settings={"allow_interspersed_args": False})(submit)
     app.command()(victims)
-    app.command()(why)
     app.command("slurm-up")(slurm_up)
     app.command("slurm-down")(slurm_down)
 
@@ -135,6 +135,7 @@ def submit(
     time_limit: Annotated[str | None, typer.Option("--time", help="Time limit, as for sbatch.")] = None,
     partition: Partition = None,
     sbatch: Annotated[list[str] | None, typer.Option(help="One more option for sbatch.")] = None,
+    model_file: ModelFile = None,
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
@@ -151,10 +152,10 @@ def submit(
     """
     from slimsched.jobs.execution.slurm.client import SlurmClient
     from slimsched.jobs.execution.slurm.note import Request
-    from slimsched.jobs.traces.known_models import TRAINING_MODELS
 
-    if model and model not in TRAINING_MODELS:
-        raise UnknownNameError("model", model, tuple(TRAINING_MODELS))
+    known = read_models(model_file)
+    if model and model not in known:
+        raise UnknownNameError("model", model, tuple(known))
     job_id = SlurmClient(conf=conf).submit(
         script,
         gpus=gpus,
@@ -200,32 +201,6 @@ def victims(
     else:
         raise UnknownNameError("waiting job", str(job), tuple(waiting) or ("none waits",))
     view.show_outlook(preview.outlook(site.client, site.controller, seen, gang), seen, as_json=as_json)
-
-
-@with_options
-def why(
-    slurm: SlurmOptions,
-    job: Annotated[str, typer.Argument(help="A job that waits or runs.")],
-    as_json: AsJson = False,
-) -> None:
-    """Say why a job on Slurm waits: declined offers, timer left, allowed tier, nearest domain, victims.
-
-    Give the options the controller runs with. Examples:
-
-      slim jobs why 1234 --policy dally --network congested
-    """
-    import msgspec
-
-    from slimsched.cli.jobs.explain import print_explanation
-    from slimsched.cli.jobs.slurm_site import find_site
-    from slimsched.jobs.execution.slurm import preview
-
-    site = find_site(slurm)
-    explanation = preview.explanation(site.client, site.controller, site.look(), job)
-    if as_json:
-        print(msgspec.json.encode(explanation).decode())
-    else:
-        print_explanation(explanation, speed=slurm.speed)
 
 
 @with_options

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from msgspec import Struct
 
-from slimsched.cli.jobs.workload import PolicyName, Quota
+from slimsched.cli.jobs.workload import DEFAULT_NETWORK, ModelFile, Network, PolicyName, Quota
 from slimsched.kernel.quantity import Factor
 
 Conf = Annotated[
@@ -16,17 +16,16 @@ Partition = Annotated[
     str | None, typer.Option("--partition", help="Only this partition's jobs and machines.")
 ]
 
+Speed = Annotated[Factor, typer.Option("--speed", help="Scheduler's seconds per second; above 1 for demos.")]
+
 
 class SlurmOptions(Struct, frozen=True, kw_only=True):
     """Which Slurm, and how it is scheduled."""
 
     policy: PolicyName = "dally"
-    network: Annotated[
-        str, typer.Option("--network", help="The network between machines and racks; see jobs simulate.")
-    ] = "oversubscribed"
+    network: Network = DEFAULT_NETWORK
     partition: Partition = None
     quota: Quota = None
-    speed: Annotated[
-        Factor, typer.Option("--speed", help="Scheduler's seconds per second; above 1 for demos.")
-    ] = 1.0
+    speed: Speed = 1.0
+    model_file: ModelFile = None
     conf: Conf = None

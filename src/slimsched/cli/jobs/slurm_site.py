@@ -6,7 +6,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from slimsched.cli.jobs.slurm_options import SlurmOptions
-from slimsched.cli.jobs.workload import read_quotas
+from slimsched.cli.jobs.workload import read_models, read_quotas
 from slimsched.jobs.domain.fabric import fabric_named
 from slimsched.jobs.execution.policies import POLICIES
 from slimsched.jobs.execution.setting import SchedulerSetting
@@ -16,7 +16,6 @@ from slimsched.jobs.execution.slurm.controller import SlurmController
 from slimsched.jobs.execution.slurm.observation import Clock, Observation, observe
 from slimsched.jobs.execution.slurm.preflight import Preflight
 from slimsched.jobs.execution.slurm.watch import Patience
-from slimsched.jobs.traces.known_models import TRAINING_MODELS
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.observer import Observer
 
@@ -74,7 +73,7 @@ def find_site(
             policy=options.policy,
             cluster="slurm",
             fabric=fabric,
-            models=TRAINING_MODELS,
+            models=read_models(options.model_file),
             quotas=read_quotas(options.quota),
         ),
         patience=Patience(start_s=patience_s),

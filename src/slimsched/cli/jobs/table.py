@@ -1,8 +1,9 @@
 """Rows of job schedules as a table for people."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -20,7 +21,7 @@ def print_rows(console: Console, rows: "Sequence[JobRow]", title: str) -> None:
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("policy", no_wrap=True)
     wide = console.width >= NARROW
-    names = ["JCT mean", "makespan", "wait", "comm", "stops"]
+    names = ["JCT mean", "makespan", "wait", "comm", "avoidable", "stops"]
     for name in names + (["p50", "p99", "GPUs held", "events/s"] if wide else []):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
@@ -30,6 +31,7 @@ def print_rows(console: Console, rows: "Sequence[JobRow]", title: str) -> None:
             _spread(s.makespan_s, ci["makespan_s"]),
             _time(s.wait_mean_s),
             f"{s.comm_overhead:.3f}",
+            f"{s.excess_comm:.3f}",
             f"{s.preemptions:.0f}",
         ]
         if wide:
@@ -39,13 +41,22 @@ def print_rows(console: Console, rows: "Sequence[JobRow]", title: str) -> None:
                 f"{100 * s.utilization:.1f} %",
                 f"{s.events_per_wall_s:,.0f}",
             ]
-        table.add_row(s.policy, *cells)
+        table.add_row(s.policy + " *" * row.told_durations, *cells)
     console.print(table)
     bound = rows[0].summary
     console.print(
         f"makespan can be no shorter than {_time(bound.makespan_bound_s)} "
-        f"(ideal GPU-seconds / GPUs: {_time(bound.work_bound_s)}); comm is communication over computing"
+        f"(ideal GPU-seconds / GPUs: {_time(bound.work_bound_s)}); comm is communication over computing, "
+        "avoidable the part of it that the closest placements would not have"
     )
+    if any(row.told_durations for row in rows):
+        console.print("* is told how long jobs take, which a real cluster cannot tell it")
+
+
+def flat(row: "JobRow") -> dict[str, Any]:
+    """Return a row as one flat object."""
+    fields = msgspec.to_builtins(row)
+    return {**fields.pop("summary"), **fields}
 
 
 def _time(seconds: float) -> str:

@@ -1,9 +1,10 @@
 """The options of commands that simulate jobs: which trace, on which cluster, under which network."""
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from msgspec import Struct
@@ -17,13 +18,20 @@ from slimsched.kernel.quantity import Count, CountOrZero, Factor, FailureRate
 if TYPE_CHECKING:
     from slimsched.jobs.domain.job import Job
     from slimsched.jobs.domain.topology import Topology
+    from slimsched.jobs.domain.training_model import TrainingModel
     from slimsched.jobs.execution.simulated.comparison import JobSetting
+    from slimsched.jobs.execution.simulated.shared_links import Sharing
 
 Data = Annotated[Path | None, typer.Option("--data", envvar="SLIM_DATA", help="The data folder.")]
 Cluster = Annotated[
     str, typer.Option("--cluster", help="A shipped cluster (racks-512, racks-64, tiresias-16) or a file.")
 ]
 Network = Annotated[str, typer.Option("--network", help="fast, oversubscribed or congested.")]
+DEFAULT_NETWORK = "congested"
+"""What every command assumes unless told otherwise."""
+ModelFile = Annotated[
+    Path | None, typer.Option("--model-file", help="A TOML file with training models of your own.")
+]
 PolicyName = Annotated[
     str, typer.Option("--policy", help="A policy: NAME, NAME:OPTION=VALUE, or your own as FILE.py:Class.")
 ]
@@ -50,7 +58,10 @@ class Workload(Struct, frozen=True, kw_only=True):
         Count | None,
         typer.Option("--gpus", help="Instead of a cluster, a flat pool of N GPUs: counted only."),
     ] = None
-    network: Network = "congested"
+    network: Network = DEFAULT_NETWORK
+    links: Annotated[
+        str, typer.Option("--links", help="How gangs share links: fair, shifted in time, or by priority.")
+    ] = "fair"
     arrivals: Annotated[
         str, typer.Option("--arrivals", help="trace (as recorded), batch (all at once) or poisson.")
     ] = "trace"
@@ -72,6 +83,7 @@ class Workload(Struct, frozen=True, kw_only=True):
             help="Models that jobs without one draw from, comma-separated; see `slim jobs models`.",
         ),
     ] = None
+    model_file: ModelFile = None
     data: Data = None
 
     def topology(self) -> "Topology":
@@ -101,7 +113,9 @@ class Workload(Struct, frozen=True, kw_only=True):
 
             count = windows * self.jobs or GENERATED_JOBS
             return generate_jobs(count, np.random.default_rng(self.seed), largest=topology.gpus)
-        return read_job_trace(locate_trace(self.trace, self.data))
+        jobs = read_job_trace(locate_trace(self.trace, self.data))
+        warn_of_unknown_models(jobs, read_models(self.model_file))
+        return jobs
 
     def prepare(self) -> "tuple[JobSetting, list[Job]]":
         """Make the one setting, and the jobs of the seed."""
@@ -116,22 +130,29 @@ class Workload(Struct, frozen=True, kw_only=True):
     def _setting(self, topology: "Topology", network: str, arrivals: str) -> "JobSetting":
         from slimsched.jobs.domain.fabric import fabric_named
         from slimsched.jobs.execution.simulated.comparison import JobSetting
+        from slimsched.jobs.execution.simulated.shared_links import SHARINGS
         from slimsched.jobs.traces.known_models import MEASURED
         from slimsched.jobs.traces.window import ARRIVALS
 
+        known_models = read_models(self.model_file)
+
         fabric_named(network)
+        if self.links not in SHARINGS:
+            raise UnknownNameError("way to share links", self.links, SHARINGS)
         if arrivals not in ARRIVALS:
             raise UnknownNameError("kind of arrivals", arrivals, ARRIVALS)
         return JobSetting(
             machines=topology.machines,
             cluster=topology.name,
             network=network,
+            sharing=cast("Sharing", self.links),
             arrivals=arrivals,
             load=self.load,
             jobs=self.jobs,
             failures_per_machine_day=self.failures,
             quotas=read_quotas(self.quota),
             models=tuple(self.models.split(",")) if self.models else MEASURED,
+            known_models=known_models,
         )
 
 
@@ -142,6 +163,27 @@ def read_cluster_named(cluster: str) -> "Topology":
 
     shipped = CONFIGS / "clusters" / f"{cluster}.toml"
     return read_cluster(shipped if shipped.is_file() else Path(cluster))
+
+
+def read_models(model_file: Path | None) -> "dict[str, TrainingModel]":
+    """Return the models we know, and those of a file."""
+    from slimsched.jobs.traces.known_models import TRAINING_MODELS
+    from slimsched.jobs.traces.model_file import read_model_file
+
+    return TRAINING_MODELS if model_file is None else read_model_file(model_file)
+
+
+def warn_of_unknown_models(jobs: "Iterable[Job]", known: "Mapping[str, TrainingModel]") -> None:
+    """Say which models of a trace nobody has measured: their jobs cost no communication at all."""
+    unknown = Counter(job.model for job in jobs if job.model and job.model not in known)
+    if unknown:
+        names = ", ".join(name for name, _ in unknown.most_common(5)) + (", …" if len(unknown) > 5 else "")
+        Console(stderr=True).print(
+            f"[yellow]{unknown.total()} jobs train models that are not known ({names}) and count as never "
+            "communicating; describe them with --model-file, see slim jobs models[/yellow]",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def read_quotas(quota: list[str] | None) -> dict[str, int]:

@@ -87,14 +87,22 @@ class OpenEngine:
 
 
 def open_engine(
-    choice: EngineOptions, scenario: Scenario, setting: RunSetting, folder: LogFolder | None
+    choice: EngineOptions,
+    scenario: Scenario,
+    setting: RunSetting,
+    folder: LogFolder | None,
+    *,
+    writers: int = 1,
 ) -> OpenEngine:
     """Open the engine for a scenario's servers; they start when the engine is started.
 
-    With a folder the run is logged there. Servers on Ray write no logs: they may be on other machines and
-    serve several gateways, each of which logs all that it was told and decided.
+    So many `writers` put inputs into the memory that local servers share. With a folder the run is logged
+    there. Servers on Ray write no logs: they may be on other machines and serve several gateways, each of
+    which logs all that it was told and decided.
     """
-    return (_open_ray if choice.engine == "ray" else _open_local)(choice, scenario, setting, folder)
+    if choice.engine == "ray":
+        return _open_ray(choice, scenario, setting, folder)
+    return _open_local(scenario, setting, folder, writers)
 
 
 def _open_ray(
@@ -114,14 +122,14 @@ def _open_ray(
 
 
 def _open_local(
-    choice: EngineOptions, scenario: Scenario, setting: RunSetting, folder: LogFolder | None
+    scenario: Scenario, setting: RunSetting, folder: LogFolder | None, writers: int
 ) -> OpenEngine:
     from slimsched.serving.execution.live.local_engine import LocalEngine
     from slimsched.serving.execution.live.run import specs_of
 
     zero_s, log = monotonic(), _open_log(setting, folder, servers=len(scenario.cluster))
     at_first = None if scenario.autoscale is None else scenario.autoscale.min
-    local = LocalEngine(specs_of(scenario, zero_s, log), at_first=at_first)
+    local = LocalEngine(specs_of(scenario, zero_s, log), at_first=at_first, writers=writers)
     return OpenEngine(local, zero_s, 0, log, fleet=local)
 
 

@@ -3,11 +3,10 @@
 import asyncio
 import gc
 import logging
-import ssl
+import os
 from collections.abc import Coroutine
 from pathlib import Path
 
-import grpc
 from rich.console import Console
 
 from slimsched.cli.serving.engine import EngineOptions, open_engine
@@ -15,19 +14,24 @@ from slimsched.cli.serving.scenario import Choice
 from slimsched.cli.serving.serve import ServeOptions
 from slimsched.cli.serving.stop_signals import StopSignals
 from slimsched.dashboard.live import Dashboard
-from slimsched.kernel.errors import ConfigError, SlimError
+from slimsched.kernel.errors import SlimError
 from slimsched.kernel.log_folder import LogFolder
 from slimsched.kernel.observer import Observer
-from slimsched.kernel.small_file import read_small_file
 from slimsched.serving.api import structured_log
+from slimsched.serving.api.front_spec import FrontSpec
+from slimsched.serving.api.fronts import Fronts, fitting_fronts
 from slimsched.serving.api.goal_control import GoalControl, GoalState
+from slimsched.serving.api.grpc_pages import GrpcPages
 from slimsched.serving.api.grpc_server import GrpcServer
-from slimsched.serving.api.http_server import HttpServer, json_page
+from slimsched.serving.api.http_response import json_page
+from slimsched.serving.api.http_server import HttpServer
 from slimsched.serving.api.limits import read_limits
 from slimsched.serving.api.metrics import Metrics
 from slimsched.serving.api.openapi import document
+from slimsched.serving.api.pages import Pages
 from slimsched.serving.api.repository import RepositoryControl
 from slimsched.serving.api.service import InferenceService
+from slimsched.serving.api.tls import read_tls
 from slimsched.serving.api.token import read_token
 from slimsched.serving.api.tracing import otlp_traces
 from slimsched.serving.execution.catalogue import Catalogue
@@ -57,7 +61,8 @@ class FrontDoor:
         self._token, limits = read_token(options.token, options.token_file), read_limits(options.limit or [])
         self._folder = log_folder(options.log, options.log_limit)
         setting = chosen.setting(options.router, for_clients=True)
-        opened = open_engine(engine, scenario, setting, self._folder)
+        fronts = fitting_fronts() if options.fronts is None else options.fronts
+        opened = open_engine(engine, scenario, setting, self._folder, writers=1 + fronts)
         self._autoscale, self._fleet, self._engine = scenario.autoscale, opened.fleet, opened.engine
         router = make_router(options.router, scenario.cluster, 0, scenario.goal)
         catalogue = Catalogue(scenario, options.router)
@@ -78,6 +83,7 @@ class FrontDoor:
         self._metrics = Metrics(gateway, self._service.tally, self._cluster.power_source, options.router)
         self._dashboard = self._open_dashboard(scenario)
         self._dashboard.view.current = lambda: gateway.cluster
+        self._dashboard.view.ask(gateway.census)
         self._repository: RepositoryControl | None = None
         if folder is not None:
             self._repository = RepositoryControl(
@@ -86,6 +92,7 @@ class FrontDoor:
             self._service.extensions += ["model_repository", "model_repository(unload_dependents)"]
         self._goal = GoalControl(gateway, self._cluster.set_goal, goal_state(options, scenario))
         self._open_protocols()
+        self._fronts = self._open_fronts(fronts) if fronts else None
         self._log = self._metrics.log = opened.log
         observers += [opened.log] if opened.log is not None else []
         observers += [self._metrics, self._dashboard.view, structured_log.ServerLog(self._names)]
@@ -130,11 +137,15 @@ class FrontDoor:
             self._say("ending at once; not all requests were answered")
             self._engine.end()
         if not await signals.unless_at_once(self._close_protocols(), CLOSE_LIMIT_S):
+            if self._fronts is not None:
+                self._fronts.abort()
             self._http.abort()
             await self._grpc.abort()
         return is_whole
 
     async def _close_protocols(self) -> None:
+        if self._fronts is not None:
+            await self._fronts.stop()
         await asyncio.gather(self._http.stop(), self._grpc.stop())
 
     def _keep_log(self) -> list[asyncio.Task[None]]:
@@ -165,7 +176,7 @@ class FrontDoor:
             "/openapi.json": lambda: json_page(document(self._service)),
             **self._dashboard.pages,
         }
-        self._http = HttpServer(
+        answers = Pages(
             self._service,
             token=self._token,
             pages=pages,
@@ -173,63 +184,65 @@ class FrontDoor:
             repository=self._repository,
             assets=self._dashboard.assets,
         )
-        self._grpc = GrpcServer(self._service, token=self._token, repository=self._repository)
+        self._http = HttpServer(self._service, answers.answer, token=self._token)
+        methods = GrpcPages(self._service, self._repository).methods
+        self._grpc = GrpcServer(self._service, methods, token=self._token)
+
+    def _open_fronts(self, fronts: int) -> Fronts:
+        options = self._options
+        spec = FrontSpec(
+            index=0,
+            secret="",
+            calls_socket="",
+            http_socket="",
+            grpc_socket="",
+            fronts=fronts,
+            host=options.host,
+            http_port=options.http_port,
+            grpc_port=options.grpc_port,
+            token=self._token,
+            tls_cert=str(options.tls_cert or ""),
+            tls_key=str(options.tls_key or ""),
+            access_log=options.access_log,
+            log_format=options.log_format,
+            log_level=os.environ.get("SLIM_LOG", "INFO"),
+        )
+        return Fronts(self._service, self._cluster, spec)
 
     async def _listen(self) -> str:
         """Listen with both protocols; return where, in words."""
-        options, tls = self._options, self._tls
+        options = self._options
         try:
-            http_port = await self._http.start(options.host, options.http_port, tls.context if tls else None)
-            grpc_port = await self._grpc.start(
-                options.host, options.grpc_port, tls.grpc_credentials() if tls else None
+            http_port, grpc_port = await (
+                self._listen_here() if self._fronts is None else self._listen_with(self._fronts)
             )
         except (OSError, RuntimeError) as error:
             raise SlimError(
                 f"cannot listen at {options.host}, ports {options.http_port} and {options.grpc_port} "
                 f"({error}); choose others with --http-port and --grpc-port"
             ) from None
-        url = f"http{'s' if tls else ''}://{options.host}:{http_port}"
+        url = f"http{'s' if self._tls else ''}://{options.host}:{http_port}"
         names = ",".join(face.name for face in self._service.faces)
         return f"{url}/v2/models/{names}, gRPC at {options.host}:{grpc_port}"
+
+    async def _listen_here(self) -> tuple[int, int]:
+        """Let this process read requests itself."""
+        options, tls = self._options, self._tls
+        http_port = await self._http.start(options.host, options.http_port, tls.context if tls else None)
+        address = f"{options.host}:{options.grpc_port}"
+        return http_port, await self._grpc.start(address, tls.grpc_credentials() if tls else None)
+
+    async def _listen_with(self, fronts: Fronts) -> tuple[int, int]:
+        """Let front processes read requests; they ask this process what they do not know."""
+        await self._http.start_unix(fronts.http_socket)
+        await self._grpc.start(fronts.grpc_socket)
+        return await fronts.start()
 
     def _say(self, text: str) -> None:
         """Tell people on the console, or the log where the console is quiet."""
         self._console.print(text, soft_wrap=True)
         if self._console.quiet:
             logging.getLogger("slim.serve").info(text)
-
-
-PEM_LIMIT_BYTES = 2**20
-
-
-class Tls:
-    """A certificate and its key, for either protocol."""
-
-    def __init__(self, cert: Path, key: Path) -> None:
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            self._pair = (read_small_file(key, PEM_LIMIT_BYTES), read_small_file(cert, PEM_LIMIT_BYTES))
-            self.context.load_cert_chain(cert, key, password=_refuse_encrypted)
-        except (OSError, ssl.SSLError, ConfigError) as error:
-            raise ConfigError(f"cannot use {cert} and {key} for TLS: {error}") from None
-
-    def grpc_credentials(self) -> object:
-        """Return the same pair as gRPC takes it."""
-        return grpc.ssl_server_credentials([self._pair])
-
-
-def _refuse_encrypted() -> str:
-    """Called where the key has a password; nobody may be there to type it."""
-    raise ConfigError("the key is encrypted; decrypt it with: openssl pkey -in KEY -out PLAIN_KEY")
-
-
-def read_tls(cert: Path | None, key: Path | None) -> Tls | None:
-    """Read the certificate and its key; None if neither is given."""
-    if cert is None and key is None:
-        return None
-    if cert is None or key is None:
-        raise ConfigError("TLS needs both --tls-cert and --tls-key")
-    return Tls(cert, key)
 
 
 def log_folder(folder: Path | None, limit_mb: float) -> LogFolder | None:

@@ -19,7 +19,7 @@ from slimsched.cli.serving.scenario import (
     check_reach,
 )
 from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.quantity import LogMegabytes, Port
+from slimsched.kernel.quantity import FrontCount, LogMegabytes, Port
 from slimsched.serving.routing.registry import SERVING
 
 LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
@@ -33,6 +33,14 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1"
     http_port: Annotated[Port, typer.Option("--http-port", help="HTTP port; 0 means any free one.")] = 8000
     grpc_port: Annotated[Port, typer.Option("--grpc-port", help="gRPC port; 0 means any free one.")] = 8001
+    fronts: Annotated[
+        FrontCount | None,
+        typer.Option(
+            "--fronts",
+            help="Processes that read requests; 0: the gateway does. If left out, one for every four cores "
+            "from eight cores on.",
+        ),
+    ] = None
     token: Annotated[
         str,
         typer.Option(

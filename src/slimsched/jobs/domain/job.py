@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from slimsched.kernel.quantity import Count, Finite, Seconds
+from slimsched.kernel.quantity import Count, CountOrZero, Finite, Seconds
 
 
 class Job(Struct, frozen=True, kw_only=True, gc=False):
@@ -11,6 +11,8 @@ class Job(Struct, frozen=True, kw_only=True, gc=False):
     `service_s` is its work: the seconds it would run on its most consolidated placement with the
     network to itself. Only the simulator and the policies that are told durations read it (a live
     cluster leaves it at 0). `limit_s` is the time limit the user gave, if any; backfill relies on it.
+    `machines` is how many machines the user asked for, in equal shares; 0 leaves that to the scheduler. Only
+    policies that stand for a scheduler that must obey heed it.
     """
 
     id: str
@@ -20,3 +22,4 @@ class Job(Struct, frozen=True, kw_only=True, gc=False):
     model: str = ""
     tenant: str = ""
     limit_s: Seconds | None = None
+    machines: CountOrZero = 0

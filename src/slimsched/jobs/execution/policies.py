@@ -4,11 +4,13 @@ from pathlib import Path
 
 from slimsched.jobs.execution.order_file import SHIPPED, read_order
 from slimsched.jobs.scheduling.policies.a_srpt import ASrpt
+from slimsched.jobs.scheduling.policies.backfill import Backfill
 from slimsched.jobs.scheduling.policies.dally import Dally
 from slimsched.jobs.scheduling.policies.fifo import Fifo, FitFirst
 from slimsched.jobs.scheduling.policies.gandiva import Gandiva
 from slimsched.jobs.scheduling.policies.learned_order import LearnedOrder
 from slimsched.jobs.scheduling.policies.lwf import Lwf
+from slimsched.jobs.scheduling.policies.max_min import MaxMin
 from slimsched.jobs.scheduling.policies.scored import Scored
 from slimsched.jobs.scheduling.policies.srtf import Srsf, Srtf
 from slimsched.jobs.scheduling.policies.themis import Themis
@@ -59,11 +61,13 @@ POLICIES: PluginTable[Policy] = PluginTable(
     result=Policy,
     builtin={
         "fifo": Fifo,
+        "backfill": Backfill,
         "fit-first": FitFirst,
         "srtf": Srtf,
         "srsf": Srsf,
         "tiresias": Tiresias,
         "gandiva": Gandiva,
+        "max-min": MaxMin,
         "themis": Themis,
         "lwf": Lwf,
         "a-srpt": ASrpt,

@@ -91,6 +91,24 @@ class FreeGpus:
                 order = quiet
         return self._fill(order, gpus)
 
+    def find_shares(self, gpus: int, machines: int) -> Placement | None:
+        """Find equal shares on so many machines, in one rack if they are there; unequal ones go anywhere."""
+        share, rest = divmod(gpus, machines)
+        if rest:
+            return self.find(gpus, Tier.NETWORK)
+        if machines == 1:
+            return self.find(gpus, Tier.MACHINE)
+        fitting: list[list[int]] = [[] for _ in self.by_rack]
+        for machine, free in enumerate(self.by_machine):
+            if free >= share:
+                fitting[self.rack_of[machine]].append(machine)
+        whole = [rack for rack in fitting if len(rack) >= machines]
+        chosen: list[int] = []
+        for rack in [min(whole, key=len)] if whole else sorted(fitting, key=len, reverse=True):
+            rack.sort(key=lambda machine: self.by_machine[machine])
+            chosen += rack[: machines - len(chosen)]
+        return tuple((self.names[machine], share) for machine in chosen) if len(chosen) == machines else None
+
     def find_quiet(self, gpus: int, racks: int) -> Placement | None:
         """Find a placement on a limited number of racks whose uplinks nobody uses, or None."""
         order = [rack for rack in range(len(self.by_rack)) if not self.crossing[rack]]

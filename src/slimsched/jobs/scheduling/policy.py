@@ -21,6 +21,8 @@ class Policy:
     blocking: ClassVar[bool] = False
     """Whether nobody may pass a job that does not fit."""
     preempts: ClassVar[bool] = False
+    rotates: ClassVar[bool] = False
+    """Whether at each look all waiting jobs may stop others, not only the first few of each size."""
     migrates: ClassVar[bool] = False
     calm: ClassVar[bool] = False
     """Whether gangs that must cross racks keep away from each other's uplinks."""
@@ -36,6 +38,10 @@ class Policy:
     """Seconds between two reorderings, in whole quanta."""
     reserve_after_s: ClassVar[float] = FOREVER
     """Wait after which a gang gets GPUs set aside for it."""
+    obeys: ClassVar[bool] = False
+    """Whether a gang takes as many machines as its user asked for, and no other number."""
+    backfills: ClassVar[bool] = False
+    """Whether jobs may pass others if by all time limits that delays nobody; tried every quantum."""
     knows_service: ClassVar[bool] = False
     """Whether the policy is told how long jobs take, which a live cluster cannot tell."""
 
@@ -56,6 +62,10 @@ class Policy:
     def timers(self, job: JobState, now_s: float, backlog: float) -> Timers:
         """Say how long this job holds out for a machine and for a rack; `backlog` is waiting jobs per GPU."""
         return (0.0, 0.0)
+
+    def worth_planning(self) -> bool:
+        """Whether a policy that backfills would plan otherwise than the last time."""
+        return True
 
     def eviction_class(self, waiting: JobState) -> int:
         """Waiting jobs of a lower class may stop more; class 0 may stop most."""

@@ -4,9 +4,11 @@ Where everybody on those machines has a time limit it is known when they will al
 until then, waiting jobs whose own limit ends earlier may borrow what is held already.
 """
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from slimsched.jobs.domain.placement import Placement, Tier
+from slimsched.jobs.scheduling.free_later import FreeLater
 from slimsched.jobs.scheduling.job_state import JobState, Phase
 
 if TYPE_CHECKING:
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 BACKFILL_TRIES = 8
 """Waiting jobs that are offered held GPUs at each quantum."""
+PLANNED_JOBS = 100
+"""Waiting jobs that a policy that backfills plans at each quantum."""
 
 
 def reserve(scheduler: "JobScheduler", now_s: float) -> None:
@@ -43,6 +47,52 @@ def backfill(scheduler: "JobScheduler", now_s: float) -> None:
             if machine is not None:
                 claim.lend(machine, job.gpus)
                 scheduler.start_on_held(job, ((machine, job.gpus),), now_s)
+
+
+def plan_ahead(scheduler: "JobScheduler", now_s: float) -> None:
+    """Plan waiting jobs in order on the GPUs that will be free by all time limits; start those of now."""
+    later = _machines_later(scheduler, now_s)
+    for job in scheduler.waiting.jobs()[:PLANNED_JOBS]:
+        if not scheduler.free.total:
+            break
+        length_s = inf if job.job.limit_s is None else job.job.limit_s
+        machines = job.job.machines or -(-job.gpus // scheduler.topology.largest_machine)
+        share = -(-job.gpus // machines)
+        chosen = _soonest(later, share, machines, length_s, not_now=False)
+        if chosen and chosen[-1][0] == now_s:
+            scheduler.try_start(job, now_s)
+            if job.phase == Phase.RUNNING:
+                for name, gpus in job.placement:
+                    later[scheduler.free.index[name]].take(gpus, now_s, length_s)
+                continue
+            chosen = _soonest(later, share, machines, length_s, not_now=True)
+        if chosen:
+            for _, i in chosen:
+                later[i].take(share, chosen[-1][0], length_s)
+
+
+def _machines_later(scheduler: "JobScheduler", now_s: float) -> list[FreeLater]:
+    """What every machine will have free, by the limits of those that run on it."""
+    ends: list[list[tuple[float, int]]] = [[] for _ in scheduler.topology.machines]
+    for job in scheduler.running.values():
+        end_s = inf if job.job.limit_s is None else job.since_s + job.job.limit_s
+        for name, gpus in job.placement:
+            ends[scheduler.free.index[name]].append((end_s, gpus))
+    return [FreeLater(now_s, free, ends[i]) for i, free in enumerate(scheduler.free.by_machine)]
+
+
+def _soonest(
+    later: list[FreeLater], share: int, machines: int, length_s: float, *, not_now: bool
+) -> list[tuple[float, int]]:
+    """The machines to start on as soon as enough have a share free, and when; empty if that is never.
+
+    Of those that are free by then, the last to become so: the others stay for jobs that come before.
+    """
+    times = sorted((one.earliest_s(share, length_s, not_now=not_now), i) for i, one in enumerate(later))
+    if len(times) < machines or times[machines - 1][0] == inf:
+        return []
+    ready = [one for one in times if one[0] <= times[machines - 1][0]]
+    return sorted(ready, key=lambda one: (-one[0], one[1]))[:machines][::-1]
 
 
 def _target(scheduler: "JobScheduler", job: JobState) -> Placement | None:

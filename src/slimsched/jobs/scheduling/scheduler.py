@@ -29,7 +29,7 @@ from slimsched.jobs.scheduling.job_state import JobState, Phase
 from slimsched.jobs.scheduling.occupancy import Occupancy, Split
 from slimsched.jobs.scheduling.policy import FOREVER, Policy
 from slimsched.jobs.scheduling.preemption import make_room, migrate
-from slimsched.jobs.scheduling.reservation import backfill, reserve
+from slimsched.jobs.scheduling.reservation import backfill, plan_ahead, reserve
 from slimsched.jobs.scheduling.sensitivity import Sensitivity, Traits
 from slimsched.kernel.wake import Wake, WakeAt
 
@@ -64,8 +64,13 @@ class JobScheduler(Occupancy):
         self._armed_s = FOREVER
         self._quantum_s = FOREVER
         self._reordered_s = 0.0
+        self._obeys = policy.obeys
         self._periodic = (
-            policy.preempts or policy.migrates or policy.reorders or policy.reserve_after_s < FOREVER
+            policy.preempts
+            or policy.migrates
+            or policy.reorders
+            or policy.backfills
+            or policy.reserve_after_s < FOREVER
         )
         self._handlers: dict[type, Callable[[Any, float], None]] = {
             JobSubmitted: self._submitted,
@@ -168,7 +173,7 @@ class JobScheduler(Occupancy):
         self._armed_s = FOREVER
         widened = [job for job in self.timers.due(now_s) if self._widen(job, now_s)]
         for job in sorted(widened, key=lambda job: (job.key, job.seq)):
-            self._try(job, now_s)
+            self.try_start(job, now_s)
         if now_s >= self._quantum_s:
             self._quantum_s = FOREVER
             self._quantum(now_s)
@@ -224,9 +229,11 @@ class JobScheduler(Occupancy):
         """A placement for this job within a tier, its quota and what is free."""
         if self.quotas and self.over_quota(job.job.tenant, job.gpus):
             return None
+        if self._obeys and job.job.machines:
+            return self.free.find_shares(job.gpus, job.job.machines)
         return self.free.find(job.gpus, allowed)
 
-    def _try(self, job: JobState, now_s: float) -> None:
+    def try_start(self, job: JobState, now_s: float) -> None:
         """Start a waiting job if it fits."""
         placement = self._find(job, job.allowed)
         if placement is not None:
@@ -249,7 +256,7 @@ class JobScheduler(Occupancy):
                     head = group.head()
                     if first is None or (head.key, head.seq) < (first.key, first.seq):
                         first = head
-            placement = None if first is None else free.find(first.gpus, first.allowed)
+            placement = None if first is None else self._find(first, first.allowed)
             if first is None or placement is None:
                 break
             self.waiting.leave(first)
@@ -305,7 +312,7 @@ class JobScheduler(Occupancy):
             self._reordered_s = now_s
             self.waiting.reorder({job: policy.key(job, now_s) for job in self.waiting.jobs()})
         if policy.preempts:
-            for job in self.waiting.heads(PREEMPTION_TRIES):
+            for job in self.waiting.jobs() if policy.rotates else self.waiting.heads(PREEMPTION_TRIES):
                 make_room(self, job, now_s)
         if policy.migrates:
             migrate(self, now_s)
@@ -313,6 +320,8 @@ class JobScheduler(Occupancy):
             if not self.claims.open:
                 reserve(self, now_s)
             backfill(self, now_s)
+        if policy.backfills and policy.worth_planning():
+            plan_ahead(self, now_s)
 
     def _arm(self, now_s: float) -> None:
         """Ask to be woken for the next timer, if nobody has asked for an earlier time yet."""

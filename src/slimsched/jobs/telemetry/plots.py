@@ -75,8 +75,16 @@ def _communication(axis: Any, runs: Mapping[str, tuple[JobSummary, Mapping[str, 
 def _racks(axis: Any, by_job: Mapping[str, JobHistory], topology: Topology, policy: str) -> None:
     """GPUs held in each rack over time, as a picture."""
     edges_s, held = rack_occupancy(by_job, topology)
+    racks = len(topology.racks)
     image = axis.imshow(
-        held, aspect="auto", extent=(0.0, edges_s[-1] / 3600, len(topology.racks), 0), vmin=0.0, vmax=1.0
+        held,
+        aspect="auto",
+        extent=(0.0, edges_s[-1] / 3600, racks - 0.5, -0.5),
+        vmin=0.0,
+        vmax=1.0,
+        interpolation="nearest",  # racks are apart: no colour between two of them means anything
     )
+    axis.yaxis.get_major_locator().set_params(integer=True)
+    axis.hlines(np.arange(0.5, racks - 1), 0.0, edges_s[-1] / 3600, color="white", linewidth=0.8)
     axis.set(xlabel="time (h)", ylabel="rack", title=f"share of each rack's GPUs held ({policy})")
     axis.figure.colorbar(image, ax=axis)

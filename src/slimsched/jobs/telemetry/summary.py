@@ -14,7 +14,8 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     """One policy on one workload.
 
     `comm_overhead` is communication not hidden by computing, as a share of computing, in GPU-seconds;
-    `excess_comm` is the part of it that the most consolidated placements would have avoided.
+    `excess_comm` is the part of it that the most consolidated placements would have avoided;
+    `comm_gpu_s` is the same communication in GPU-seconds.
     `utilization` counts GPUs held, `goodput` counts ideal work done. The makespan can be no shorter than
     `makespan_bound_s`, the larger of total ideal GPU-seconds over GPUs and the longest job.
     """
@@ -31,6 +32,7 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     utilization: float
     events_per_wall_s: float
     excess_comm: float
+    comm_gpu_s: float
     goodput: float
     makespan_bound_s: float
     work_bound_s: float
@@ -75,6 +77,7 @@ def summarize(
         utilization=sum(busy) / capacity,
         events_per_wall_s=events / wall_s if wall_s > 0 else 0.0,
         excess_comm=(sum(comm) - work.ideal_comm) / compute if compute else 0.0,
+        comm_gpu_s=sum(comm),
         goodput=ideal / capacity,
         makespan_bound_s=max(ideal / topology.gpus, longest_s, last_s),
         work_bound_s=ideal / topology.gpus,

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
+
+from slimsched.jobs.domain.gres import gpu_count
 from slimsched.jobs.domain.job import Job
 from slimsched.kernel.errors import ConfigError, DataError
 from slimsched.kernel.packed_text import LARGEST_BYTES, read_packed_text
@@ -38,10 +41,13 @@ def read_job_trace(source: str) -> list[Job]:
     delimiter = "|" if "|" in header else ","
     rows = csv.DictReader(io.StringIO(text), delimiter=delimiter)
     columns = {name.strip() for name in rows.fieldnames or ()}
-    read = next((reader for known, reader in READERS if known <= columns), None)
+    read = next((reader for _, known, reader in READERS if known <= columns), None)
     if read is None:
-        kinds = "; ".join(",".join(sorted(known)) for known, _ in READERS)
-        raise DataError(f"{source}: no job trace of a known kind starts with '{header[:80]}'; known: {kinds}")
+        kinds = "; ".join(f"{name} ({', '.join(sorted(known))})" for name, known, _ in READERS)
+        raise DataError(
+            f"{source}: no job trace of a known format starts with '{header[:80]}'; give one of these formats"
+            f", with these columns at least: {kinds}"
+        )
     jobs: list[Job] = []
     for number, row in enumerate(_each(rows, source), start=2):
         try:
@@ -73,18 +79,7 @@ def _from_zero(jobs: Iterable[Job], source: str) -> list[Job]:
         raise DataError(f"{source}: its jobs arrive over more than {LONGEST_S:g} s; give a part of it")
     if first_s == 0.0:
         return ordered
-    return [
-        Job(
-            id=job.id,
-            arrival_s=job.arrival_s - first_s,
-            gpus=job.gpus,
-            service_s=job.service_s,
-            model=job.model,
-            tenant=job.tenant,
-            limit_s=job.limit_s,
-        )
-        for job in ordered
-    ]
+    return [msgspec.structs.replace(job, arrival_s=job.arrival_s - first_s) for job in ordered]
 
 
 def _text(source: str) -> str:
@@ -134,7 +129,7 @@ def _pai(row: Row, number: int) -> Job | None:
 
 def _sacct(row: Row, number: int) -> Job | None:
     """`sacct --parsable2 --format=JobID,Submit,Start,End,AllocTRES,User,TimelimitRaw`; steps are skipped."""
-    gpus = _tres_gpus(row["AllocTRES"])
+    gpus = gpu_count(row["AllocTRES"])
     if "." in row["JobID"] or not gpus or row["Start"] in ("", "Unknown") or row["End"] in ("", "Unknown"):
         return None
     limit = row.get("TimelimitRaw") or ""
@@ -173,19 +168,11 @@ def _time_s(text: str) -> float:
         return datetime.fromisoformat(text).timestamp()
 
 
-def _tres_gpus(text: str) -> int:
-    """GPUs in Slurm's 'cpu=8,gres/gpu=4,mem=…'."""
-    for part in text.split(","):
-        name, _, count = part.partition("=")
-        if name == "gres/gpu":
-            return int(count)
-    return 0
-
-
-READERS: tuple[tuple[set[str], Callable[[Row, int], Job | None]], ...] = (
-    ({"job_id", "arrival_s", "service_sec", "gpu_count"}, _helios),
-    ({"job_id", "num_gpu", "submit_time", "model_name", "duration"}, _tiresias),
-    ({"timestamp", "duration", "num_gpus", "gpu_time", "cluster"}, _philly),
-    ({"job_name", "inst_num", "start_time", "end_time", "plan_gpu"}, _pai),
-    ({"JobID", "Submit", "Start", "End", "AllocTRES"}, _sacct),
+READERS: tuple[tuple[str, set[str], Callable[[Row, int], Job | None]], ...] = (
+    ("Helios", {"job_id", "arrival_s", "service_sec", "gpu_count"}, _helios),
+    ("Tiresias", {"job_id", "num_gpu", "submit_time", "model_name", "duration"}, _tiresias),
+    ("Philly", {"timestamp", "duration", "num_gpus", "gpu_time", "cluster"}, _philly),
+    ("Alibaba PAI", {"job_name", "inst_num", "start_time", "end_time", "plan_gpu"}, _pai),
+    ("sacct --parsable2", {"JobID", "Submit", "Start", "End", "AllocTRES"}, _sacct),
 )
+"""The name of a format, the columns it is told by, and its reader."""

@@ -1,6 +1,6 @@
 """Part of a trace made into an experiment: a window of jobs, their arrivals, and the models they train."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 import numpy as np
@@ -24,14 +24,19 @@ def window(jobs: Sequence[Job], count: int, rng: Generator) -> list[Job]:
     ]
 
 
-def assign_models(jobs: Sequence[Job], rng: Generator, models: Sequence[str] = MEASURED) -> list[Job]:
+def assign_models(
+    jobs: Sequence[Job],
+    rng: Generator,
+    models: Sequence[str] = MEASURED,
+    known: Collection[str] = TRAINING_MODELS,
+) -> list[Job]:
     """Let every job that names no model draw one of these models, all equally likely.
 
     Every job draws once, in order of arrival, whether it needs a model or not: the seed alone decides.
     """
     for name in models:
-        if name not in TRAINING_MODELS:
-            raise UnknownNameError("training model", name, tuple(TRAINING_MODELS))
+        if name not in known:
+            raise UnknownNameError("training model", name, tuple(known))
     draws = rng.integers(0, len(models), size=len(jobs))
     return [
         job if job.model else msgspec.structs.replace(job, model=models[int(draw)])

@@ -23,6 +23,17 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += times
         self._sum += times * value
 
+    def take(self) -> tuple[list[int], float]:
+        """Return the count of each bucket and the sum, and begin again at zero."""
+        taken = self._counts, self._sum
+        self._counts, self._sum = [0] * len(self._counts), 0.0
+        return taken
+
+    def add(self, counts: Sequence[int], total: float) -> None:
+        """Add what another histogram with the same buckets has counted."""
+        self._counts = [own + other for own, other in zip(self._counts, counts, strict=True)]
+        self._sum += total
+
     def lines(self, name: str, labels: Labels) -> list[str]:
         """Return the lines of the cumulative buckets, the sum and the count."""
         buckets, below = [], 0

@@ -18,9 +18,9 @@ from slimsched.serving.api.call import (
 from slimsched.serving.api.json_body import read_body
 from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.model_face import ModelFace
+from slimsched.serving.api.receipt import InferenceResult
 from slimsched.serving.api.refusal import BadRequest
 from slimsched.serving.api.request_parameters import Parameter, read_parameters
-from slimsched.serving.api.service import InferenceResult
 from slimsched.serving.api.tensor import bytes_tensor, check_tensor, read_bytes, read_json
 from slimsched.serving.domain.terms import Terms
 

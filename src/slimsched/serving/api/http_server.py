@@ -1,185 +1,115 @@
-"""The HTTP server: maps paths to handlers and refusals to statuses."""
+"""The HTTP server: reads inference calls, passes other requests on, and turns refusals into statuses."""
 
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 from time import monotonic
-from urllib.parse import unquote
-
-import msgspec
 
 from slimsched.serving.api.connections import Connections
-from slimsched.serving.api.goal_control import GoalControl
+from slimsched.serving.api.desk import Desk, ModelsChangedError
 from slimsched.serving.api.http_message import read_call, write_answer
 from slimsched.serving.api.http_protocol import HttpProtocol, HttpResponse
-from slimsched.serving.api.json_body import read_body
-from slimsched.serving.api.model_face import ModelFace
-from slimsched.serving.api.refusal import (
-    BadRequest,
-    MethodNotAllowed,
-    NotFound,
-    RefusalError,
-    Unauthenticated,
-    Unavailable,
-)
-from slimsched.serving.api.repository import RepositoryControl, switched_off
-from slimsched.serving.api.repository_request import RepositoryRequest
+from slimsched.serving.api.http_response import refused, require_method, response_of
+from slimsched.serving.api.refusal import BadRequest, RefusalError, Unavailable
 from slimsched.serving.api.request_reader import HttpRequest, read_length
-from slimsched.serving.api.service import InferenceService
 from slimsched.serving.api.token import Token
 
 log = logging.getLogger("slim.http")
 
-PageHandler = Callable[[], HttpResponse]
-
-_repository_request = msgspec.json.Decoder(RepositoryRequest)
-
 CLIENT_LEFT = "499"
 """The code that metrics count when a client left before its answer. It is never sent."""
 
+Others = Callable[[HttpRequest], Awaitable[HttpResponse]]
+
 
 class HttpServer:
-    """Serves one InferenceService over HTTP.
+    """Answers inference calls at a desk; `others` answers every other request, and may raise refusals."""
 
-    `pages` need the token, if there is one. `assets` do not: they hold no secrets.
-    """
-
-    def __init__(
-        self,
-        service: InferenceService,
-        *,
-        token: str = "",
-        pages: dict[str, PageHandler] | None = None,
-        goal: GoalControl | None = None,
-        repository: RepositoryControl | None = None,
-        assets: dict[str, PageHandler] | None = None,
-    ) -> None:
-        self._service, self._token = service, Token(token)
-        self._pages, self._assets = pages or {}, assets or {}
-        self._goal, self._repository = goal, repository
-        self._connections = Connections(service.ledger)
+    def __init__(self, desk: Desk, others: Others, *, token: str = "") -> None:
+        self._desk, self._others, self._token = desk, others, Token(token)
+        self._connections = Connections(desk.ledger)
         self._server: asyncio.Server | None = None
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Start to listen and return the port; port 0 picks a free one."""
-        service = self._service  # its limits follow the models
+    async def start(
+        self, host: str, port: int, tls: ssl.SSLContext | None = None, *, shares_port: bool = False
+    ) -> int:
+        """Start to listen and return the port; port 0 picks a free one. Other processes may share it."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: HttpProtocol(self.handle, self._refuse, self._connections, service.limits, service.arena),
-            host,
-            port,
-            ssl=tls,
-            backlog=1024,
+            self._connect, host, port, ssl=tls, backlog=1024, reuse_port=shares_port or None
         )
         self._connections.start()
         port = self._server.sockets[0].getsockname()[1]
         return int(port)
 
+    async def start_unix(self, path: Path) -> None:
+        """Start to listen at a Unix socket, for processes of this server."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(self._connect, str(path), backlog=1024)
+        self._connections.start()
+
     async def stop(self) -> None:
         """Stop listening, answer the requests under way and close all connections, in a limited time."""
         if self._server is not None:
             self._server.close()
-        await self._connections.stop(self._service.limits.drain_s)
+        await self._connections.stop(self._desk.limits.drain_s)
 
     def abort(self) -> None:
         """Close all connections at once."""
         self._connections.abort()
 
+    def _connect(self) -> HttpProtocol:
+        desk = self._desk  # its limits follow the models
+        return HttpProtocol(self.handle, self._refuse, self._connections, desk.limits, desk.arena)
+
     async def handle(self, request: HttpRequest) -> HttpResponse:
-        """Answer one request and count the response."""
-        began_s, kind = monotonic(), "infer" if request.path.endswith("/infer") else "other"
+        """Answer one request; turn every error into a response. Count the answers of this desk."""
+        began_s, is_call = monotonic(), request.path.rstrip("/").endswith("/infer")
         try:
-            response = await self._answer(request)
+            response = await self._answer(request, is_call)
         except asyncio.CancelledError:
-            self._service.tally.count_response("http", kind, CLIENT_LEFT, monotonic() - began_s)
+            self._desk.tally.count_response(
+                "http", "infer" if is_call else "other", CLIENT_LEFT, monotonic() - began_s
+            )
             raise
-        self._service.tally.count_response("http", kind, str(response.status), monotonic() - began_s)
+        if is_call or not self._desk.passes_on:
+            self._desk.tally.count_response(
+                "http", "infer" if is_call else "other", str(response.status), monotonic() - began_s
+            )
         return response
 
-    async def _answer(self, request: HttpRequest) -> HttpResponse:
-        """Answer one request; turn every error into a response."""
+    async def _answer(self, request: HttpRequest, is_call: bool) -> HttpResponse:
         try:
-            return await self._route(request)
+            if is_call and (model := _model_of(request.path)) is not None:
+                self._token.check(request.headers.get("authorization", ""))
+                self._desk.face(*model)
+                require_method(request, "POST")
+                return await self._infer(request, *model)
+            return await self._others(request)
         except RefusalError as refusal:
-            return _response(refusal)
+            return response_of(refusal)
         except Exception:
             log.exception("%s %s failed", request.method, request.path)
             return refused(500, "an unexpected failure; the server's log has the details")
 
-    async def _route(self, request: HttpRequest) -> HttpResponse:
-        path = request.path.rstrip("/") or "/"
-        if path in ("/v2/health/live", "/v2/health/ready"):
-            _require_method(request, "GET", "HEAD")
-            return self._health(path)
-        page = self._assets.get(path)
-        if page is None:
-            self._authenticate(request)
-            page = self._pages.get(path)
-        if page is not None:
-            _require_method(request, "GET", "HEAD")
-            return page()
-        parts = path.split("/")[1:]
-        if parts[:1] != ["v2"]:
-            raise NotFound(f"no path {request.path}; the protocol starts at /v2")
-        if parts == ["v2"]:
-            _require_method(request, "GET", "HEAD")
-            return json_page(self._service.server_metadata())
-        if parts == ["v2", "goal"] and self._goal is not None:
-            _require_method(request, "GET", "HEAD", "PUT")
-            return json_page(
-                self._goal.change(bytes(request.body)) if request.method == "PUT" else self._goal.show()
-            )
-        if parts[1:2] == ["repository"]:
-            return await self._ask_repository(request, parts[2:])
-        if parts[1:2] == ["models"] and len(parts) >= 3:
-            return await self._model(request, parts[2], parts[3:])
-        raise NotFound(f"no path {request.path}; see /v2 and /v2/models/MODEL")
-
-    async def _model(self, request: HttpRequest, name: str, rest: list[str]) -> HttpResponse:
-        version = ""
-        if rest[:1] == ["versions"] and len(rest) >= 2:
-            version, rest = rest[1], rest[2:]
-        face = self._service.face(name, version)
-        if rest == ["infer"]:
-            _require_method(request, "POST")
-            return await self._infer(request, face)
-        _require_method(request, "GET", "HEAD")
-        if rest == []:
-            return json_page(face.metadata())
-        if rest == ["ready"]:
-            if not self._service.is_ready:
-                raise Unavailable(f"model '{name}' is not ready")
-            return json_page({"name": name, "ready": True})
-        raise NotFound(f"no path {request.path}; a model has /, /ready and /infer")
-
-    async def _ask_repository(self, request: HttpRequest, parts: list[str]) -> HttpResponse:
-        if parts != ["index"] and (parts[:1] != ["models"] or len(parts) != 3):
-            raise NotFound(f"no path {request.path}; see /v2/repository/index")
-        _require_method(request, "POST")
-        if self._repository is None:
-            raise switched_off()
-        asked = read_body(_repository_request, request.body or b"{}", "a request to the repository")
-        if parts == ["index"]:
-            return json_page(self._repository.index(ready=asked.ready))
-        _, name, step = parts
-        if step == "load":
-            await self._repository.load(unquote(name), asked.version())
-        elif step == "unload":
-            await self._repository.unload(unquote(name))
-        else:
-            raise NotFound(f"no path {request.path}; a model of the repository has /load and /unload")
-        return json_page({})
-
-    async def _infer(self, request: HttpRequest, face: ModelFace) -> HttpResponse:
+    async def _infer(self, request: HttpRequest, name: str, version: str) -> HttpResponse:
         given = request.headers.get("inference-header-content-length")
         length = None if given is None else read_length(given)
         if given is not None and length is None:
             raise BadRequest(f"Inference-Header-Content-Length is '{given}'; give the JSON's length in bytes")
         if request.headers.get("content-encoding", "identity") != "identity":
             raise BadRequest("compressed bodies are not accepted; send the body uncompressed")
-        call = read_call(request.body, length, self._service.limits, face)
-        answered = await self._service.infer(call)
+        while True:
+            call = read_call(request.body, length, self._desk.limits, self._desk.face(name, version))
+            try:
+                answered = await self._desk.infer(call)
+                break
+            except (
+                ModelsChangedError
+            ):  # the model was replaced meanwhile: read the call again for the new one
+                continue
         body, json_bytes = write_answer(call, answered)
         if json_bytes is None:
             return HttpResponse(status=200, body=body)
@@ -188,43 +118,16 @@ class HttpServer:
 
     def _refuse(self, status: int, why: str) -> HttpResponse:
         """Refuse bytes that are not a request, or a connection above the limit."""
-        self._service.tally.count_response("http", "other", str(status), 0.0)
-        return _response(Unavailable(why)) if status == Unavailable.status else refused(status, why)
-
-    def _health(self, path: str) -> HttpResponse:
-        if path.endswith("ready"):
-            return json_page(self._service.health())
-        return json_page({"live": True})
-
-    def _authenticate(self, request: HttpRequest) -> None:
-        given = request.headers.get("authorization", "")
-        if not self._token.is_in(given):
-            raise Unauthenticated("a token is required; send the header Authorization: Bearer TOKEN")
+        self._desk.tally.count_response("http", "other", str(status), 0.0)
+        return response_of(Unavailable(why)) if status == Unavailable.status else refused(status, why)
 
 
-def refused(status: int, why: str) -> HttpResponse:
-    """Return an error in the protocol's JSON form."""
-    return HttpResponse(status=status, body=msgspec.json.encode({"error": why}))
-
-
-def _response(refusal: RefusalError) -> HttpResponse:
-    headers = {}
-    if refusal.retry_after_s is not None:
-        headers["retry-after"] = f"{max(1, round(refusal.retry_after_s))}"
-    if isinstance(refusal, MethodNotAllowed):
-        headers["allow"] = ", ".join(refusal.allowed)
-    if isinstance(refusal, Unauthenticated):
-        headers["www-authenticate"] = "Bearer"
-    body = msgspec.json.encode({"error": str(refusal)})
-    return HttpResponse(status=refusal.status, body=body, headers=headers)
-
-
-def json_page(value: object) -> HttpResponse:
-    """Return a page with any value as JSON."""
-    return HttpResponse(status=200, body=msgspec.json.encode(value))
-
-
-def _require_method(request: HttpRequest, *methods: str) -> None:
-    if request.method not in methods:
-        why = f"{request.path} takes {' and '.join(methods)}, not {request.method}"
-        raise MethodNotAllowed(why, methods)
+def _model_of(path: str) -> tuple[str, str] | None:
+    """Return the model and version that a path asks to run; None if it is not of this kind."""
+    match path.strip("/").split("/"):
+        case ["v2", "models", name, "infer"]:
+            return name, ""
+        case ["v2", "models", name, "versions", version, "infer"]:
+            return name, version
+        case _:
+            return None

@@ -70,3 +70,15 @@ def fitted(limits: Limits, row_bytes: int, answer_row_bytes: int) -> Limits:
         held_bytes=limits.held_bytes or max(96 * 2**20, 2 * under_way, 4 * body_bytes),
         unread_bytes=limits.unread_bytes or max(32 * 2**20, 2 * answer_bytes),
     )
+
+
+def shared(limits: Limits, fronts: int) -> Limits:
+    """Return the share of one of several front processes in what all clients together may have."""
+    return replace(
+        limits,
+        connections=-(-limits.connections // fronts),
+        connections_per_address=-(-limits.connections_per_address // fronts),
+        calls=-(-limits.calls // fronts),
+        held_bytes=max(limits.held_bytes // fronts, 4 * limits.body_bytes),
+        unread_bytes=max(limits.unread_bytes // fronts, 2 * limits.answer_bytes),
+    )

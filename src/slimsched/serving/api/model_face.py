@@ -1,5 +1,6 @@
 """A model as clients see it: its tensors, the outputs derived from them, and its plans by name."""
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from slimsched.models.arrays import NUMPY
 from slimsched.models.spec import PlanError, TensorSpec
-from slimsched.serving.api.refusal import BadRequest
+from slimsched.serving.api.refusal import BadRequest, NotFound
 from slimsched.serving.domain.served_model import ServedModel
 
 CLASSES, LABELS = "classes", "labels"
@@ -85,6 +86,17 @@ class ModelFace:
             "inputs": [_described(tensor) for tensor in self.spec.inputs],
             "outputs": outputs,
         }
+
+
+def find_face(faces: Mapping[str, ModelFace], name: str, version: str = "") -> ModelFace:
+    """Find a model by name; refuse one, or a version, that is not there."""
+    face = faces.get(name)
+    if face is None:
+        known = ", ".join(f"'{one}'" for one in faces) or "none"
+        raise NotFound(f"unknown model '{name}'; this server has {known}")
+    if version not in ("", face.version):
+        raise NotFound(f"unknown version '{version}' of '{name}'; this server has '{face.version}'")
+    return face
 
 
 def accepted_types(tensor: TensorSpec) -> tuple[str, ...]:

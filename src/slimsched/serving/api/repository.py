@@ -13,7 +13,6 @@ from slimsched.serving.api.refusal import BadRequest, Forbidden, NotFound, Unava
 from slimsched.serving.api.service import InferenceService
 from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
 from slimsched.serving.domain.profile_record import record_of
-from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.catalogue import Catalogue
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.engine import Engine, ModelChanger
@@ -42,7 +41,7 @@ class RepositoryControl:
         self._gateway, self._catalogue, self._engine = gateway, catalogue, engine
         self._one_at_a_time = asyncio.Lock()
         self._next = len(gateway.cluster.models)
-        self._entries = {model.number: _entry(model) for model in gateway.cluster.models}
+        self._entries = {model.number: model.entry for model in gateway.cluster.models}
         self._draining: set[asyncio.Task[None]] = set()
         self._trouble: dict[tuple[str, str], str] = {}
         self._unloaded: set[str] = set()
@@ -146,10 +145,6 @@ def switched_off() -> Forbidden:
     return Forbidden(
         "this server does not load models on request; start it with --model-repository FOLDER to allow that"
     )
-
-
-def _entry(model: ServedModel) -> ModelEntry:
-    return ModelEntry(number=model.number, source=model.folder or model.name, weight=model.weight)
 
 
 def _row(name: str, version: str, state: str, reason: str = "") -> dict[str, str]:

@@ -4,6 +4,8 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from slimsched.serving.api.exposition import Histogram, family, histogram
 from slimsched.serving.execution.live.parcel import Receipt
 
@@ -11,6 +13,16 @@ log = logging.getLogger("slim.access")
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The buckets of all histograms of seconds."""
+
+LAG_GAIN = 0.05
+"""How much the last message counts in the mean lag."""
+
+
+class Counted(Struct, frozen=True, kw_only=True, tag=True):
+    """The counts of a process since it was last asked, as a message."""
+
+    responses: list[tuple[str, str, str, int]]
+    seconds: list[tuple[list[int], float]]
 
 
 class Tally:
@@ -20,6 +32,7 @@ class Tally:
         self.access_log = False
         self._responses: Counter[tuple[str, str, str]] = Counter()
         self._took_s = {"http": Histogram(SECONDS), "grpc": Histogram(SECONDS)}
+        self._lag_s = 0.0
         self._queue_s, self._compute_s, self._network_s = (Histogram(SECONDS) for _ in range(3))
 
     def count_response(self, protocol: str, kind: str, code: str, seconds: float) -> None:
@@ -32,12 +45,33 @@ class Tally:
         if kind == "infer":
             self._took_s[protocol].observe(seconds)
 
-    def count_examples(self, receipts: Sequence[Receipt], each: int) -> None:
-        """Count answered examples; each receipt stands for `each` of them."""
+    def note_lag(self, lag_s: float) -> None:
+        """Note how long calls of a front process waited for the gateway."""
+        self._lag_s += LAG_GAIN * (lag_s - self._lag_s)
+
+    def count_examples(self, receipts: Sequence[Receipt]) -> None:
+        """Count answered examples."""
         for one in receipts:
-            self._queue_s.observe(one.queue_s, each)
-            self._compute_s.observe(one.compute_s, each)
-            self._network_s.observe(max(0.0, one.latency_s - one.queue_s - one.compute_s), each)
+            self._queue_s.observe(one.queue_s, one.examples)
+            self._compute_s.observe(one.compute_s, one.examples)
+            self._network_s.observe(max(0.0, one.latency_s - one.queue_s - one.compute_s), one.examples)
+
+    def take(self) -> "Counted":
+        """Return all counts and begin again at zero: another process adds them to its own."""
+        responses = [(*key, count) for key, count in self._responses.items()]
+        self._responses.clear()
+        return Counted(responses=responses, seconds=[one.take() for one in self._histograms])
+
+    def add(self, counted: "Counted") -> None:
+        """Add the counts of another process."""
+        for protocol, kind, code, count in counted.responses:
+            self._responses[protocol, kind, code] += count
+        for one, (counts, total) in zip(self._histograms, counted.seconds, strict=True):
+            one.add(counts, total)
+
+    @property
+    def _histograms(self) -> list[Histogram]:
+        return [*self._took_s.values(), self._queue_s, self._compute_s, self._network_s]
 
     def lines(self) -> list[str]:
         """Return the counts in the Prometheus text format."""
@@ -51,6 +85,12 @@ class Tally:
             *family("slim_responses_total", "counter", "Responses by protocol, kind and code.", responses),
             *histogram(
                 "slim_infer_seconds", "Inference requests, from the complete request to the response.", took
+            ),
+            *family(
+                "slim_gateway_lag_seconds",
+                "gauge",
+                "How long calls wait between a front process and the gateway; it grows when that is full.",
+                [({}, self._lag_s)],
             ),
             *histogram("slim_image_queue_seconds", f"Waiting at servers {example}", [({}, self._queue_s)]),
             *histogram("slim_image_compute_seconds", f"Computing {example}", [({}, self._compute_s)]),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.small_file import read_small_file
+from slimsched.serving.api.refusal import Unauthenticated
 
 LONGEST = 4096
 
@@ -18,6 +19,11 @@ class Token:
     def is_in(self, authorization: str) -> bool:
         """Whether a header or metadata `authorization` holds the token."""
         return not self._wanted or hmac.compare_digest(authorization.encode(), self._wanted)
+
+    def check(self, authorization: str, place: str = "header Authorization") -> None:
+        """Refuse a request that does not hold the token in this place."""
+        if self._wanted and not self.is_in(authorization):
+            raise Unauthenticated(f"a token is required; send the {place}: Bearer TOKEN")
 
 
 def checked(text: str) -> str:

@@ -75,8 +75,21 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
         return replace(self, path=(), trail=None)
 
 
-def alike(requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:
-    """Group equal neighbours (arrival, deadline, path, model, trail); yield each group's first and size."""
+def alike(requests: Sequence[Request]) -> Sequence[tuple[Request, int]]:
+    """Group equal neighbours (arrival, deadline, path, model, trail); return each group's first and size.
+
+    Several readers of the log ask about the same requests one after the other, so the last answer is kept.
+    """
+    global _last
+    if _last[0] is not requests:
+        _last = requests, list(_grouped(requests))
+    return _last[1]
+
+
+_last: tuple[Sequence[Request], list[tuple[Request, int]]] = ((), [])
+
+
+def _grouped(requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:
     first, count = requests[0], 0
     for request in requests:
         if (

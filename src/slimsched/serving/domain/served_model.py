@@ -5,6 +5,7 @@ from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable
 from slimsched.models.spec import ModelSpec, Path
 from slimsched.serving.domain.key import Key, key_of
+from slimsched.serving.domain.model_change import ModelEntry
 from slimsched.serving.domain.trail import Trail
 
 
@@ -52,6 +53,11 @@ class ServedModel:
             weight=self.weight if weight is None else weight,
             folder=self.folder,
         )
+
+    @property
+    def entry(self) -> ModelEntry:
+        """Where the model comes from, so that another process can read it."""
+        return ModelEntry(number=self.number, source=self.folder or self.name, weight=self.weight)
 
     def with_quality(self, quality: QualityTable) -> "ServedModel":
         """Return the same model with another quality table."""

@@ -44,6 +44,10 @@ class Fifo:
     def __len__(self) -> int:
         return self._length
 
+    def counts(self) -> list[tuple[Place, int]]:
+        """Count the waiting requests of each place."""
+        return [(place, group.count) for place, group in self._groups.items()]
+
     def push(self, place: Place, requests: Sequence[Request]) -> None:
         """Add requests of one place at the end."""
         group = self._group(place, len(requests))

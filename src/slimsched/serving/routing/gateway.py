@@ -2,11 +2,11 @@
 
 At each scheduling step the gateway asks the router about the head of the queue, until the queue is empty or
 the router says wait. When a segment has run, its request goes to the end of the queue for the next segment.
-When a server dies, every request it held begins again from its input. Late messages from a dead server are
-ignored, because the gateway no longer tracks their blocks.
+When a server dies, every request it held begins again from its input, and its late messages are ignored.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import assert_never
 
 from slimsched.kernel.errors import SlimError
@@ -19,7 +19,7 @@ from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.model_change import ModelsChanged
 from slimsched.serving.domain.request import NO_PLAN, Request
 from slimsched.serving.domain.trail import with_answer
-from slimsched.serving.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
+from slimsched.serving.routing.commands import Answer, Command, Drop, SendBlock
 from slimsched.serving.routing.escalation import Escalation
 from slimsched.serving.routing.events import (
     BlockDropped,
@@ -41,13 +41,14 @@ from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.growth import Growth
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import AnswerListener, GoalFollower, Route, Router
-from slimsched.serving.routing.sent import Sent
+from slimsched.serving.routing.sent_block import SentBlock, recalled
 from slimsched.serving.routing.terms import choice_within_terms
 
 Kind = tuple[int, int, int]
 """What kind of request it is: (priority, stated plan, model)."""
 PLAIN: Kind = (0, NO_PLAN, 0)
 """The only kind until a sender asks for something special."""
+_kind_of = attrgetter("priority", "plan", "model")
 RETRY_S = 0.001
 """A router that is asked at each event, and said wait, is asked again after this time at the latest."""
 
@@ -76,7 +77,7 @@ class Gateway:
         self.seen = Observation(len(cluster), len(cluster.models))
         self.seen.plans = options.plan == "network"
         self._queues: dict[int, Fifo] = {}  # by priority, highest first
-        self._sent: dict[int, Sent] = {}
+        self._sent: dict[int, SentBlock] = {}
         self._next_block = first_block  # gateways that share servers start at different numbers
         self._in_system = 0
         self._cancelled: set[int] = set()  # to be dropped when the gateway next sees them
@@ -93,7 +94,7 @@ class Gateway:
                 commands += self._admit(requests)
             case RequestsCancelled(requests=numbers):
                 self._cancelled.update(numbers)
-                commands += [*self._recall(frozenset(numbers)), *self._sweep()]
+                commands += [*recalled(self._sent.values(), frozenset(numbers)), *self._sweep()]
             case SegmentFinished():
                 commands += self._advance(event, now_s)
             case BlockDropped(block=block, reason=reason, detail=detail):
@@ -144,11 +145,16 @@ class Gateway:
         """Number of requests taken in and neither answered nor dropped."""
         return self._in_system
 
+    def census(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield where requests are (GATEWAY: not sent), their model, their segment and how many they are."""
+        yield from (sent.census for sent in self._sent.values())
+        for fifo in self._queues.values():
+            yield from ((GATEWAY, place[4], place[0], count) for place, count in fifo.counts())
+
     def holds_for(self, server: int) -> bool:
         """Whether a server has work for this gateway, or activations that are still needed."""
-        if any(server in (sent.server, sent.source) for sent in self._sent.values()):
-            return True
-        return any(fifo.waits_for(server) for fifo in self._queues.values())
+        is_out = any(server in (sent.server, sent.source) for sent in self._sent.values())
+        return is_out or any(fifo.waits_for(server) for fifo in self._queues.values())
 
     def _change_models(self, change: ModelsChanged) -> None:
         """Serve other models from now on, with a fresh router; what is under way goes on as it was."""
@@ -207,19 +213,18 @@ class Gateway:
         """Return the key that a route asks for; check the route and respect the requests' own terms."""
         segment, previous, _, plan, number, _ = place
         model = self.cluster.models[number]
-        choice, ahead = route.choice, route.ahead
+        choice, *ahead = route.choice, *route.ahead
         if plan >= 0:
-            choice, *rest = model.tree.plans[plan][segment:]
-            ahead = tuple(rest)
+            choice, *ahead = model.tree.plans[plan][segment:]
         elif self._has_terms and any(request.has_terms for request in requests):
-            choice, ahead = choice_within_terms(self.cluster, route.server, choice, requests), ()
+            choice, ahead = choice_within_terms(self.cluster, route.server, choice, requests), []
         key = model.keys.get((segment, choice, previous))
         if key is None or route.group < 1 or not self.seen.alive[route.server]:
             raise SlimError(
                 f"router {type(self.router).__name__} answered {route}: the server must be alive "
                 f"(alive: {self.seen.alive_ids}), the choice one of the model's, the group at least 1"
             )
-        return onward(key, ahead) if ahead else key
+        return onward(key, tuple(ahead)) if ahead else key
 
     def _sift(
         self, requests: tuple[Request, ...], commands: list[Command], holder: int
@@ -236,7 +241,7 @@ class Gateway:
         self._next_block += 1
         server, count = route.server, len(requests)
         work_s = self.cluster.key_s(key, server)
-        self._sent[self._next_block] = Sent(server, requests, work_s, source)
+        self._sent[self._next_block] = SentBlock(server, requests, work_s, source)
         seen = self.seen
         seen.outstanding[server] += count
         seen.backlog_s[server] += work_s * count
@@ -250,18 +255,23 @@ class Gateway:
         room = limit - self._in_system if limit else len(requests)
         taken, refused = requests[: max(0, room)], requests[max(0, room) :]
         self._in_system += len(taken)
-        for request in taken:
-            if request.priority or request.has_terms or request.model:
-                self._has_kinds = True
-                self._has_terms = self._has_terms or request.has_terms
+        if not (self._has_kinds and self._has_terms):
+            for request in taken:
+                if request.priority or request.has_terms or request.model:
+                    self._has_kinds = True
+                    self._has_terms = self._has_terms or request.has_terms
         self._wait(taken, GATEWAY)
         return [*([Drop(requests=refused, reason=DropReason.QUEUE_FULL)] if refused else []), *self._sweep()]
 
     def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
         """Queue requests on paths of one kind whose inputs lie at `source`, by priority."""
-        if self._has_kinds:
-            for kind in {(r.priority, r.plan, r.model) for r in requests}:
-                members = [r for r in requests if (r.priority, r.plan, r.model) == kind]
+        if self._has_kinds and requests:
+            kinds: list[Kind] = list(map(_kind_of, requests))
+            if kinds.count(kinds[0]) == len(kinds):
+                self._push(requests, kinds[0], source, first)
+                return
+            for kind in dict.fromkeys(kinds):
+                members = [r for r, own in zip(requests, kinds, strict=True) if own == kind]
                 self._push(members, kind, source, first)
         elif requests:
             self._push(requests, PLAIN, source, first)
@@ -301,20 +311,18 @@ class Gateway:
             if event.confidence and self._escalation.models:
                 moved, further = self._escalation.sort(moved, event, self.seen)
                 commands += [self._send(one.route, one.key, one.requests, one.source) for one in further]
-            commands += self._answer(moved)
+            commands += self._answer(moved) if moved else []
         return commands
 
     def _answer(self, requests: list[Request]) -> list[Command]:
         """Answer requests at the plans they have run, and free what is kept for them."""
-        if not requests:
-            return []
-        self._in_system -= len(requests)
-        self.seen.done += len(requests)
+        answer, count = Answer(requests=tuple(requests)), len(requests)
+        self._in_system, self.seen.done = self._in_system - count, self.seen.done + count
         if self._listener is not None:
-            self._listener.answered(requests, self.seen.now_s)
+            self._listener.answered(answer.requests, self.seen.now_s)
         if self._cancelled:
             self._cancelled.difference_update([request.id for request in requests])
-        return [Answer(requests=tuple(requests)), *(forget_kept(requests) if self._escalation.models else ())]
+        return [answer, *(forget_kept(requests) if self._escalation.models else ())]
 
     def _bring_back(self, block: Block) -> tuple[Request, ...]:
         """Note that a block has come back and return its requests; none if the block is stale."""
@@ -332,30 +340,23 @@ class Gateway:
         seen.backlog_s[server] = max(0.0, seen.backlog_s[server] - sent.work_s * count)
         return block.requests
 
-    def _recall(self, numbers: frozenset[int]) -> list[Command]:
-        """Ask servers to skip these requests if they have not begun them."""
-        return [
-            RecallRequests(server=sent.server, requests=there)
-            for sent in self._sent.values()
-            if (there := tuple(request.id for request in sent.requests if request.id in numbers))
-        ]
-
     def _drop(
         self, requests: tuple[Request, ...], reason: DropReason, detail: str = "", holder: int = GATEWAY
     ) -> list[Command]:
         """Give up requests; the server that holds their activations, if any, may free them."""
-        answers: list[Command] = []
         if self._escalation.models and reason not in (DropReason.CANCELLED, DropReason.DEADLINE_PASSED):
             done, rest = with_answer(requests)
-            answers, requests = self._answer(done), tuple(rest)
-            if not requests:
-                return answers
+            if done:
+                return [
+                    *self._answer(done),
+                    *(self._drop(tuple(rest), reason, detail, holder) if rest else ()),
+                ]
         self._in_system -= len(requests)
         if self._cancelled:
             self._cancelled.difference_update([request.id for request in requests])
         if reason is DropReason.CANCELLED and max(r.deadline_s for r in requests) <= self.seen.now_s:
             reason = DropReason.DEADLINE_PASSED  # nobody waits for an answer that is too late
-        return [*answers, Drop(requests=requests, reason=reason, detail=detail), *forget(holder, requests)]
+        return [Drop(requests=requests, reason=reason, detail=detail), *forget(holder, requests)]
 
     def _sweep(self) -> list[Command]:
         """While no server is up, drop at once what nobody waits for, and all if none is expected."""
@@ -396,4 +397,4 @@ class Gateway:
         """Queue requests again from their input, in front of all others; answer those that have an answer."""
         done, rest = with_answer(requests)
         self._wait([request.restarted() for request in rest], GATEWAY, first=True)
-        return self._answer(done)
+        return self._answer(done) if done else []

@@ -25,7 +25,7 @@ from slimsched.serving.routing.judgement import DISTRUST, SURE
 from slimsched.serving.telemetry.frame import Decision, Frame, Happening, ServerFrame
 from slimsched.serving.telemetry.recent import Recent
 from slimsched.serving.telemetry.stage import Stages
-from slimsched.serving.telemetry.whereabouts import Whereabouts
+from slimsched.serving.telemetry.whereabouts import Census, Headcount, Whereabouts
 
 DECISIONS = 8
 HAPPENINGS = 6
@@ -59,7 +59,7 @@ class LiveView:
         """Where figures of power come from: the profiles, unless someone knows better."""
         self._models, self._stages = cluster.models, Stages(outlines(cluster.models))
         self._recent = Recent(cluster.models, self._stages, window_s, len(cluster))
-        self._whereabouts = Whereabouts(len(cluster), self._stages)
+        self._whereabouts: Whereabouts | Headcount = Whereabouts(len(cluster), self._stages)
         self._up = [True] * len(cluster)
         self._given_up = [False] * len(cluster)
         self._snapshots: list[deque[ServerSnapshot]] = [deque(maxlen=SNAPSHOTS) for _ in cluster.names]
@@ -69,6 +69,10 @@ class LiveView:
         self._judged: Counter[str] = Counter()
         self._distrusted: set[int] = set()
         self._arrived = self._answered = self._dropped = 0
+
+    def ask(self, census: Census) -> None:
+        """Ask a running gateway where requests are, instead of following them."""
+        self._whereabouts = Headcount(len(self._names), self._stages, census)
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         """Process one entry of the log."""

@@ -1,6 +1,9 @@
-"""Whereabouts: where each open request is (at the gateway or a server), and its next stage."""
+"""Whereabouts: where each open request is (at the gateway or a server), and its next stage.
 
-from collections.abc import Sequence
+A log that is read again is followed request by request; a gateway that runs is asked.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cluster import GATEWAY
@@ -9,6 +12,47 @@ from slimsched.serving.telemetry.stage import Stages
 
 Place = tuple[int, int, int]
 """Where a request is, the stage it waits for, and where its input is."""
+
+
+Census = Callable[[], Iterable[tuple[int, int, int, int]]]
+"""Counts open requests: where they are, their model, the segment they wait for or run, and how many."""
+
+
+class Headcount:
+    """Asks a gateway where its requests are; following each of them would cost more than routing it."""
+
+    def __init__(self, servers: int, stages: Stages, census: Census) -> None:
+        self._servers, self._stages, self._census = servers, stages, census
+
+    def count(self, at: int) -> tuple[int, ...]:
+        """Count the requests at a server, or at the gateway, by stage."""
+        counts = [0] * len(self._stages)
+        for place, model, segment, requests in self._census():
+            if place == at:
+                counts[self._stages.stage(model, segment)] += requests
+        return tuple(counts)
+
+    def grow(self, stages: Stages) -> None:
+        """Know the stages of further models."""
+        self._stages = stages
+
+    def arrived(self, requests: Sequence[Request]) -> None:
+        """The gateway knows."""
+
+    def sent(self, block: Block, server: int, source: int) -> None:
+        """The gateway knows."""
+
+    def finished(self, block: Block, server: int, segments: int) -> None:
+        """The gateway knows."""
+
+    def input_lost(self, block: Block, server: int) -> None:
+        """The gateway knows."""
+
+    def gone(self, requests: Sequence[Request]) -> None:
+        """The gateway knows."""
+
+    def server_down(self, server: int) -> None:
+        """The gateway knows."""
 
 
 class Whereabouts:

@@ -69,7 +69,8 @@ def test_a_restarted_controller_remembers_since_when_a_gang_declines(site) -> No
     first.kill()
     first.wait()
     declined_since_s = site.memory(gang).declined_since_s
-    why = msgspec.json.decode(site.slim("why", gang, "--network=congested", "--speed=60", "--json").stdout)
+    asked = site.slim("explain", gang, "--engine=slurm", "--network=congested", "--speed=60", "--json")
+    why = msgspec.json.decode(asked.stdout)
     assert (why["state"], why["allowed_tier"], why["nearest"]["missing_gpus"]) == ("waiting", 0, 1)
 
     site.control(speed=60)

@@ -2,10 +2,11 @@
 
 import pytest
 
+from slimsched.jobs.domain.gres import gpu_count
 from slimsched.jobs.execution.slurm.job import SlurmJob, Status
 from slimsched.jobs.execution.slurm.node import SlurmNode
 from slimsched.jobs.execution.slurm.note import Memory, Request, memory_in, request_in, written
-from slimsched.jobs.execution.slurm.reply import gpu_count, number
+from slimsched.jobs.execution.slurm.reply import number
 from slimsched.jobs.execution.slurm.stage import STEPS, Stage
 
 

@@ -11,7 +11,7 @@ from typing import assert_never
 
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
-from slimsched.jobs.execution.simulated.shared_links import RunningGang, SharedLinks
+from slimsched.jobs.execution.simulated.shared_links import RunningGang, SharedLinks, Sharing
 from slimsched.jobs.scheduling.commands import PreemptJob, StartJob
 from slimsched.jobs.scheduling.events import (
     Event,
@@ -42,13 +42,14 @@ class SimulatedJobs:
         jobs: Sequence[Job],
         checkpoint: Checkpoint | None = None,
         failures: Sequence[Failure] = (),
+        sharing: Sharing = "fair",
     ) -> None:
         self.scheduler = scheduler
         self.sensitivity = sensitivity
         self.log: list[JobEntry] = []
         self._timeline = Timeline()
         self._on_finish: Action = self._finish  # bound once: it is scheduled most often
-        self._links = SharedLinks(sensitivity)
+        self._links = SharedLinks(sensitivity, sharing)
         self._checkpoint = checkpoint or Checkpoint()
         self._jobs = {job.id: job for job in jobs}
         self._running: dict[str, RunningGang] = {}

@@ -5,15 +5,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from slimsched.jobs.domain.fabric import fabric_named
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.topology import Machine, Topology
+from slimsched.jobs.domain.training_model import TrainingModel
 from slimsched.jobs.execution.policies import POLICIES
 from slimsched.jobs.execution.setting import SchedulerSetting
 from slimsched.jobs.execution.simulated.cluster import SimulatedJobs
 from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
+from slimsched.jobs.execution.simulated.shared_links import Sharing
 from slimsched.jobs.scheduling.demand import check_demand
 from slimsched.jobs.scheduling.policy import Policy
 from slimsched.jobs.telemetry.entries import JobEntry
@@ -33,10 +35,12 @@ class JobSetting(Struct, frozen=True, kw_only=True):
     machines: tuple[Machine, ...]
     cluster: str
     network: str = "congested"
+    sharing: Sharing = "fair"
     arrivals: str = "trace"
     load: float = 1.0
     jobs: int = 0
     models: tuple[str, ...] = MEASURED
+    known_models: dict[str, TrainingModel] = field(default_factory=lambda: TRAINING_MODELS)
     checkpoint: Checkpoint = Checkpoint()
     failures_per_machine_day: float = 0.0
     repair_s: float = 3600.0
@@ -55,7 +59,7 @@ class JobSetting(Struct, frozen=True, kw_only=True):
             cluster=self.cluster,
             machines=self.machines,
             fabric=fabric_named(self.network),
-            models=TRAINING_MODELS,
+            models=self.known_models,
             quotas=self.quotas,
         )
 
@@ -63,12 +67,14 @@ class JobSetting(Struct, frozen=True, kw_only=True):
 class JobRow(Struct, frozen=True, kw_only=True):
     """A policy in a setting: means over seeds, and the half width of the 95 % interval of each mean.
 
-    `by_seed` has the main figures seed by seed, for paired comparisons between policies.
+    `by_seed` has the main figures seed by seed, for paired comparisons between policies. `told_durations`
+    says whether the policy knows how long jobs take, which a real cluster cannot tell it.
     """
 
     network: str
     arrivals: str
     seeds: int
+    told_durations: bool
     summary: JobSummary
     ci95: dict[str, float]
     by_seed: dict[str, list[float]]
@@ -79,7 +85,7 @@ def prepare(trace: Sequence[Job], setting: JobSetting, seed: int) -> list[Job]:
     rng = np.random.default_rng(seed)
     count = setting.jobs or len(trace)
     topology = setting.topology
-    jobs = assign_models(window(trace, count, rng), rng, setting.models)
+    jobs = assign_models(window(trace, count, rng), rng, setting.models, setting.known_models)
     for job in jobs:
         check_demand(job, topology, setting.quotas)
     return rearrange(jobs, setting.arrivals, rng=rng, gpus=topology.gpus, load=setting.load)
@@ -116,6 +122,7 @@ def build(policy: str | Policy, jobs: Sequence[Job], setting: JobSetting, seed: 
         jobs=jobs,
         checkpoint=setting.checkpoint,
         failures=failures(setting, jobs, seed),
+        sharing=setting.sharing,
     )
 
 
@@ -186,18 +193,19 @@ def average(summaries: Sequence[JobSummary], *, network: str, arrivals: str) -> 
     """Means over seeds and their 95 % intervals (Student's t)."""
     means: dict[str, object] = {}
     ci95: dict[str, float] = {}
-    for field in JobSummary.__struct_fields__:
-        values = [getattr(summary, field) for summary in summaries]
+    for name in JobSummary.__struct_fields__:
+        values = [getattr(summary, name) for summary in summaries]
         if isinstance(values[0], dict):
-            means[field] = {key: float(np.mean([value[key] for value in values])) for key in values[0]}
+            means[name] = {key: float(np.mean([value[key] for value in values])) for key in values[0]}
         elif isinstance(values[0], str):
-            means[field] = values[0]
+            means[name] = values[0]
         else:
-            means[field], ci95[field] = mean_of(values)
+            means[name], ci95[name] = mean_of(values)
     return JobRow(
         network=network,
         arrivals=arrivals,
         seeds=len(summaries),
+        told_durations=POLICIES.make(summaries[0].policy).knows_service,
         summary=JobSummary(**means),  # type: ignore[arg-type]
         ci95=ci95,
         by_seed={name: [getattr(summary, name) for summary in summaries] for name in BY_SEED},

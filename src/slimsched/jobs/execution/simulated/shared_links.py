@@ -1,9 +1,16 @@
 """Who shares which link: iteration times of running gangs under contention (fluid model).
 
-A gang occupies a link for a share of its time, duty = t_link / t_iter. Whoever uses a link finds it slower
-by 1 + the duties of the others on it. A few fixed-point rounds, only over gangs that share a link with the
-one that came or went.
+A gang occupies a link for a share of its time, duty = t_link / t_iter. A few fixed-point rounds, only over
+gangs that share a link with the one that came or went. How much slower a link is for a gang with duty d:
+
+    fair       1 + the duties of the others
+    shifted    1 + max(0, d + the duties of the others − 1): iterations are shifted in time so that gangs send
+               one after the other where there is room. After CASSINI's idea, at best: all shifts fit
+    priority   1 + the duties of those that compute more GPU-seconds per second of sending; they go first.
+               After Crux's idea
 """
+
+from typing import Literal, get_args
 
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.placement import Placement
@@ -11,6 +18,8 @@ from slimsched.jobs.scheduling.collective import CommTimes
 from slimsched.jobs.scheduling.sensitivity import Sensitivity
 
 ROUNDS = 3
+Sharing = Literal["fair", "shifted", "priority"]
+SHARINGS: tuple[str, ...] = get_args(Sharing)
 
 
 class RunningGang:
@@ -20,6 +29,7 @@ class RunningGang:
         "comm",
         "compute_s",
         "ideal_s",
+        "intensity",
         "iteration_s",
         "job",
         "nic_duty",
@@ -44,7 +54,7 @@ class RunningGang:
         self.comm: CommTimes | None = None
         self.nics: tuple[int, ...] = ()
         self.uplinks: tuple[int, ...] = ()
-        self.nic_duty = self.uplink_duty = 0.0
+        self.nic_duty = self.uplink_duty = self.intensity = 0.0
 
     @property
     def rate(self) -> float:
@@ -66,8 +76,9 @@ class RunningGang:
 class SharedLinks:
     """The network cards and uplinks, and the gangs on each."""
 
-    def __init__(self, sensitivity: Sensitivity) -> None:
+    def __init__(self, sensitivity: Sensitivity, sharing: Sharing = "fair") -> None:
         self._sensitivity = sensitivity
+        self._sharing = sharing
         self._alone: dict[tuple[str, int], tuple[float, float]] = {}
         topology = sensitivity.topology
         self._index = topology.index
@@ -101,6 +112,7 @@ class SharedLinks:
         gang.iteration_s = gang.compute_s + comm.total_s()
         if model.exposed_bytes <= 0.0:
             return None
+        gang.intensity = job.gpus * gang.compute_s / max(comm.total_s(), 1e-12)
         gang.nics = tuple(self._index[name] for name, _ in placement)
         racks = dict.fromkeys(self._rack_of[machine] for machine in gang.nics)
         gang.uplinks = tuple(racks) if len(racks) > 1 else ()
@@ -133,12 +145,22 @@ class SharedLinks:
         assert comm is not None
         nic_load, uplink_load = self._nic_load, self._uplink_load
         nic_duty, uplink_duty = gang.nic_duty, gang.uplink_duty
-        nic_s = comm.nic_s * (1.0 + max(0.0, max([nic_load[m] for m in gang.nics]) - nic_duty))
         uplink_s = 0.0
-        if gang.uplinks:
-            uplink_s = comm.uplink_s * (
-                1.0 + max(0.0, max([uplink_load[r] for r in gang.uplinks]) - uplink_duty)
-            )
+        if self._sharing == "fair":
+            nic_s = comm.nic_s * (1.0 + max(0.0, max([nic_load[m] for m in gang.nics]) - nic_duty))
+            if gang.uplinks:
+                uplink_s = comm.uplink_s * (
+                    1.0 + max(0.0, max([uplink_load[r] for r in gang.uplinks]) - uplink_duty)
+                )
+        elif self._sharing == "shifted":
+            nic_s = comm.nic_s * max(1.0, max([nic_load[m] for m in gang.nics]))
+            if gang.uplinks:
+                uplink_s = comm.uplink_s * max(1.0, max([uplink_load[r] for r in gang.uplinks]))
+        else:
+            nic_s = comm.nic_s * (1.0 + max([self._before(gang, self._on_nic[m]) for m in gang.nics]))
+            if gang.uplinks:
+                before = [self._before(gang, self._on_uplink[r], uplink=True) for r in gang.uplinks]
+                uplink_s = comm.uplink_s * (1.0 + max(before))
         gang.iteration_s = iteration_s = (
             gang.compute_s + max(comm.machine_s, nic_s, uplink_s) + comm.latency_s
         )
@@ -149,6 +171,12 @@ class SharedLinks:
             gang.uplink_duty = duty = uplink_s / iteration_s
             for rack in gang.uplinks:
                 uplink_load[rack] += duty - uplink_duty
+
+    @staticmethod
+    def _before(gang: RunningGang, on_link: dict[RunningGang, None], *, uplink: bool = False) -> float:
+        """The duties of those on a link that send before this gang."""
+        first = (other for other in on_link if other.intensity > gang.intensity)
+        return sum(other.uplink_duty if uplink else other.nic_duty for other in first)
 
     def _neighbours(self, gang: RunningGang) -> dict[RunningGang, None]:
         neighbours: dict[RunningGang, None] = {}

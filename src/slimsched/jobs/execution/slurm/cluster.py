@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 from slimsched.jobs.execution.slurm.client import SlurmClient
 from slimsched.jobs.execution.slurm.error import SlurmError
@@ -45,10 +46,11 @@ MpiDefault=none
 MailProg=/bin/true
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
-SchedulerType=sched/builtin
-SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0
+SchedulerType=sched/{scheduler}
+SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0,bf_interval=1
 TopologyPlugin=topology/tree
 GresTypes=gpu
+MinJobAge=86400
 ReturnToService=2
 KillWait={kill_wait_s}
 NodeName={nodes} NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{first_port}-{last_port}] CPUs=64 \
@@ -58,7 +60,10 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 class ThrowAwaySlurm:
-    """Racks of machines with fake GPUs; `start`, use `conf`, `stop`."""
+    """Racks of machines with fake GPUs; `start`, use `conf`, `stop`.
+
+    It remembers jobs that ended for a day. `scheduler` is Slurm's own, for jobs that are not held for ours.
+    """
 
     def __init__(
         self,
@@ -68,14 +73,17 @@ class ThrowAwaySlurm:
         machines_per_rack: int = 4,
         gpus_per_machine: int = 8,
         kill_wait_s: int = 2,
+        scheduler: Literal["builtin", "backfill"] = "builtin",
     ) -> None:
         self.folder = folder
         self.conf = folder / "slurm.conf"
+        self.topology = folder / "topology.conf"
         self.client = SlurmClient(conf=self.conf)
         self._racks = racks
         self._machines_per_rack = machines_per_rack
         self._gpus = gpus_per_machine
         self._kill_wait_s = kill_wait_s
+        self._scheduler = scheduler
         self._environment = dict(os.environ) | {
             "SLURM_CONF": str(self.conf),
             "PATH": _path(),
@@ -182,7 +190,7 @@ class ThrowAwaySlurm:
             f"AutoDetect=off\nNodeName={nodes} Name=gpu File={self.folder}/gpus/gpu[0-{self._gpus - 1}]\n"
         )
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
-        (self.folder / "topology.conf").write_text("".join(self._switches()))
+        self.topology.write_text("".join(self._switches()))
         self.conf.write_text(
             _SLURM_CONF.format(
                 folder=self.folder,
@@ -193,6 +201,7 @@ class ThrowAwaySlurm:
                 nodes=nodes,
                 gpus=self._gpus,
                 kill_wait_s=self._kill_wait_s,
+                scheduler=self._scheduler,
             )
         )
 

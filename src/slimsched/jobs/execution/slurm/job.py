@@ -4,7 +4,8 @@ from enum import Enum
 
 from msgspec import Struct
 
-from slimsched.jobs.execution.slurm.reply import Reply, gpu_count, number, words
+from slimsched.jobs.domain.gres import gpu_count
+from slimsched.jobs.execution.slurm.reply import Reply, number, words
 
 
 class Status(Enum):

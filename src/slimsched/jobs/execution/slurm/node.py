@@ -2,7 +2,8 @@
 
 from msgspec import Struct
 
-from slimsched.jobs.execution.slurm.reply import Reply, gpu_count, words
+from slimsched.jobs.domain.gres import gpu_count
+from slimsched.jobs.execution.slurm.reply import Reply, words
 
 _UNUSABLE = frozenset(
     {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "UNKNOWN", "FUTURE", "MAINT",

@@ -5,12 +5,10 @@
 against a running Slurm here; the second follows Slurm's published data parsers.
 """
 
-import re
 from typing import Any
 
 Reply = dict[str, Any]
 
-_GPU_COUNT = re.compile(r"\bgpu(?:[:/][A-Za-z][^:=,()]*)?[:=](\d+)")
 _UNLIMITED = 0xFFFFFFFE  # Slurm's NO_VAL and INFINITE are the two largest 32-bit numbers
 
 
@@ -30,8 +28,3 @@ def words(value: Any) -> frozenset[str]:
     if isinstance(value, str):
         value = [value]
     return frozenset(str(word).upper() for word in value or ())
-
-
-def gpu_count(text: Any) -> int:
-    """GPUs in a text such as `gres:gpu:4`, `gpu:a100:2(S:0-1)`, `gres/gpu=8` or `gpu:3(IDX:5-7)`."""
-    return sum(int(count) for count in _GPU_COUNT.findall(str(text or "")))

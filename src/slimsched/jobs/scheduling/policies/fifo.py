@@ -7,6 +7,7 @@ class Fifo(Policy):
     """Strict arrival order: nobody passes the first in line."""
 
     blocking = True
+    obeys = True
 
 
 class FitFirst(Policy):

@@ -1,9 +1,9 @@
 """SRTF and SRSF: shortest remaining time or service first, told how long jobs take (an oracle)."""
 
+from typing import ClassVar
+
 from slimsched.jobs.scheduling.job_state import JobState, Key
 from slimsched.jobs.scheduling.policy import Policy
-
-HYSTERESIS = 2.0
 
 
 class Srtf(Policy):
@@ -11,6 +11,8 @@ class Srtf(Policy):
 
     preempts = True
     knows_service = True
+    hysteresis: ClassVar[float] = 2.0
+    """How many times as much a job must have left to do to be stopped for another."""
 
     def remaining(self, job: JobState, now_s: float) -> float:
         """What is left to do, in the measure the order goes by."""
@@ -22,7 +24,7 @@ class Srtf(Policy):
 
     def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
         """Stop a job that has much more left to do."""
-        return self.remaining(running, now_s) > HYSTERESIS * waiting.key[0]
+        return self.remaining(running, now_s) > self.hysteresis * waiting.key[0]
 
     def rank(self, running: JobState, now_s: float) -> float:
         """The longest goes first."""

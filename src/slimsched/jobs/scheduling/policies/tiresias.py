@@ -6,12 +6,13 @@ as they can be, however long that takes, the others anywhere.
 """
 
 from bisect import bisect_right
+from typing import ClassVar
 
 from slimsched.jobs.scheduling.job_state import JobState, Key
 from slimsched.jobs.scheduling.policy import FOREVER, Policy, Timers
 
-QUEUE_LIMITS_GPU_S = (3250.0, 7200.0, 18000.0)
-PROMOTE_AFTER = 8.0
+QUEUE_LIMITS_GPU_S = (3250.0, 7200.0)
+"""Those of the authors' code, which names a third limit but makes three queues."""
 SKEWED = frozenset({"lm", "transformer", "bert", "ncf", "vgg11", "vgg16", "vgg19", "alexnet"})
 """Models whose parameters sit mostly in one tensor (embeddings, large fully connected layers)."""
 
@@ -21,12 +22,14 @@ class Tiresias(Policy):
 
     preempts = True
     reorders = True
+    promote_after: ClassVar[float] = 8.0
+    """A job that has waited this many times as long as it ran goes back to the first queue."""
 
     def queue(self, job: JobState, now_s: float) -> int:
         """Which queue a job is in."""
         run_s = job.run_s(now_s)
         waited_s = now_s - job.since_s if not job.placement else 0.0
-        if run_s > 0.0 and waited_s > PROMOTE_AFTER * run_s:
+        if run_s > 0.0 and waited_s > self.promote_after * run_s:
             return 0
         return bisect_right(QUEUE_LIMITS_GPU_S, job.gpus * run_s)
 

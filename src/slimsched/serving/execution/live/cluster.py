@@ -32,7 +32,7 @@ from slimsched.serving.execution.live.messages import (
     ToGateway,
 )
 from slimsched.serving.execution.live.model_hosting import ModelHosting
-from slimsched.serving.execution.live.parcel import Answered, Call, DroppedError, Parcel
+from slimsched.serving.execution.live.parcel import Call, DroppedError, Parcel, Waiter
 from slimsched.serving.execution.scaling import LOOK_S, Fleet, Scaling
 from slimsched.serving.routing.autoscaler import AutoscaleOptions, load_of
 from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
@@ -54,7 +54,7 @@ from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.health import Health, health_of
 
 DRAIN_LOOK_S = 0.02
-"""How often a model that is taken away is looked at."""
+"""How often to look whether the last requests are answered, of a model or of all."""
 
 
 class LiveCluster:
@@ -86,6 +86,10 @@ class LiveCluster:
     def now_s(self) -> float:
         """Seconds since this cluster was made, on the host's monotonic clock."""
         return monotonic() - self._zero_s
+
+    def since_zero_s(self, at_s: float) -> float:
+        """Turn a time of the host's monotonic clock into one of this cluster."""
+        return at_s - self._zero_s
 
     @property
     def arena(self) -> InputArena | None:
@@ -134,23 +138,25 @@ class LiveCluster:
         *,
         count: int = 1,
         model: int = 0,
+        waiter: Waiter | None = None,
+        arrived_s: float | None = None,
     ) -> Parcel:
-        """Accept a call with the bytes of each input tensor, `count` rows each; await it for the answer."""
-        now_s = self.now_s
-        parcel = self._parcel(inputs, count, now_s, model, terms)
-        self._arrive([_request(number, -1, terms, now_s, model) for number in parcel.requests])
+        """Accept a call with the bytes of each input tensor, `count` rows each; await it for the answer.
+
+        Another `waiter` may be told the answer instead.
+        """
+        arrived_s = self.now_s if arrived_s is None else arrived_s
+        parcel = self._parcel(inputs, count, arrived_s, model, terms, waiter)
+        self._arrive(terms.requests(parcel.requests, arrived_s, model))
         return parcel
 
     def submit_each(self, calls: Sequence[Call], terms: Terms = ANY_TERMS) -> list[Parcel]:
         """Accept several calls of one example each."""
-        now_s = self.now_s
-        parcels = [self._parcel(call.inputs, 1, now_s, call.model, terms) for call in calls]
-        self._arrive(
-            [
-                _request(parcel.first, call.example, terms, now_s, call.model)
-                for parcel, call in zip(parcels, calls, strict=True)
-            ]
-        )
+        now_s, parcels = self.now_s, []
+        for call in calls:
+            parcel = self._parcel(call.inputs, 1, now_s, call.model, terms)
+            self._arrive(terms.requests(parcel.requests, now_s, call.model, call.example))
+            parcels.append(parcel)
         return parcels
 
     def _arrive(self, requests: list[Request]) -> None:
@@ -164,19 +170,27 @@ class LiveCluster:
         self._tell(RequestsArrived(requests=arrived))
 
     def _parcel(
-        self, inputs: Sequence[bytes | memoryview], count: int, now_s: float, model: int, terms: Terms
+        self,
+        inputs: Sequence[bytes | memoryview],
+        count: int,
+        now_s: float,
+        model: int,
+        terms: Terms,
+        waiter: Waiter | None = None,
     ) -> Parcel:
-        waiter: asyncio.Future[Answered] = self._loop.create_future()
         views, deadline_s = [memoryview(raw) for raw in inputs], min(NEVER_S, now_s + terms.deadline_s)
-        parcel = Parcel(self._next_id, views, count, now_s, waiter, model, deadline_s)
-        if self._engine.arena is not None:
+        parcel = Parcel(
+            self._next_id, views, count, now_s, waiter or self._loop.create_future(), model, deadline_s
+        )
+        if self._engine.arena is not None and waiter is None:
             parcel.lie_in(self._engine.arena)
         self._next_id += count
         self._open.update(dict.fromkeys(parcel.requests, parcel))
         if self._gateway.options.early_drop and deadline_s < NEVER_S:
             late = DroppedError(DropReason.DEADLINE_PASSED)
-            timer = self._loop.call_later(max(0.0, terms.deadline_s), self._refuse, parcel, late)
-            waiter.add_done_callback(lambda _: timer.cancel())
+            parcel.timer = self._loop.call_later(
+                max(0.0, deadline_s - self.now_s), self._refuse, parcel, late
+            )
         return parcel
 
     def _refuse(self, parcel: Parcel, why: DroppedError) -> None:
@@ -184,13 +198,12 @@ class LiveCluster:
 
         Gateway and servers know deadlines, and drop late requests by themselves when they come to them.
         """
-        if not parcel.waiter.done():
+        if parcel.fail(why):
             parcel.is_cancelled = True
-            parcel.waiter.set_exception(why)
 
     def cancel(self, parcel: Parcel) -> None:
         """Drop the examples that are not answered yet, because nobody waits for them."""
-        parcel.waiter.cancel()
+        parcel.give_up()
         if parcel.is_cancelled:
             return
         parcel.is_cancelled = True
@@ -200,7 +213,10 @@ class LiveCluster:
     async def drain(self) -> None:
         """Wait until all accepted requests are answered or dropped."""
         while waiting := {one.waiter for one in self._open.values() if not one.waiter.done()}:
-            await asyncio.wait(waiting)
+            if futures := [one for one in waiting if isinstance(one, asyncio.Future)]:
+                await asyncio.wait(futures)
+            else:
+                await asyncio.sleep(DRAIN_LOOK_S)
 
     async def stop(self, *, limit_s: float | None = None) -> None:
         """Drain, then stop the servers; after `limit_s`, refuse what has no answer yet."""
@@ -353,26 +369,26 @@ class LiveCluster:
 
     def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
         for row, parcel, start, end in self._stretches(requests):
-            its = requests[row : row + end - start]
-            parcel.went(start, its, now_s, self.power_sources)
-            for request in its:
-                del self._open[request.id]
+            parcel.went(start, requests[row : row + end - start], now_s, self.power_sources)
+            for number in range(parcel.first + start, parcel.first + end):
+                del self._open[number]
             parcel.left(end - start)
             parcel.answered(end - start)
 
     def _stretches(self, requests: Sequence[Request]) -> Iterator[tuple[int, Parcel, int, int]]:
         """Yield runs of neighbours of one parcel: start among these requests, parcel, start and end in it."""
-        row, count = 0, len(requests)
+        ids = [request.id for request in requests]
+        row, count = 0, len(ids)
         while row < count:
-            first = requests[row].id
+            first = ids[row]
             parcel = self._open.get(first)
             if parcel is None:  # answered or dropped before: a stale report
                 row += 1
                 continue
             start = first - parcel.first
             most = min(count - row, parcel.count - start)
-            length = 1
-            while length < most and requests[row + length].id == first + length:
+            length = most if ids[row : row + most] == list(range(first, first + most)) else 1
+            while length < most and ids[row + length] == first + length:
                 length += 1
             yield row, parcel, start, start + length
             row += length
@@ -380,19 +396,4 @@ class LiveCluster:
     def _drop(self, request: Request, error: DroppedError) -> None:
         one = self._open.pop(request.id)
         one.left(1)
-        if not one.waiter.done():
-            one.waiter.set_exception(error)
-
-
-def _request(number: int, example: int, terms: Terms, now_s: float, model: int) -> Request:
-    return Request(
-        id=number,
-        arrival_s=now_s,
-        deadline_s=min(NEVER_S, now_s + terms.deadline_s),
-        min_accuracy=terms.min_accuracy,
-        priority=terms.priority,
-        example=example,
-        plan=terms.plan,
-        max_energy_j=terms.max_energy_j,
-        model=model,
-    )
+        one.fail(error)

@@ -1,7 +1,8 @@
-"""Shared memory for inputs: the gateway writes them once, servers on this machine read them where they are.
+"""Shared memory for inputs: whoever receives them writes them once, servers on this machine read them there.
 
 The memory is a file on a memory file system. It grows in slabs, up to a limit, and only as far as it is used.
-Inputs that find no room travel in messages instead, so a full arena costs speed and nothing else.
+The gateway and each front process have a part of it. Inputs that find no room travel in messages instead, so
+a full arena costs speed and nothing else.
 """
 
 import ctypes
@@ -14,32 +15,35 @@ from pathlib import Path
 
 SLAB_BYTES = 32 * 2**20
 ALIGN_BYTES = 256
-LEAST_BYTES = 32 * 2**10
+LEAST_BYTES = 16 * 2**10
 """Smaller inputs are cheaper in a message."""
 
-LIMIT_BYTES = 2**30
+LIMIT_BYTES = 4 * 2**30
 SHARED = Path("/dev/shm")
 _numbers = count()
 
 
 class InputArena:
-    """The gateway's side: takes and gives back room. A piece never crosses the border of a slab.
+    """One writer's part: takes and gives back room. A piece never crosses the border of a slab.
 
     A server may still read a piece that was given back, but only for a request that nobody waits for.
     """
 
-    def __init__(self, path: Path, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(
+        self, path: Path, limit_bytes: int = LIMIT_BYTES, *, part: int = 0, parts: int = 1, new: bool = True
+    ) -> None:
+        """Open one of several equal parts; a `new` file is made first."""
         self.path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        space = os.fstatvfs(self._file)
-        room = min(LIMIT_BYTES, space.f_bavail * space.f_frsize // 2) // SLAB_BYTES * SLAB_BYTES
+        self._file = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if new else 0), 0o600)
+        if new:
+            os.ftruncate(self._file, parts * _part_bytes(self._file, parts))
+        room = os.fstat(self._file).st_size // parts
         self.limit_bytes, self._room = limit_bytes, room
-        self._end = 0
+        self._begin, self._end = part * room, part * room
         self._free: list[tuple[int, int]] = []  # (start, end) in order
         self._taken: dict[int, int] = {}  # end by start
         if room:
-            os.ftruncate(self._file, room)
-            self._memory = mmap.mmap(self._file, room)
+            self._memory = mmap.mmap(self._file, parts * room)
             self._view = memoryview(self._memory)
             self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
 
@@ -92,10 +96,16 @@ class InputArena:
 
     def offset(self, view: memoryview) -> int | None:
         """Where these bytes lie in the arena; None if they lie elsewhere."""
-        if view.readonly or not self._end or not len(view):
+        if view.readonly or self._end == self._begin or not len(view):
             return None
         start = ctypes.addressof(ctypes.c_char.from_buffer(view)) - self._address
-        return start if 0 <= start < self._end else None
+        return start if self._begin <= start < self._end else None
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """Return bytes of any part, written by this process or another."""
+        if not self._room or not 0 <= offset <= len(self._view) - size:
+            raise ValueError(f"the arena has no {size} bytes at {offset}")
+        return self._view[offset : offset + size]
 
     def close(self) -> None:
         """Give the file up; the memory goes with the last process that uses it."""
@@ -104,23 +114,30 @@ class InputArena:
 
     def _grow(self) -> bool:
         """Add a slab; False at the limit or if the system has no memory left."""
-        if self._end + SLAB_BYTES > min(self.limit_bytes, self._room):
+        if self._end - self._begin + SLAB_BYTES > min(self.limit_bytes, self._room):
             return False
         try:
             os.posix_fallocate(self._file, self._end, SLAB_BYTES)
         except OSError:
-            self._room = self._end
+            self._room = self._end - self._begin
             return False
         self._free.append((self._end, self._end + SLAB_BYTES))
         self._end += SLAB_BYTES
         return True
 
 
-def open_arena(prefix: str) -> InputArena | None:
-    """Make an arena in shared memory; None where the system has none."""
+def open_arena(prefix: str, parts: int = 1) -> InputArena | None:
+    """Make an arena in shared memory and open its first part; None where the system has none."""
     if not SHARED.is_dir() or not hasattr(os, "posix_fallocate"):
         return None
-    return InputArena(SHARED / f"{prefix}-inputs-{next(_numbers)}")
+    return InputArena(SHARED / f"{prefix}-inputs-{next(_numbers)}", parts=parts)
+
+
+def _part_bytes(file: int, parts: int) -> int:
+    """Return how large each part may become: all together at most half of the memory that is free."""
+    space = os.fstatvfs(file)
+    room = min(LIMIT_BYTES, space.f_bavail * space.f_frsize // 2)
+    return room // parts // SLAB_BYTES * SLAB_BYTES
 
 
 class ArenaReader:

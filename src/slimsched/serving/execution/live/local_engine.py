@@ -15,6 +15,7 @@ from slimsched.kernel.errors import SlimError
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.model_change import ModelEntry
 from slimsched.serving.domain.profile_record import record_of
+from slimsched.serving.execution.live.child_process import ChildProcess
 from slimsched.serving.execution.live.engine import EngineListener
 from slimsched.serving.execution.live.frame_connection import FrameConnection
 from slimsched.serving.execution.live.heartbeat import BEAT_S, Heartbeat
@@ -22,7 +23,6 @@ from slimsched.serving.execution.live.input_arena import open_arena
 from slimsched.serving.execution.live.messages import Drain, Ready, ToGateway, ToServer
 from slimsched.serving.execution.live.process_activity import activity_s, is_stopped
 from slimsched.serving.execution.live.restarts import FAILED_STARTS, Restarts
-from slimsched.serving.execution.live.server_process import ServerProcess
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.live.socket_folder import SocketFolder
 
@@ -38,6 +38,7 @@ LEAVE_LIMIT_S = 30.0
 """How long a single server that was told to leave may take to finish its work."""
 
 LOOK_S = 0.01
+SERVER = "slimsched.serving.execution.live.server_main"
 KERNELS = 8192
 """Convolutions that oneDNN caches: 52 keys, about 5 per segment, dozens of batch sizes."""
 
@@ -45,13 +46,14 @@ KERNELS = 8192
 class LocalEngine:
     """Runs `server_main` for each spec, restarts servers that die or hang, and cleans up after them.
 
-    With `at_first`, only that many servers start at first; others are started and stopped one by one.
+    With `at_first`, only that many servers start at first; others are started and stopped one by one. So many
+    `writers` put inputs into the shared memory: this process, and front processes.
     """
 
-    def __init__(self, specs: Sequence[ServerSpec], *, at_first: int | None = None) -> None:
+    def __init__(self, specs: Sequence[ServerSpec], *, at_first: int | None = None, writers: int = 1) -> None:
         self._folder, self._secret = SocketFolder(), secrets.token_hex(16)
         root = self._folder.path
-        self.arena = open_arena(self._folder.name)
+        self.arena = open_arena(self._folder.name, writers)
         self._specs = [
             msgspec.structs.replace(
                 spec,
@@ -63,7 +65,7 @@ class LocalEngine:
             )
             for spec in specs
         ]
-        self._processes: dict[int, ServerProcess] = {}
+        self._processes: dict[int, ChildProcess] = {}
         self._connections: dict[int, FrameConnection] = {}
         self._ready = {spec.index: asyncio.Event() for spec in specs}
         self._restarts = {index: Restarts() for index in self._ready}
@@ -76,7 +78,7 @@ class LocalEngine:
         self._supervisors: dict[int, asyncio.Task[None]] = {}
         self._wanted = set(range(len(specs) if at_first is None else at_first))
         self._lives = dict.fromkeys(self._ready, 0)
-        self._starting: set[asyncio.Task[ServerProcess]] = set()
+        self._starting: set[asyncio.Task[ChildProcess]] = set()
         self._stopping = False
         self._is_needed: Callable[[int], bool] = lambda server: False
 
@@ -191,7 +193,7 @@ class LocalEngine:
             self.arena.close()
         self._folder.remove()
 
-    async def _all_ended(self, processes: Sequence[ServerProcess], limit_s: float) -> None:
+    async def _all_ended(self, processes: Sequence[ChildProcess], limit_s: float) -> None:
         if waiting := [asyncio.ensure_future(process.wait()) for process in processes]:
             await asyncio.wait(waiting, timeout=limit_s)
 
@@ -273,9 +275,9 @@ class LocalEngine:
         self._given_up.add(spec.index)
         self._listener.server_given_up(spec.index, reason, len(self._wanted - self._given_up))
 
-    async def _start_process(self, spec: ServerSpec) -> ServerProcess:
+    async def _start_process(self, spec: ServerSpec) -> ChildProcess:
         environment = {**os.environ, **_environment(spec)}
-        process = await ServerProcess.start(environment, msgspec.json.encode(spec))
+        process = await ChildProcess.start(SERVER, environment, msgspec.json.encode(spec))
         self._processes[spec.index] = process
         self._getting_ready[spec.index] = monotonic()
         return process

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -37,12 +37,14 @@ class Call(NamedTuple):
     model: int = 0
 
 
-class Receipt(Struct, kw_only=True):
-    """The record of an example: choices and servers by segment, and its time and energy.
+class Receipt(Struct, kw_only=True, array_like=True):
+    """The record of some examples that went the same way: choices and servers by segment, time and energy.
 
-    `trail` is there where answers are judged: how sure the model was, and which plans ran before.
+    Each of them took this time and this energy. `trail` is there where answers are judged: how sure the model
+    was, and which plans ran before.
     """
 
+    examples: int = 1
     path: tuple[int, ...] = ()
     servers: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -55,14 +57,31 @@ class Receipt(Struct, kw_only=True):
 
 
 class Answered(Struct, frozen=True, kw_only=True):
-    """The outputs and the receipts: one per example, or one for all of them."""
+    """The outputs, and the receipts of neighbours that went the same way."""
 
     outputs: Arrays
     receipts: Sequence[Receipt]
 
 
+class Waiter(Protocol):
+    """Whoever waits for the answer to a call: a future, or a front process."""
+
+    def done(self) -> bool:
+        """Whether it has been told, or waits no more."""
+        ...
+
+    def set_result(self, answered: Answered, /) -> None:
+        """Tell it the answer."""
+
+    def set_exception(self, why: DroppedError, /) -> None:
+        """Tell it why there is none."""
+
+    def cancel(self) -> object:
+        """It waits no more."""
+
+
 class Parcel:
-    """Examples with consecutive request ids; they share one receipt while they stay together.
+    """Examples with consecutive request ids; neighbours share a receipt while they stay together.
 
     `inputs` holds the bytes of each input tensor, one row per example.
     """
@@ -73,23 +92,30 @@ class Parcel:
         inputs: Sequence[memoryview],
         count: int,
         arrival_s: float,
-        waiter: "asyncio.Future[Answered]",
+        waiter: Waiter,
         model: int = 0,
         deadline_s: float = NEVER_S,
     ) -> None:
         self.model, self.deadline_s = model, deadline_s
         self.is_cancelled = False  # nobody waits for it any more, and the gateway need not be told
         self.first, self.count, self.arrival_s, self.waiter = first, count, arrival_s, waiter
+        self.timer: asyncio.TimerHandle | None = None  # for its deadline
         self._inputs, self._left = inputs, count
         self._here = count
         self._offsets: Sequence[int] = ()
         self._release: Callable[[], None] | None = None
-        self._receipts = [Receipt()]
+        self._receipts = [Receipt(examples=count)]
         self._outputs: Arrays | None = None
 
     def __await__(self) -> Generator[Any, None, Answered]:
         """Wait for the answer; raises if some of the examples were dropped."""
-        return self.waiter.__await__()
+        return self.future.__await__()
+
+    @property
+    def future(self) -> "asyncio.Future[Answered]":
+        """The future that waits for the answer, where it is one."""
+        assert isinstance(self.waiter, asyncio.Future)
+        return self.waiter
 
     @property
     def requests(self) -> range:
@@ -117,6 +143,10 @@ class Parcel:
             offsets, self._release = [arena.offset(view) for view in laid], partial(arena.give_back, laid[0])
         self._offsets = [offset for offset in offsets if offset is not None]
 
+    def lies_at(self, offsets: Sequence[int]) -> None:
+        """Note where the inputs lie in the arena already; whoever put them there takes them away."""
+        self._offsets = offsets
+
     def piece(self, start: int, end: int) -> InputPiece | None:
         """Say where some examples lie in the arena; None if they do not lie there."""
         if not self._offsets:
@@ -131,20 +161,43 @@ class Parcel:
         if not self._here and self._release is not None:
             self._release()
 
-    def receipts(self, start: int, end: int, *, each: bool = False) -> list[Receipt]:
-        """Return the receipts of these examples alone; where all share one, that one, unless `each`."""
-        if len(self._receipts) < self.count and (each or end - start < self.count):
-            self._receipts = [replace(self._receipts[0]) for _ in range(self.count)]
-        return self._receipts if len(self._receipts) < self.count else self._receipts[start:end]
+    def receipts(self, start: int, end: int) -> list[Receipt]:
+        """Return the receipts of these examples alone."""
+        if end - start == self.count and len(self._receipts) == 1:
+            return self._receipts
+        self._cut(start)
+        self._cut(end)
+        found, at = [], 0
+        for receipt in self._receipts:
+            if start <= at < end:
+                found.append(receipt)
+            at += receipt.examples
+        return found
+
+    def _cut(self, place: int) -> None:
+        """Give the examples from a place on receipts of their own."""
+        at = 0
+        for number, receipt in enumerate(self._receipts):
+            after = at + receipt.examples
+            if at < place < after:
+                rest = replace(receipt, examples=after - place)
+                receipt.examples = place - at
+                self._receipts.insert(number + 1, rest)
+            if place <= after:
+                return
+            at = after
 
     def went(self, start: int, requests: Sequence[Request], now_s: float, energy_source: str) -> None:
-        """Record which ways some examples went; they share a receipt only if all went the same way."""
-        first = requests[0]
-        parted = any(one.path != first.path or one.trail != first.trail for one in requests)
-        receipts = self.receipts(start, start + len(requests), each=parted)
-        for receipt, request in zip(receipts, requests, strict=False):
-            receipt.path, receipt.trail, receipt.energy_source = request.path, request.trail, energy_source
-            receipt.latency_s = now_s - self.arrival_s
+        """Record which ways some examples went."""
+        first, count = 0, len(requests)
+        while first < count:
+            one, end = requests[first], first + 1
+            while end < count and requests[end].path == one.path and requests[end].trail == one.trail:
+                end += 1
+            for receipt in self.receipts(start + first, start + end):
+                receipt.path, receipt.trail, receipt.energy_source = one.path, one.trail, energy_source
+                receipt.latency_s = now_s - self.arrival_s
+            first = end
 
     def put_outputs(self, start: int, outputs: Arrays) -> None:
         """Store the model's outputs for some examples."""
@@ -162,4 +215,22 @@ class Parcel:
         self._left -= count
         if not self._left and not self.waiter.done():
             assert self._outputs is not None
+            self._stop_timer()
             self.waiter.set_result(Answered(outputs=self._outputs, receipts=self._receipts))
+
+    def fail(self, why: DroppedError) -> bool:
+        """Tell the caller that there is no answer; return whether it still waited for one."""
+        if self.waiter.done():
+            return False
+        self._stop_timer()
+        self.waiter.set_exception(why)
+        return True
+
+    def give_up(self) -> None:
+        """The caller waits no more."""
+        self._stop_timer()
+        self.waiter.cancel()
+
+    def _stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()

@@ -51,7 +51,7 @@ def specs_of(scenario: Scenario, clock_zero_s: float, log: RunLog | None = None)
                 f"server '{name}' of scenario '{scenario.name}' has no host, so it can only be simulated; "
                 'add host = { kind = "cpu" } to its [[server]] section'
             )
-    sources = [model.folder or model.name for model in scenario.cluster.models]
+    sources = [model.entry.source for model in scenario.cluster.models]
     specs = [
         ServerSpec(
             index=index,
@@ -124,7 +124,7 @@ async def run_live(
                     for one in requests[sent:due]
                 ]
                 parcels = live.submit_each(calls, Terms(deadline_s=load.deadline_s))
-                waiters += [parcel.waiter for parcel in parcels]
+                waiters += [parcel.future for parcel in parcels]
             await live.drain()
             seconds = live.now_s - began_s
         answers = await asyncio.gather(*waiters, return_exceptions=True)

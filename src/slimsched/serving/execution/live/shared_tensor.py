@@ -7,24 +7,18 @@ from itertools import count
 from pathlib import Path
 
 import torch
-from msgspec import Struct
 from torch import Tensor
+
+from slimsched.serving.execution.live.tensor_facts import TensorFacts
 
 FOLDER = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path("/tmp")
 _numbers = count()
 
 
-class TensorFacts(Struct, frozen=True, kw_only=True):
-    """What is needed to read a tensor from its bytes: shape, strides and type."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: str
-
-    def view(self, raw: bytes | bytearray | mmap.mmap) -> Tensor:
-        """Return the bytes as a tensor, without a copy."""
-        flat = torch.frombuffer(raw, dtype=getattr(torch, self.dtype))
-        return flat.as_strided(self.shape, self.strides)
+def view_of(facts: TensorFacts, raw: bytes | bytearray | mmap.mmap) -> Tensor:
+    """Return bytes as the tensor that they hold, without a copy."""
+    flat = torch.frombuffer(raw, dtype=getattr(torch, facts.dtype))
+    return flat.as_strided(facts.shape, facts.strides)
 
 
 def facts_of(tensor: Tensor) -> TensorFacts:
@@ -48,7 +42,7 @@ def put(tensor: Tensor, prefix: str) -> tuple[str, TensorFacts]:
     with (FOLDER / name).open("w+b") as file:
         file.truncate(size)
         with mmap.mmap(file.fileno(), size) as shared:
-            view = facts.view(shared)
+            view = view_of(facts, shared)
             view.copy_(values)
             del view
     return name, facts
@@ -59,7 +53,7 @@ def take(name: str, facts: TensorFacts) -> Tensor:
     path = FOLDER / Path(name).name
     raw = bytearray(path.read_bytes())
     path.unlink()
-    return facts.view(raw)
+    return view_of(facts, raw)
 
 
 def clear(prefix: str) -> None:

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from slimsched.models.elastic import Tensors
 from slimsched.serving.execution.live.messages import Drain, Fetch, Ping, TakeBlock, ToGateway
-from slimsched.serving.execution.live.shared_tensor import TensorFacts, dense, facts_of
+from slimsched.serving.execution.live.shared_tensor import dense, facts_of, view_of
+from slimsched.serving.execution.live.tensor_facts import TensorFacts
 from slimsched.serving.routing.commands import Forget, RecallRequests
 
 GATEWAY_BITS = 40
@@ -51,7 +52,7 @@ def unpack(handed: Handed) -> Tensors | None:
     if not handed.facts:
         return None
     return tuple(
-        facts.view(bytearray(values)) for facts, values in zip(handed.facts, handed.values, strict=True)
+        view_of(facts, bytearray(values)) for facts, values in zip(handed.facts, handed.values, strict=True)
     )
 
 

@@ -1,4 +1,4 @@
-"""The operating-system process of a server, started and awaited without holding up the event loop.
+"""A process of ours, a server or a front, started and awaited without holding up the event loop.
 
 An event loop that starts a process by itself stops for 25 to 70 ms meanwhile: it copies the page tables of
 the gateway, and waits until the new program runs. That alone would make answers late.
@@ -12,12 +12,14 @@ from contextlib import suppress
 from threading import Thread
 
 
-class ServerProcess:
-    """Runs `server_main`, and knows when it ends."""
+class ChildProcess:
+    """Runs a module that reads its spec from standard input, and knows when it ends."""
 
-    def __init__(self, environment: Mapping[str, str], spec: bytes, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, module: str, environment: Mapping[str, str], spec: bytes, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "slimsched.serving.execution.live.server_main"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the gateway, which stops its servers in order
             env=dict(environment),
@@ -26,9 +28,9 @@ class ServerProcess:
         Thread(target=self._follow, args=(spec,), name=f"process {self.pid}", daemon=True).start()
 
     @classmethod
-    async def start(cls, environment: Mapping[str, str], spec: bytes) -> "ServerProcess":
-        """Start a server that reads this spec from its standard input."""
-        return await asyncio.to_thread(cls, environment, spec, asyncio.get_running_loop())
+    async def start(cls, module: str, environment: Mapping[str, str], spec: bytes) -> "ChildProcess":
+        """Start a module that reads this spec from its standard input."""
+        return await asyncio.to_thread(cls, module, environment, spec, asyncio.get_running_loop())
 
     @property
     def pid(self) -> int:

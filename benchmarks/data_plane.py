@@ -1,0 +1,154 @@
+"""Images per second over HTTP at one width: ours and mosec in turn, with the CPU time of every process.
+
+    python benchmarks/data_plane.py [--config h200] [--fronts 0 4] [--images 1 8 64] [--plan 1.0] [--mosec 3]
+
+wrk sends the same request again and again over a number of connections. A row says how many images per second
+were answered, how many requests failed, latency, the GPU's utilization, and how many cores the gateway, the
+fronts, the servers and wrk took. The peer runs the same weights, each worker with CUDA graphs of its own.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from wrk import run_wrk
+
+from models import Utilization
+from slimsched.serving.api.client_message import write_request
+
+HERE = Path(__file__).parent
+CONNECTIONS = {1: 128, 8: 128, 64: 48}
+TICKS = os.sysconf("SC_CLK_TCK")
+SLIM = [sys.executable, "-c", "from slimsched.cli.app import main; main()"]
+
+
+@contextmanager
+def running(command: list[str], ready: str, log: Path) -> Iterator[int]:
+    """Run a server until the end of the block; yield its process id once it answers."""
+    with log.open("w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+    try:
+        for _ in range(1800):
+            if process.poll() is not None:
+                raise SystemExit(log.read_text())
+            try:
+                with urllib.request.urlopen(ready, timeout=1):
+                    break
+            except OSError:
+                time.sleep(0.1)
+        else:
+            raise SystemExit(log.read_text())
+        yield process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def processes(root: int) -> dict[int, str]:
+    """List a process and its children by what they are."""
+    found = {root: "gateway"}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (path / "cmdline").read_text()
+        except OSError:
+            continue
+        if parent == root:
+            found[int(path.name)] = "fronts" if "front_main" in command else "servers"
+    return found
+
+
+def cpu_s(numbers: dict[int, str]) -> dict[str, float]:
+    """Return the seconds of CPU time that each kind of process has taken."""
+    taken: dict[str, float] = {}
+    for number, kind in numbers.items():
+        fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+        taken[kind] = taken.get(kind, 0.0) + (int(fields[11]) + int(fields[12])) / TICKS
+    return taken
+
+
+def measure(
+    url: str, root: int, body: bytes, json_bytes: int, path: str, images: int, options: argparse.Namespace
+) -> dict[str, object]:
+    """Ask with wrk for a while."""
+    connections = options.connections or CONNECTIONS.get(images, 64)
+    asked = {"connections": connections, "binary": options.wrk}
+    run_wrk(url, path, body, json_bytes, seconds=1.0, **asked)
+    numbers = processes(root)
+    before, began_s = cpu_s(numbers), time.monotonic()
+    with Utilization() as gpu:
+        result = run_wrk(url, path, body, json_bytes, seconds=options.seconds, **asked)
+    passed_s = time.monotonic() - began_s
+    cores = {kind: round((one - before[kind]) / passed_s, 2) for kind, one in cpu_s(numbers).items()}
+    return {
+        "images": images,
+        "images_per_s": round(result.per_s * images),
+        "failed": result.failed,
+        "p50_ms": result.p50_ms,
+        "p99_ms": result.p99_ms,
+        "gpu_percent": gpu.percent and round(gpu.percent),
+        "cores": cores,
+    }
+
+
+def main() -> None:
+    """Serve in turn and print a row for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--config", default="h200", help="scenario")
+    parser.add_argument("--fronts", type=int, nargs="*", default=[4])
+    parser.add_argument("--images", type=int, nargs="*", default=[1, 8, 64])
+    parser.add_argument("--plan", nargs="*", default=["1.0"])
+    parser.add_argument("--mosec", type=int, nargs="*", default=[], help="numbers of workers")
+    parser.add_argument("--batch", type=int, default=256, help="most images of a peer's batch")
+    parser.add_argument("--connections", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--port", type=int, default=18400)
+    parser.add_argument("--wrk", default="wrk")
+    parser.add_argument("--serve", nargs="*", default=[], help="further options of slim serve, without --")
+    options = parser.parse_args()
+    url = f"http://127.0.0.1:{options.port}"
+    pixels = np.random.default_rng(0).integers(256, size=(max(options.images), 3, 32, 32)).astype(np.uint8)
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        for fronts in options.fronts:
+            kind = "--config" if options.config.endswith(".toml") else "--scenario"
+            command = [*SLIM, "serve", kind, options.config, "--fronts", str(fronts)]
+            command += ["--http-port", str(options.port), "--grpc-port", str(options.port + 1)]
+            command += [f"--{one}" for one in options.serve]
+            with running(command, f"{url}/v2/health/ready", log) as root:
+                for plan in options.plan:
+                    for images in options.images:
+                        given = {} if plan == "any" else {"plan": plan}
+                        body, json_bytes = write_request({"images": pixels[:images]}, ("classes",), given)
+                        row = measure(
+                            url, root, body, json_bytes, "/v2/models/slimresnet/infer", images, options
+                        )
+                        print(
+                            json.dumps({"server": "ours", "fronts": fronts, "plan": plan, **row}), flush=True
+                        )
+        for workers in options.mosec:
+            for plan in options.plan:
+                for images in options.images:
+                    command = [sys.executable, str(HERE / "peers" / "with_mosec_cuda.py")]
+                    setting = (options.port, plan, workers, images, options.batch)
+                    os.environ["SLIM_MOSEC"] = " ".join(map(str, setting))
+                    with running(command, f"{url}/", log) as root:
+                        row = measure(url, root, pixels[:images].tobytes(), 0, "/inference", images, options)
+                        print(
+                            json.dumps({"server": "mosec", "workers": workers, "plan": plan, **row}),
+                            flush=True,
+                        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""`slim jobs whatif`: a cluster's own past under other policies, racks and networks."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from msgspec import Struct
+from rich.console import Console
+
+from slimsched.cli.jobs.slurm_options import Partition
+from slimsched.cli.jobs.workload import DEFAULT_NETWORK, ModelFile, Network, progress_bar, read_models
+from slimsched.cli.options import AsJson, with_options
+from slimsched.cli.output_path import file_to_write
+from slimsched.kernel.errors import ConfigError
+from slimsched.kernel.quantity import Count, PositiveSeconds
+
+if TYPE_CHECKING:
+    from slimsched.jobs.domain.topology import Topology
+    from slimsched.jobs.execution.simulated.past import Past
+    from slimsched.jobs.execution.simulated.whatif import Question, WhatIf, World
+
+ONE_RACK = "one"
+
+
+class OwnCluster(Struct, frozen=True, kw_only=True):
+    """Slurm's own files about a cluster and its past."""
+
+    sacct: Annotated[
+        Path, typer.Option("--sacct", help="Output of sacct --parsable2, or of squeue --json --states=all.")
+    ]
+    nodes: Annotated[Path, typer.Option("--nodes", help="slurm.conf: machines, GPUs, partitions, scheduler.")]
+    topology: Annotated[
+        Path | None, typer.Option("--topology", help="topology.conf: its leaf switches are the racks.")
+    ] = None
+    partition: Partition = None
+    days: Annotated[
+        PositiveSeconds, typer.Option("--days", help="Jobs of the last N days count in figures.")
+    ] = 30.0
+    present: Annotated[
+        str | None,
+        typer.Option("--present", help="The policy that stands for today's; else by SchedulerType."),
+    ] = None
+
+    def read(self) -> "tuple[Past, str, dict[str, int]]":
+        """Return the past, the policy that stands for the present, and what was left out, by reason."""
+        from slimsched.jobs.execution.simulated.past import Past
+        from slimsched.jobs.execution.slurm.records import read_slurm_records
+        from slimsched.jobs.traces.slurm_cluster import read_racks, read_slurm_conf, slurm_topology
+
+        files = read_slurm_conf(self.nodes)
+        machines = files.machines_of(self.partition)
+        racks = dict.fromkeys(machines, ONE_RACK) if self.topology is None else read_racks(self.topology)
+        records = read_slurm_records(self.sacct, partition=self.partition)
+        past = Past(
+            records.jobs, slurm_topology(machines, racks, self.partition or "your cluster"), days=self.days
+        )
+        if not past.counted:
+            raise ConfigError(
+                f"{self.sacct} has no finished job that fits these machines in its last {self.days:g} days; "
+                "check --nodes, --partition and --days"
+            )
+        return past, self.present or files.policy, {**records.left_out, "too large": past.too_large}
+
+
+class Alternatives(Struct, frozen=True, kw_only=True):
+    """What to try instead, and what to assume about jobs."""
+
+    policies: Annotated[
+        str, typer.Option("--policies", help="Policies to try; users and sizes are shown for the last.")
+    ] = "fit-first,tiresias,dally"
+    also: Annotated[
+        list[Path] | None, typer.Option("--also", help="Another topology.conf to try; repeat it for more.")
+    ] = None
+    network: Network = DEFAULT_NETWORK
+    models: Annotated[
+        str | None,
+        typer.Option("--models", help="Models that jobs without one draw from, or none: no traffic."),
+    ] = None
+    model_file: ModelFile = None
+    seeds: Annotated[Count, typer.Option("--seeds", help="Draws of the models that nobody names.")] = 3
+
+    def question(self, topology: "Topology", present: str) -> "Question":
+        """Put it together; names are checked."""
+        from slimsched.jobs.domain.fabric import fabric_named
+        from slimsched.jobs.execution.policies import POLICIES
+        from slimsched.jobs.execution.simulated.comparison import JobSetting
+        from slimsched.jobs.execution.simulated.whatif import Question
+        from slimsched.jobs.traces.known_models import MEASURED
+
+        names = tuple(name.strip() for name in self.policies.split(",") if name.strip())
+        if not names:
+            raise ConfigError("no policy given; name some with --policies, such as tiresias,dally")
+        for name in (present, *names):
+            POLICIES.make(name)
+        fabric_named(self.network)
+        return Question(
+            present=present,
+            policies=names,
+            worlds=self._worlds(topology),
+            models=tuple(self.models.split(",")) if self.models else MEASURED,
+            setting=JobSetting(
+                machines=topology.machines,
+                cluster=topology.name,
+                network=self.network,
+                known_models=read_models(self.model_file),
+            ),
+            seeds=self.seeds,
+        )
+
+    def _worlds(self, topology: "Topology") -> "tuple[World, ...]":
+        """Other racks given by the user, all machines in one rack, and a fast network."""
+        from slimsched.jobs.execution.simulated.whatif import World
+        from slimsched.jobs.traces.slurm_cluster import read_racks, slurm_topology
+
+        machines = {machine.name: machine.gpus for machine in topology.machines}
+        worlds = [
+            World(
+                name=path.name,
+                machines=slurm_topology(machines, read_racks(path), path.name).machines,
+                network=self.network,
+            )
+            for path in self.also or ()
+        ]
+        if len(topology.racks) > 1:
+            flat = slurm_topology(machines, dict.fromkeys(machines, ONE_RACK), "one rack").machines
+            worlds.append(World(name="one rack", machines=flat, network=self.network))
+        if self.network != "fast":
+            worlds.append(World(name="fast network", machines=topology.machines, network="fast"))
+        return tuple(worlds)
+
+
+@with_options
+def whatif(
+    cluster: OwnCluster,
+    alternatives: Alternatives,
+    out: Annotated[Path, typer.Option("--out", callback=file_to_write, help="The page to write.")] = Path(
+        "whatif.html"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Say what other policies, racks and networks would have done with your own cluster's last month.
+
+    First it checks that the simulated present agrees with the records. The model of a job comes from its
+    comment (slim jobs submit --model) or from a word of its name; the others draw one.
+
+    Examples:
+
+      slim jobs whatif --sacct sacct.txt --nodes /etc/slurm/slurm.conf --topology /etc/slurm/topology.conf
+
+      slim jobs whatif --sacct sacct.txt --nodes slurm.conf --models bert --policies backfill,dally --json
+    """
+    from slimsched.dashboard.whatif_page import in_short, whatif_page
+    from slimsched.jobs.execution.simulated.whatif import answer
+
+    past, present, left_out = cluster.read()
+    question = alternatives.question(past.topology, present)
+    done = 0
+    with progress_bar("simulating", total=question.runs, quiet=as_json) as show:
+
+        def progress(text: str) -> None:
+            nonlocal done
+            done += 1
+            show(done, text)
+
+        found = answer(past, question, left_out, progress)
+    out.write_text(whatif_page(found), encoding="utf-8")
+    if as_json:
+        print(json.dumps(_plain(found), indent=1))
+        return
+    for line in in_short(found):
+        Console().print(line, highlight=False)
+    Console().print(f"written: {out}", highlight=False)
+
+
+def _plain(found: "WhatIf") -> dict[str, Any]:
+    """Return the answer as plain objects, with the verdict on the present."""
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    return {**plain, "differences": found.differences(), "agrees": found.agrees()}

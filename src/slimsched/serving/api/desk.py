@@ -1,0 +1,52 @@
+"""The desk: where both protocols hand in inference calls, in the gateway or in a front process."""
+
+from typing import Protocol
+
+from slimsched.kernel.errors import SlimError
+from slimsched.serving.api.call import Call
+from slimsched.serving.api.ledger import Ledger
+from slimsched.serving.api.limits import Limits
+from slimsched.serving.api.model_face import ModelFace
+from slimsched.serving.api.receipt import InferenceResult
+from slimsched.serving.execution.live.input_arena import InputArena
+
+
+class ModelsChangedError(SlimError):
+    """The model of a call was replaced by another version before the call was accepted."""
+
+
+class ResponseTally(Protocol):
+    """Counts responses."""
+
+    def count_response(self, protocol: str, kind: str, code: str, seconds: float) -> None:
+        """Count a response; `kind` is "infer" or "other"."""
+
+
+class Desk(Protocol):
+    """Answers inference calls, or refuses them with a reason."""
+
+    limits: Limits
+    ledger: Ledger
+
+    @property
+    def tally(self) -> ResponseTally:
+        """The counts of responses."""
+        ...
+
+    @property
+    def arena(self) -> InputArena | None:
+        """Memory for large inputs that the servers can read."""
+        ...
+
+    @property
+    def passes_on(self) -> bool:
+        """Whether everything but inference is answered, and counted, by another process."""
+        ...
+
+    def face(self, name: str, version: str = "") -> ModelFace:
+        """Find a model by name; refuse one, or a version, that this server has not."""
+        ...
+
+    async def infer(self, call: Call) -> InferenceResult:
+        """Run a call; raise a refusal that says why not, or ModelsChangedError."""
+        ...

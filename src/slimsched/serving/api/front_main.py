@@ -1,0 +1,93 @@
+"""A front process: reads requests, hands them to the gateway as calls, and writes the answers.
+
+Several of them listen at one port, and the system spreads connections over them. The process ends when the
+connection to its gateway closes, so nothing is left running.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from pathlib import Path
+
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+import msgspec
+
+from slimsched.serving.api import structured_log
+from slimsched.serving.api.forwarding import GrpcForwarding, HttpForwarding
+from slimsched.serving.api.front_link import FrontLink
+from slimsched.serving.api.front_message import FrontListens, FrontReady, ToFront
+from slimsched.serving.api.front_spec import FrontSpec
+from slimsched.serving.api.grpc_server import GrpcServer
+from slimsched.serving.api.http_server import HttpServer
+from slimsched.serving.api.tls import read_tls
+from slimsched.serving.execution.live.event_loop import run
+from slimsched.serving.execution.live.frame_connection import FrameConnection
+from slimsched.serving.execution.live.input_arena import InputArena
+
+
+def main() -> None:
+    """Serve as the spec on standard input says."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway decides when to stop
+    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=FrontSpec)
+    structured_log.set_up(spec.log_format, spec.log_level)
+    run(_serve(spec))
+
+
+async def _serve(spec: FrontSpec) -> None:
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
+    arena = None
+    if spec.arena:
+        arena = InputArena(Path(spec.arena), part=1 + spec.index, parts=1 + spec.fronts, new=False)
+    link = FrontLink(arena)
+    link.tally.access_log = spec.access_log
+    _, gateway = await loop.create_unix_connection(
+        lambda: FrameConnection(ToFront, link.received, lambda _: gone.set()), spec.calls_socket
+    )
+    link.use(gateway)
+    gateway.send(FrontReady(front=spec.index, life=spec.life, secret=spec.secret))
+    await _first(link.introduced, gone)
+    if gone.is_set():
+        return
+    forwarding = GrpcForwarding(spec.grpc_socket)
+    http = HttpServer(link, HttpForwarding(spec.http_socket, link.report).answer, token=spec.token)
+    rpc = GrpcServer(link, forwarding.methods, token=spec.token, shares_port=True)
+    tls = read_tls(_path(spec.tls_cert), _path(spec.tls_key))
+    http_port = await http.start(
+        spec.host, spec.http_port, tls.context if tls else None, shares_port=spec.fronts > 1
+    )
+    grpc_port = await rpc.start(f"{spec.host}:{spec.grpc_port}", tls.grpc_credentials() if tls else None)
+    gateway.send(FrontListens(http_port=http_port, grpc_port=grpc_port))
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # requests leave no cycles behind
+    reporting = asyncio.create_task(link.report_forever())
+    await _first(link.drained, gone)
+    reporting.cancel()
+    if gone.is_set():
+        http.abort()
+        await rpc.abort()
+    else:
+        await asyncio.gather(http.stop(), rpc.stop())
+        await forwarding.close()
+        link.report()
+        gateway.close()
+        await gone.wait()
+
+
+async def _first(*events: asyncio.Event) -> None:
+    """Wait for any of these events."""
+    tasks = [asyncio.ensure_future(one.wait()) for one in events]
+    _, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+
+
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Messages between the gateway and its front processes, which read requests and write answers for it."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from slimsched.serving.api.limits import Limits
+from slimsched.serving.api.tally import Counted
+from slimsched.serving.domain.model_change import ModelEntry
+from slimsched.serving.domain.terms import ANY_TERMS, Terms
+from slimsched.serving.execution.live.messages import Ping, Pong
+from slimsched.serving.execution.live.parcel import Receipt
+
+
+class FrontReady(Struct, frozen=True, kw_only=True, tag=True):
+    """Front to gateway: here I am; `life` and `secret` prove who it is."""
+
+    front: int
+    life: int
+    secret: str
+
+
+class FrontListens(Struct, frozen=True, kw_only=True, tag=True):
+    """Front to gateway: clients can connect, at these ports."""
+
+    http_port: int
+    grpc_port: int
+
+
+class FrontCall(Struct, frozen=True, array_like=True, gc=False):
+    """One inference call; its inputs are included, or lie in the arena at `offsets`."""
+
+    number: int
+    model: int
+    count: int
+    arrived_s: float  # on the host's monotonic clock
+    inputs: Sequence[memoryview] = ()
+    offsets: Sequence[int] = ()
+    terms: Terms = ANY_TERMS
+
+
+class Calls(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Front to gateway: new calls, and calls whose clients have left."""
+
+    calls: Sequence[FrontCall] = ()
+    left: Sequence[int] = ()
+
+
+class FrontAnswer(Struct, frozen=True, array_like=True):
+    """The answer to a call: each output tensor, and the receipts."""
+
+    number: int
+    outputs: Sequence[memoryview]
+    receipts: Sequence[Receipt]
+
+
+class FrontRefusal(Struct, frozen=True, array_like=True):
+    """Why a call has no answer; without a kind, its model was replaced: read the call again."""
+
+    number: int
+    kind: str
+    why: str
+    retry_after_s: float | None
+
+
+class Answers(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Gateway to front: answers and refusals."""
+
+    answers: Sequence[FrontAnswer] = ()
+    refusals: Sequence[FrontRefusal] = ()
+
+
+class Models(Struct, frozen=True, kw_only=True, tag=True):
+    """Gateway to front: the models that are served from now on, and the limits of this front.
+
+    `accuracies` holds the accuracy of each plan, by model.
+    """
+
+    entries: list[ModelEntry]
+    accuracies: list[list[float]]
+    limits: Limits
+
+
+class FrontDrain(Struct, frozen=True, kw_only=True, tag=True):
+    """Gateway to front: take no more requests, answer those under way, then end."""
+
+
+ToFront = Models | Answers | FrontDrain | Ping
+FromFront = FrontReady | FrontListens | Calls | Counted | Pong

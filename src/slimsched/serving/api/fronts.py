@@ -1,0 +1,197 @@
+"""The front processes of a gateway: started, watched, restarted and stopped.
+
+A front that dies costs its own clients their connections, and nobody else anything.
+"""
+
+import asyncio
+import hmac
+import logging
+import os
+import secrets
+import socket
+from contextlib import suppress
+from time import monotonic
+
+import msgspec
+from msgspec.structs import replace
+
+from slimsched.kernel.errors import SlimError
+from slimsched.serving.api.front_desk import FrontDesk
+from slimsched.serving.api.front_message import Calls, FromFront, FrontDrain, FrontListens, FrontReady
+from slimsched.serving.api.front_spec import FrontSpec
+from slimsched.serving.api.service import InferenceService
+from slimsched.serving.api.tally import Counted
+from slimsched.serving.execution.live.child_process import ChildProcess
+from slimsched.serving.execution.live.cluster import LiveCluster
+from slimsched.serving.execution.live.frame_connection import FrameConnection
+from slimsched.serving.execution.live.heartbeat import BEAT_S, Heartbeat
+from slimsched.serving.execution.live.process_activity import activity_s
+from slimsched.serving.execution.live.restarts import Restarts
+from slimsched.serving.execution.live.socket_folder import SocketFolder
+
+log = logging.getLogger("slim.fronts")
+
+FRONT = "slimsched.serving.api.front_main"
+START_LIMIT_S = 60.0
+STOP_LIMIT_S = 2.0
+CORES_EACH = 4
+"""There is one front process for this many cores; with fewer than two, the gateway reads requests itself."""
+
+
+def fitting_fronts() -> int:
+    """Return the number of front processes that suits this machine; 0 for none."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores // CORES_EACH if cores >= 2 * CORES_EACH else 0
+
+
+class Fronts:
+    """Runs `front_main` several times, and gives each front a desk while it lives."""
+
+    def __init__(self, service: InferenceService, cluster: LiveCluster, spec: FrontSpec) -> None:
+        """The spec says where to listen; the rest of it is filled in here."""
+        self._service, self._cluster = service, cluster
+        self._folder, secret = SocketFolder(), secrets.token_hex(16)
+        root, arena = self._folder.path, cluster.arena
+        self._spec = replace(
+            spec,
+            secret=secret,
+            calls_socket=str(root / "calls"),
+            http_socket=str(root / "http"),
+            grpc_socket=str(root / "grpc"),
+            arena=str(arena.path) if arena is not None else "",
+        )
+        self.http_socket, self.grpc_socket = root / "http", f"unix:{root / 'grpc'}"
+        self._desks: dict[FrameConnection, tuple[int, FrontDesk]] = {}
+        self._processes: dict[int, ChildProcess] = {}
+        self._lives = [0] * spec.fronts
+        self._heartbeat = Heartbeat(lambda front: activity_s(self._processes[front].pid))
+        self._listening = [asyncio.Event() for _ in range(spec.fronts)]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping, self._hopeless = False, asyncio.Event()
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the fronts."""
+        return [process.pid for process in self._processes.values()]
+
+    async def start(self) -> tuple[int, int]:
+        """Start all fronts; return the HTTP and the gRPC port once they listen."""
+        spec = self._spec
+        ports = [_free_port(spec.host, port) for port in (spec.http_port, spec.grpc_port)]
+        self._spec = replace(spec, http_port=ports[0], grpc_port=ports[1])
+        loop = asyncio.get_running_loop()
+        self._socket = await loop.create_unix_server(
+            lambda: FrameConnection(FromFront, self._received, self._lost), spec.calls_socket
+        )
+        self._service.when_models_change = self._introduce
+        self._tasks = [asyncio.create_task(self._supervise(front)) for front in range(spec.fronts)]
+        self._tasks.append(asyncio.create_task(self._beat_forever()))
+        all_listen = asyncio.create_task(self._all_listen())
+        hopeless = asyncio.create_task(self._hopeless.wait())
+        await asyncio.wait([all_listen, hopeless], timeout=START_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+        hopeless.cancel()
+        if not all_listen.done():
+            all_listen.cancel()
+            self.abort()
+            raise SlimError("the front processes do not listen; see their messages above")
+        return ports[0], ports[1]
+
+    async def _all_listen(self) -> bool:
+        for one in self._listening:
+            await one.wait()
+        return True
+
+    async def stop(self) -> None:
+        """Let the fronts give their last answers, then end them, in a limited time."""
+        self._stopping = True
+        for connection in self._desks:
+            connection.send(FrontDrain())
+        waits = [asyncio.ensure_future(process.wait()) for process in self._processes.values()]
+        if waits:
+            await asyncio.wait(waits, timeout=self._service.limits.drain_s + STOP_LIMIT_S)
+        self.abort()
+
+    def abort(self) -> None:
+        """End all fronts at once."""
+        self._stopping = True
+        for process in self._processes.values():
+            process.kill()
+        for task in self._tasks:
+            task.cancel()
+        with suppress(AttributeError):
+            self._socket.close()
+        self._folder.remove()
+
+    async def _supervise(self, front: int) -> None:
+        """Keep one front running."""
+        restarts = Restarts()
+        while not self._stopping:
+            self._lives[front] += 1
+            spec = replace(self._spec, index=front, life=self._lives[front])
+            process = await ChildProcess.start(FRONT, os.environ, msgspec.json.encode(spec))
+            self._processes[front] = process
+            if self._stopping:
+                process.kill()
+            watch = asyncio.create_task(self._note_ready(front, restarts))
+            code = await process.wait()
+            watch.cancel()
+            self._listening[front].clear()
+            if not self._stopping:
+                delay_s = restarts.ended(monotonic())
+                if restarts.is_given_up:
+                    self._hopeless.set()
+                log.warning("front %d ended (exit code %d); it starts again in %g s", front, code, delay_s)
+                await asyncio.sleep(delay_s)
+
+    async def _note_ready(self, front: int, restarts: Restarts) -> None:
+        await self._listening[front].wait()
+        restarts.ready(monotonic())
+
+    async def _beat_forever(self) -> None:
+        """End fronts that hang."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            for front in self._heartbeat.beat({front: one for one, (front, _) in self._desks.items()}):
+                log.warning("front %d does not answer; it is ended", front)
+                self._processes[front].kill()
+
+    def _received(self, connection: FrameConnection, message: FromFront) -> None:
+        found = self._desks.get(connection)
+        match message:
+            case Calls() if found is not None:
+                found[1].received(message)
+            case Counted() if found is not None:
+                self._service.tally.add(message)
+            case FrontListens() if found is not None:
+                self._listening[found[0]].set()
+            case FrontReady() if found is None and self._is_ours(message):
+                desk = FrontDesk(self._service, self._cluster, connection)
+                self._desks[connection] = message.front, desk
+                desk.introduce(self._service.limits, self._spec.fronts)
+            case _ if found is None:
+                log.warning("someone who is no front called at the gateway's socket; it is ignored")
+                connection.abort()
+
+    def _is_ours(self, ready: FrontReady) -> bool:
+        knows = hmac.compare_digest(ready.secret.encode(), self._spec.secret.encode())
+        return knows and 0 <= ready.front < self._spec.fronts and ready.life == self._lives[ready.front]
+
+    def _lost(self, connection: FrameConnection) -> None:
+        if (found := self._desks.pop(connection, None)) is not None:
+            found[1].close()
+
+    def _introduce(self) -> None:
+        for _, desk in self._desks.values():
+            desk.introduce(self._service.limits, self._spec.fronts)
+
+
+def _free_port(host: str, port: int) -> int:
+    """Return a port that nobody listens at; raises if somebody listens at this one.
+
+    Fronts share a port, so that the system would not tell them.
+    """
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+        return int(probe.getsockname()[1])
