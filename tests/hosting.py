@@ -42,7 +42,7 @@ def run_legs(executor: CpuExecutor, widths: tuple[float, ...], raw: Tensor) -> T
     rows: Tensors = (raw,)
     for leg in legs(widths):
         rows = executor.run(leg, rows)
-    (logits,) = rows
+    logits, *_ = rows  # then how sure the model is
     return logits
 
 

@@ -101,3 +101,20 @@ def test_a_table_survives_the_disk_and_a_file_that_is_none_is_named(tmp_path: Fi
     (tmp_path / "bad.npz").write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"bad\.npz is no quality table"):
         read_quality(tmp_path / "bad.npz", EXITS)
+
+
+def test_routers_choose_by_one_half_of_the_examples_and_are_scored_on_the_other() -> None:
+    right = np.random.default_rng(1).uniform(size=(256, 101)) < 0.7
+    table = QualityTable.from_bits(TREE, name="bits", correct=np.packbits(right, axis=1), examples=101)
+    chosen, scored = table.split()
+    assert set(chosen.among) | set(scored.among) == set(range(101))
+    assert not set(chosen.among) & set(scored.among)
+    np.testing.assert_allclose(chosen.by_plan, right[:, ::2].mean(axis=1))
+    np.testing.assert_allclose(scored.by_plan, right[:, 1::2].mean(axis=1))
+    assert scored.is_correct(TREE.plans[3], 7) == right[3, 7], "examples keep their numbers"
+    assert chosen.split() == (chosen, chosen), "a half is not split again"
+
+
+def test_a_table_without_examples_is_both_halves() -> None:
+    table = MODEL.measured
+    assert table.split() == (table, table)

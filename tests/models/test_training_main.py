@@ -42,7 +42,8 @@ DATA = toy_images(40)
 
 
 def vit_recipe(**training: object) -> Recipe:
-    recipe = toy_recipe(optimizer="adamw", learning_rate=1e-3, weight_decay=0.05, **training)
+    given = {"optimizer": "adamw", "learning_rate": 1e-3, "weight_decay": 0.05, **training}
+    recipe = toy_recipe(**given)
     return Recipe(
         vit=VitRecipe(dim=32, heads=4, hidden=64, stem=(32, 32), image_size=16), training=recipe.training
     )
@@ -158,3 +159,14 @@ def test_labels_can_be_smoothed(tmp_path: Path) -> None:
     assert not np.allclose(
         one["segments.3.pool.classifier.weight"], other["segments.3.pool.classifier.weight"]
     )
+
+
+def test_training_can_begin_with_the_weights_of_another_run(tmp_path: Path) -> None:
+    first, _ = train(
+        vit_recipe(epochs=1), DATA, colours=DATA.colours(), folder=tmp_path / "first", device=CPU
+    )
+    still = vit_recipe(epochs=1, learning_rate=1e-12, narrow_share=0.5, average_share=0.0)
+    weights, progress = run(tmp_path / "second", still, start=first)
+    assert progress.epoch == 1
+    for name, tensor in first.state_dict().items():
+        torch.testing.assert_close(weights[name], tensor, atol=1e-4, rtol=1e-3)

@@ -99,6 +99,7 @@ class Dashboard:
         """Use the solved bound; if it could not be solved, the page only lacks that figure."""
         if (error := solving.exception()) is None:
             self.view.bound = solving.result().accuracy
+            self.view.sure_bound = solving.result().sure_accuracy
         else:
             log.error("no fluid bound for the dashboard", exc_info=error)
             self.view.bound = lambda rate_per_s: 0.0

@@ -28,6 +28,7 @@ def _count(value: float) -> str:
 REQUEST_COLUMNS: Sequence[Column] = (
     ("accuracy", "accuracy", _percent),
     ("of bound", "bound_share", _percent),
+    ("of sure bound", "sure_bound_share", lambda value: _percent(value) if value else "–"),
     ("mean", "latency_mean_s", _millis),
     ("p50", "latency_p50_s", _millis),
     ("p99", "latency_p99_s", _millis),

@@ -39,6 +39,15 @@ class ElasticModel:
         """Turn what a plan's last segment gives into the outputs that clients see."""
         return last
 
+    def confidence(self, last: Tensors) -> Tensor | None:
+        """Say how sure each answer is, by what a plan's last segment gives: one number per row.
+
+        A higher number means that the answer is more likely right; the scale is free. With it, the server
+        can stop when it is sure and go on with a wider plan when it is not. None, the default, means that
+        the model cannot say. Segments of a model that can must not change their inputs in place.
+        """
+        return None
+
     def place(self, device: torch.device) -> None:
         """Move the weights to a device. A server calls this once, before it asks for segments."""
         for module in self.modules():
@@ -73,3 +82,14 @@ class ElasticModel:
     def figures(self) -> ModelFigures | None:
         """Return the model's figures by formula; None lets `slim model check` measure them."""
         return None
+
+    @property
+    def is_confident(self) -> bool:
+        """Whether the model says how sure it is."""
+        return type(self).confidence is not ElasticModel.confidence
+
+
+def margin(logits: Tensor) -> Tensor:
+    """Return the margin between the two most likely classes, (N, classes) -> (N,): a good confidence."""
+    best = logits.float().softmax(dim=1).topk(2, dim=1).values
+    return best[:, 0] - best[:, 1]

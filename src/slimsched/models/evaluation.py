@@ -9,6 +9,8 @@ from torch import Tensor
 
 from slimsched.kernel.errors import DataError
 from slimsched.models.data.image_set import Colours, ImageSet
+from slimsched.models.elastic import margin
+from slimsched.models.measured import Measured
 from slimsched.models.network import SlimNetwork
 from slimsched.models.training.augmentation import normalize
 from slimsched.models.width import tuple_index
@@ -42,20 +44,35 @@ class Evaluator:
         advance: Callable[[int], None] = lambda images: None,
     ) -> NDArray[np.bool_]:
         """Return whether each tuple (row) classifies each image (column) correctly."""
+        return self.measured(data, tuples, batch=batch, advance=advance).correct
+
+    def measured(
+        self,
+        data: ImageSet,
+        tuples: Sequence[Widths],
+        *,
+        batch: int = 250,
+        advance: Callable[[int], None] = lambda images: None,
+    ) -> Measured:
+        """Measure the answer of each tuple (row) to each image (column), and how sure it is of it."""
         if len(data.classes) != self.net.shape.classes:
             raise DataError(
                 f"the data has {len(data.classes)} classes, the network {self.net.shape.classes}; "
                 "evaluate on the data set it was trained on"
             )
         correct = np.zeros((len(tuples), len(data)), dtype=bool)
+        answers, sure = np.zeros(correct.shape, np.int32), np.zeros(correct.shape, np.float32)
         for start in range(0, len(data), batch):
             labels = torch.from_numpy(data.labels[start : start + batch]).to(self._device)
             with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
                 logits = self.logits(np.array(data.images[start : start + batch]), tuples)
-            hits = torch.stack([logits[widths].argmax(dim=1) == labels for widths in tuples])
-            correct[:, start : start + batch] = hits.cpu().numpy()
+            some = slice(start, start + batch)
+            named = torch.stack([logits[widths].argmax(dim=1) for widths in tuples])
+            correct[:, some] = (named == labels).cpu().numpy()
+            answers[:, some] = named.cpu().numpy()
+            sure[:, some] = torch.stack([margin(logits[widths]) for widths in tuples]).cpu().numpy()
             advance(len(labels))
-        return correct
+        return Measured(correct=correct, answers=answers, confidence=sure)
 
     def _descend(
         self, x: Tensor, prefix: Widths, tuples: frozenset[Widths], logits: dict[Widths, Tensor]

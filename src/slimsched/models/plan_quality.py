@@ -1,4 +1,4 @@
-"""Measures the accuracy of every plan: right or wrong, for each plan and example."""
+"""Measures every plan on examples: right or wrong, and how sure the model is if it says so."""
 
 from collections.abc import Callable
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from slimsched.kernel.errors import DataError
 from slimsched.models.data.inputs import Inputs
 from slimsched.models.elastic import ElasticModel, Tensors
+from slimsched.models.measured import Measured
 from slimsched.models.plan_run import PlanRun
 from slimsched.models.spec import ModelSpec
 
@@ -24,8 +25,8 @@ def measure_accuracy(
     batch: int = 64,
     device: str = "cpu",
     advance: Advance = lambda n: None,
-) -> NDArray[np.bool_]:
-    """Say for each plan (row) and example (column) whether the answer is the label."""
+) -> Measured:
+    """Measure for each plan (row) and example (column) whether the answer is the label."""
     assert data.labels is not None
     classes = _classes(model.spec)
     if not 0 <= data.labels.min() <= data.labels.max() < classes:
@@ -43,8 +44,8 @@ def measure_agreement(
     batch: int = 64,
     device: str = "cpu",
     advance: Advance = lambda n: None,
-) -> NDArray[np.bool_]:
-    """Say for each plan (row) and example (column) whether the answer equals the widest plan's."""
+) -> Measured:
+    """Measure for each plan (row) and example (column) whether the answer equals the widest plan's."""
     _classes(model.spec)
     return _compare(model, data, None, batch=batch, device=device, advance=advance)
 
@@ -64,21 +65,30 @@ def _compare(
     batch: int,
     device: str,
     advance: Advance,
-) -> NDArray[np.bool_]:
+) -> Measured:
     spec = model.spec
     model.place(torch.device(device))
     run = PlanRun(model)
     rows = {plan: row for row, plan in enumerate(spec.plans)}
     correct = np.zeros((len(rows), len(data)), dtype=bool)
+    answered = np.zeros(correct.shape, dtype=np.int32)
+    sure = np.zeros(correct.shape, dtype=np.float32) if model.is_confident else None
     for start in range(0, len(data), batch):
         some = slice(start, start + batch)
         raw: Tensors = tuple(torch.from_numpy(np.array(one[some])).to(device) for one in data.arrays)
-        answers = {plan: _answer(outputs) for plan, outputs in run.outputs(raw, spec.plans)}
+        answers = {}
+        for plan, last in run.every_path(run.prepare(raw), spec.plans):
+            if plan not in rows:
+                continue
+            answers[plan] = _answer(run.finish(last))
+            if sure is not None and (confidence := model.confidence(last)) is not None:
+                sure[rows[plan], some] = confidence.float().cpu().numpy()
         wanted = answers[spec.widest] if labels is None else torch.from_numpy(labels[some])
         for plan, answer in answers.items():
             correct[rows[plan], some] = (answer == wanted).numpy()
+            answered[rows[plan], some] = answer.numpy()
         advance(len(raw[0]))
-    return correct
+    return Measured(correct=correct, answers=answered, confidence=sure)
 
 
 def _answer(outputs: Tensors) -> Tensor:

@@ -2,10 +2,14 @@
 
 Accuracy is the share of labelled examples answered correctly. A model without labels can use its agreement
 with its own widest plan instead; `name` says which.
+
+Who chooses by a table must not be scored on the examples that it was measured on. So `split` makes two tables
+of one: routers choose by the even examples, and runs are scored on the odd ones.
 """
 
 import zipfile
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path as FilePath
 from typing import Literal, Self
 
@@ -13,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import DataError
+from slimsched.models.confidence import Confidences, read_confidences
+from slimsched.models.escalation_table import EscalationTable
 from slimsched.models.plan_tree import PlanTree
 from slimsched.models.spec import Path
 
@@ -23,7 +29,8 @@ class QualityTable:
     """Accuracy in [0, 1] of every plan.
 
     `measured` says which plans were measured; the others were filled in from their neighbours.
-    `correct` holds, when known, one bit for each plan and example (packed along the examples).
+    `correct` holds, when known, one bit for each plan and example (packed along the examples). `among` are
+    the examples that the accuracy was measured on, all of them if None.
     """
 
     def __init__(
@@ -35,6 +42,8 @@ class QualityTable:
         measured: NDArray[np.bool_] | None = None,
         correct: NDArray[np.uint8] | None = None,
         examples: int = 0,
+        among: NDArray[np.int64] | None = None,
+        confidences: Confidences | None = None,
     ) -> None:
         plans = len(tree.plans)
         if accuracy.shape != (plans,) or not ((accuracy >= 0) & (accuracy <= 1)).all():
@@ -47,12 +56,23 @@ class QualityTable:
         self.by_plan = accuracy
         self.measured = np.ones(plans, dtype=bool) if measured is None else measured
         self.examples = examples
+        self.among = np.arange(examples) if among is None else among
+        """The numbers of the examples that the accuracy was measured on."""
+        self.confidences = confidences
         self._correct = correct
         self._list: list[float] = accuracy.tolist()
         self._best, self._mean = _by_path(tree, accuracy)
 
     @classmethod
-    def from_bits(cls, tree: PlanTree, *, name: str, correct: NDArray[np.uint8], examples: int) -> Self:
+    def from_bits(
+        cls,
+        tree: PlanTree,
+        *,
+        name: str,
+        correct: NDArray[np.uint8],
+        examples: int,
+        confidences: Confidences | None = None,
+    ) -> Self:
         """Build the table from bits (plans, ceil(examples / 8)); accuracy is their mean."""
         wanted = (len(tree.plans), -(-examples // 8))
         if correct.dtype != np.uint8 or correct.shape != wanted:
@@ -61,7 +81,9 @@ class QualityTable:
                 f"examples, got {correct.dtype} {correct.shape}; write it again with slim model evaluate"
             )
         accuracy = np.unpackbits(correct, axis=1, count=examples).mean(axis=1, dtype=np.float64)
-        return cls(tree, name=name, accuracy=accuracy, correct=correct, examples=examples)
+        return cls(
+            tree, name=name, accuracy=accuracy, correct=correct, examples=examples, confidences=confidences
+        )
 
     @classmethod
     def from_points(
@@ -80,6 +102,37 @@ class QualityTable:
             accuracy[index] = value
         return cls(
             tree, name=name, accuracy=accuracy, measured=np.isin(np.arange(len(tree.plans)), list(known))
+        )
+
+    def split(self) -> "tuple[QualityTable, QualityTable]":
+        """Return the table to choose by and the table to score by, each from half of the examples.
+
+        A table without examples, or one that is a half already, is both.
+        """
+        if self._correct is None or self.examples < 2 or len(self.among) < self.examples:
+            return self, self
+        return self.of(choosing_half(self.examples)), self.of(np.arange(1, self.examples, 2))
+
+    @cached_property
+    def escalation(self) -> EscalationTable | None:
+        """What further plans are worth after an answer; None if confidences were not measured."""
+        if self.confidences is None or self._correct is None:
+            return None
+        right = np.unpackbits(self._correct, axis=1, count=self.examples).astype(bool)
+        return EscalationTable(self.tree.plans, self.confidences, right, self.among)
+
+    def of(self, among: NDArray[np.int64]) -> "QualityTable":
+        """Return the same table measured on some of the examples only."""
+        assert self._correct is not None
+        right = np.unpackbits(self._correct, axis=1, count=self.examples)[:, among]
+        return QualityTable(
+            self.tree,
+            name=self.name,
+            accuracy=right.mean(axis=1, dtype=np.float64),
+            correct=self._correct,
+            examples=self.examples,
+            among=among,
+            confidences=self.confidences,
         )
 
     def accuracy(self, plan: Path) -> float:
@@ -109,8 +162,18 @@ class QualityTable:
         return None if hit is None else bool(hit[0])
 
 
+def choosing_half(examples: int) -> NDArray[np.int64]:
+    """Return the numbers of the examples that routers choose by."""
+    return np.arange(0, examples, 2)
+
+
 def write_quality(
-    path: FilePath, correct: NDArray[np.bool_], *, name: str = "", texts: Sequence[str] = ()
+    path: FilePath,
+    correct: NDArray[np.bool_],
+    *,
+    name: str = "",
+    texts: Sequence[str] = (),
+    confidences: Confidences | None = None,
 ) -> None:
     """Store rows in the order of the plans, columns in the order of the examples.
 
@@ -120,6 +183,8 @@ def write_quality(
     about = {"name": np.array(name)} if name else {}
     if texts:
         about["plans"] = np.array(texts)
+    if confidences is not None:
+        about |= confidences.arrays()
     np.savez_compressed(path, allow_pickle=False, correct=bits, images=np.array(correct.shape[1]), **about)
 
 
@@ -137,9 +202,12 @@ def read_quality(path: FilePath, tree: PlanTree, *, texts: Sequence[str] = ()) -
             if "accuracy" in file.files:
                 return QualityTable(tree, name=name, accuracy=file["accuracy"].astype(np.float64))
             correct, examples = file["correct"], int(file["images"])
+            confidences = read_confidences(file, examples, len(tree.plans))
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} is no quality table ({error}); write one with slim model evaluate") from None
-    return QualityTable.from_bits(tree, name=name, correct=correct, examples=examples)
+    return QualityTable.from_bits(
+        tree, name=name, correct=correct, examples=examples, confidences=confidences
+    )
 
 
 def _by_path(tree: PlanTree, accuracy: NDArray[np.float64]) -> tuple[dict[Path, float], dict[Path, float]]:

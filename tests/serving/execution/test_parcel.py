@@ -4,6 +4,7 @@ import asyncio
 
 import numpy as np
 
+from slimsched.serving.domain.request import Request
 from slimsched.serving.execution.live.parcel import Parcel
 
 
@@ -41,7 +42,8 @@ def test_examples_that_part_have_receipts_of_their_own_from_then_on() -> None:
 
 def test_examples_that_went_different_ways_have_receipts_of_their_own() -> None:
     one = parcel()
-    one.went(0, [(0, 1), (1, 1), (0, 1), (0, 1)], 2.0, "modelled")
+    ways = [(0, 1), (1, 1), (0, 1), (0, 1)]
+    one.went(0, [Request(id=7 + n, arrival_s=1.0, path=way) for n, way in enumerate(ways)], 2.0, "modelled")
     one.put_outputs(0, (np.ones((4, 2), np.float32),))
     one.answered(4)
     found = [(receipt.path, receipt.examples) for receipt in one.future.result().receipts]

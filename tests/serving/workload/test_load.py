@@ -39,11 +39,18 @@ def test_the_same_seed_draws_the_same_requests() -> None:
     assert drawn(MODEL, FAMILY, seed=3) == drawn(MODEL, FAMILY, seed=3) != drawn(MODEL, FAMILY, seed=4)
 
 
-def test_examples_come_from_the_set_that_the_requests_own_model_was_measured_on() -> None:
+def test_examples_come_from_those_that_the_requests_own_model_is_scored_on() -> None:
     for request in drawn(FAMILY.numbered(0), MEASURED.numbered(1)):
-        assert request.example in (range(100) if request.model == 1 else (-1,))
+        assert request.example in (range(1, 100, 2) if request.model == 1 else (-1,))
     examples = {request.example for request in drawn(MEASURED, FAMILY) if request.model == 0}
-    assert examples == set(range(100))
+    assert examples == set(range(1, 100, 2)), "routers choose by the others"
+
+
+def test_examples_of_another_set_are_all_drawn() -> None:
+    rng_of = [Load(rate_per_s=500.0, seconds=4.0).stream(0, [MEASURED], sizes=[size]) for size in (100, 90)]
+    same, other = ({one.example for one in stream.take_until(9.0)} for stream in rng_of)
+    assert same == set(range(1, 100, 2)), "this is the set that the model was measured on"
+    assert other == set(range(90))
 
 
 def test_a_stated_plan_is_read_by_each_model() -> None:

@@ -47,7 +47,7 @@ def evaluate_folder(
         inputs = Inputs(arrays=tuple(one.numpy() for one in example_inputs(model, examples)))
     measure = measure_agreement if agreement else measure_accuracy
     with example_bar(f"{len(spec.plans)} plans", len(inputs)) as bar:
-        correct = measure(
+        measured = measure(
             model,
             inputs,
             batch=batch,
@@ -56,11 +56,13 @@ def evaluate_folder(
         )
     name = agreement_name(spec, len(inputs), random=data is None) if agreement else f"accuracy on {scored_on}"
     texts = [spec.text(plan) for plan in spec.plans]
-    write_quality(folder / QUALITY, correct, name=name, texts=texts)
-    quality = read_quality(folder, spec)
     figures: ModelFigures | None = None
     with suppress(DataError):  # the table then shows no arithmetic
         figures = read_figures(folder, spec)
+    costs = [float(sum(plan)) if figures is None else figures.plan_macs(spec, plan) for plan in spec.plans]
+    confidences = measured.confidences(spec.plans.index(spec.widest), costs)
+    write_quality(folder / QUALITY, measured.correct, name=name, texts=texts, confidences=confidences)
+    quality = read_quality(folder, spec)
     if as_json:
         rows = plan_rows(spec, figures, None, quality)
         typer.echo(json.dumps({"name": name, "examples": len(inputs), "plans": rows}))
@@ -68,6 +70,8 @@ def evaluate_folder(
     console = Console(highlight=False)
     console.print(plan_table(spec, figures, None, quality))
     console.print(f"quality: {name}, {len(inputs)} examples", markup=False)
+    if confidences is not None:
+        console.print(f"how sure it is: {len(confidences.plans)} plans that are worth stopping at")
     console.print(f"written: {folder / QUALITY}", soft_wrap=True)
 
 

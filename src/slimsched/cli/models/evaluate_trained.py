@@ -40,19 +40,21 @@ def evaluate_trained(options: "EvaluateOptions", *, as_json: bool) -> None:
     evaluator = Evaluator(trained.net.to(pick_device(options.device)), card.colours)
     widths = [tuple(float(name) for name in spec.text(plan).split(",")) for plan in plans]
     with example_bar(f"{len(plans)} plans", len(scored.images)) as bar:
-        correct = evaluator.correct(
+        measured = evaluator.measured(
             scored.images,
             widths,
             batch=options.batch,
             advance=lambda done: bar.advance(bar.task_ids[0], done),
         )
+    figures = network_figures(card.shape)
     if options.bits is not None:
-        write_quality(options.bits, correct)
-    percent = {plan: accuracy_percent(row) for plan, row in zip(plans, correct, strict=True)}
+        costs = [float(figures.plan_macs(spec, plan)) for plan in plans]
+        confidences = measured.confidences(plans.index(spec.widest), costs)
+        write_quality(options.bits, measured.correct, confidences=confidences)
+    percent = {plan: accuracy_percent(row) for plan, row in zip(plans, measured.correct, strict=True)}
     if as_json:
         by_text = {spec.text(plan): value for plan, value in percent.items()}
         typer.echo(json.dumps({**by_kind(by_text), "scored_on": scored.description}))
         return
     published = PUBLISHED_PERCENT if model is None else {}
-    figures = network_figures(card.shape)
     accuracy_table(percent, spec, figures, scored_on=scored.description, published=published)

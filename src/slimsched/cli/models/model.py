@@ -123,7 +123,7 @@ class EvaluateOptions(Struct, frozen=True, kw_only=True):
         typer.Option(
             "--bits",
             callback=file_to_write,
-            help="With --widths all: write which images are right, one bit each.",
+            help="With --widths all: write which images are right, and how sure plans are.",
         ),
     ] = None
     everything: Annotated[
@@ -194,7 +194,7 @@ def pareto(
     from slimsched.serving.execution.model_source import read_model
 
     model = read_model(DEFAULT_MODEL if folder is None else str(folder))
-    points = all_points(model.spec, model.figures, model.quality)
+    points = all_points(model.spec, model.figures, model.measured)
     best = pareto_set(points)
     if plot is not None:
         from slimsched.models.pareto_plot import plot_pareto

@@ -14,6 +14,7 @@ from slimsched.kernel.quantity import Amount
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.fluid import FluidOptimum, capacity_per_s, fluid_optimum
+from slimsched.serving.routing.sure_bound import sure_optimum
 
 
 class Bound(Struct, frozen=True, kw_only=True):
@@ -27,6 +28,8 @@ class Bound(Struct, frozen=True, kw_only=True):
     accuracies: dict[str, float]
     capacity_per_s: dict[str, float]
     mix_per_s: dict[str, float]
+    sure_accuracy: float | None = None
+    sure_further: float | None = None
 
 
 @with_options
@@ -38,7 +41,10 @@ def command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the fluid bound on accuracy, and how much the cluster can carry at each choice.
+    """Print the fluid bounds on accuracy, and how much the cluster can carry at each choice.
+
+    The first bound holds for routers that do not look at examples; the second for routers that stop when the
+    model is sure and go on with a wider plan when it is not.
 
     Examples:
 
@@ -58,6 +64,7 @@ def find_bound(scenario: Scenario, power_w: float | None) -> Bound:
     cluster, rate_per_s = scenario.cluster, scenario.load.rate_per_s
     shares = scenario.shares or None
     best = fluid_optimum(cluster, rate_per_s, shares=shares, active_power_w=power_w)
+    sure = sure_optimum(cluster, rate_per_s, shares=shares, active_power_w=power_w)
     return Bound(
         scenario=scenario.name,
         rate_per_s=rate_per_s,
@@ -67,6 +74,8 @@ def find_bound(scenario: Scenario, power_w: float | None) -> Bound:
         accuracies={model.name: best.accuracies[model.number] for model in cluster.models},
         capacity_per_s=_capacities(cluster),
         mix_per_s=_mix(cluster, best),
+        sure_accuracy=None if sure is None else sure.accuracy,
+        sure_further=None if sure is None else sure.further,
     )
 
 
@@ -100,6 +109,12 @@ def _print(console: Console, bound: Bound) -> None:
         f"{100 * bound.accuracy:.2f} %, {100 * bound.served_share:.1f} % served, "
         f"{bound.active_power_w:.0f} W above idle"
     )
+    if bound.sure_accuracy is not None and bound.sure_further is not None:
+        console.print(
+            f"This holds for routers that do not look at examples. Stopping when sure: at most "
+            f"{100 * bound.sure_accuracy:.2f} %, with a further plan for {100 * bound.sure_further:.0f} % of "
+            "requests"
+        )
     if len(bound.accuracies) > 1:
         parts = ", ".join(f"{name} {100 * value:.2f} %" for name, value in bound.accuracies.items())
         console.print(f"by model: {parts}")

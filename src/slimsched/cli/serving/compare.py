@@ -131,12 +131,18 @@ def _print(
 ) -> None:
     scenario, load = chosen.scenario, chosen.scenario.load
     first = runs[0].summary
+    sure = max(one.summary.sure_bound_accuracy for one in runs)
     print_summaries(console, [one.summary for one in runs], f"{scenario.name}: {scenario.description}")
     console.print(
         f"{load.arrivals} arrivals, {load.rate_per_s:g} per second for {load.seconds:g} s, "
         f"deadline {load.deadline_s:g} s; accuracy table '{scenario.cluster.models[0].quality.name}', "
         f"fluid bound {100 * first.bound_accuracy:.2f} %; energy {first.energy_source}"
     )
+    if sure:
+        console.print(
+            f"The fluid bound holds for routers that do not look at examples; stopping when sure, "
+            f"{100 * sure:.2f} % is possible."
+        )
     for path in written:
         if path is not None:
             console.print(f"written: {path}")

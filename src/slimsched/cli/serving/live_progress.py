@@ -53,7 +53,7 @@ class LiveProgress:
                 self._answered += len(command.requests)
                 self._in_time += sum(now_s <= one.deadline_s for one in command.requests)
                 self._worth += sum(
-                    self._models[one.model].quality.accuracy(one.path) for one in command.requests
+                    self._models[one.model].expected_accuracy(one.path, one.trail) for one in command.requests
                 )
             elif isinstance(command, Drop):
                 self._dropped += len(command.requests)

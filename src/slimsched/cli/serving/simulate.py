@@ -124,8 +124,14 @@ def _run(chosen: Choice, simulated: SimulateOptions, steps: ScaleSteps, *, quiet
         if simulated.out is not None:
             events = log_path(make_folder(simulated.out))
             observers.append(stack.enter_context(LogWriter(events, header)))
-            bound = BoundCurve(scenario.cluster, scenario.shares).accuracy
-            recorder = Recorder(scenario.cluster, simulated.spec, seconds=scenario.load.seconds, bound=bound)
+            curve = BoundCurve(scenario.cluster, scenario.shares)
+            recorder = Recorder(
+                scenario.cluster,
+                simulated.spec,
+                seconds=scenario.load.seconds,
+                bound=curve.accuracy,
+                sure_bound=curve.sure_accuracy,
+            )
             observers.append(recorder)
         if not quiet:
             text = f"simulating {scenario.load.seconds:g} s of {scenario.name}"

@@ -5,7 +5,7 @@ const CHART = { W: 360, H: 150, left: 56, right: 8, top: 10, bottom: 20 };
 const CHARTS = [
   ["Latency", millis, [["p50", "var(--s0)", (f) => f.latency_p50_s], ["p95", "var(--s2)", (f) => f.latency_p95_s], ["p99", "var(--bad)", (f) => f.latency_p99_s]], { goal: (g) => g.p99_ms && g.p99_ms / 1000 }],
   ["Requests per second", shortNumber, [["arriving", "var(--quiet)", (f) => f.arrival_per_s], ["in time", "var(--good)", (f) => f.goodput_per_s]], {}],
-  ["Accuracy", finePercent, [["predicted", "var(--accent)", (f) => f.accuracy], ["fluid bound", "var(--quiet)", (f) => f.bound_accuracy]], { floating: true, goal: (g) => g.min_accuracy }],
+  ["Accuracy", finePercent, [["predicted", "var(--accent)", (f) => f.accuracy], ["fluid bound", "var(--quiet)", (f) => f.bound_accuracy], ["bound when sure", "var(--warn)", (f) => f.sure_bound_accuracy]], { floating: true, goal: (g) => g.min_accuracy }],
   ["Distance from the fluid bound", percent, [["missing", "var(--bad)", (f) => (given(f.bound_share) ? Math.max(0, 1 - f.bound_share) : null)]], {}],
   ["Answered in time", percent, [["share", "var(--good)", (f) => f.slo]], {}],
   ["Energy per request", joules, [["above idle", "var(--s2)", (f) => f.energy_j]], {}],

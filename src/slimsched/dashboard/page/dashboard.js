@@ -57,6 +57,9 @@ function decisions(frame) {
     row.children[3].prepend(glyph);
     return row;
   }));
+  const judged = Object.entries(frame.judged ?? {});
+  $("judged").hidden = !judged.length;
+  put($("judged"), `Why answers were sent: ${judged.map(([why, n]) => `${count(n)} × ${why}`).join(", ")}.`);
   const guarded = Object.entries(frame.guard ?? {});
   $("guard").hidden = !guarded.length;
   put($("guard"), `The guard decided instead of the learned router: ${guarded.map(([why, n]) => `${count(n)} × ${why}`).join(", ")}.`);

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from slimsched.models.data.image_set import Colours
-from slimsched.models.elastic import ElasticModel, Segment, Tensors
+from slimsched.models.elastic import ElasticModel, Segment, Tensors, margin
 from slimsched.models.figures import ModelFigures
 from slimsched.models.shipped_names import SLIMRESNET
 from slimsched.models.slimresnet.instance import FoldedBlock, FoldedConv, SegmentInstance, fold
@@ -60,6 +60,10 @@ class SlimResNetModel(ElasticModel):
     def finish(self, last: Tensors) -> Tensors:
         """Convert the logits to single precision."""
         return (last[0].float(),)
+
+    def confidence(self, last: Tensors) -> Tensor:
+        """Return the margin between the two most likely classes."""
+        return margin(last[0])
 
     def whole(self, plan: tuple[str, ...]) -> Segment | None:
         """Return the network as it was trained; None in half precision, where rounding differs."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from slimsched.models.elastic import ElasticModel, Segment, Tensors
+from slimsched.models.elastic import ElasticModel, Segment, Tensors, margin
 from slimsched.models.figures import ModelFigures
 from slimsched.models.slimresnet.elastic import scale_and_shift
 from slimsched.models.slimvit.instance import VitInstance
@@ -41,6 +41,10 @@ class SlimVitModel(ElasticModel):
     def finish(self, last: Tensors) -> Tensors:
         """Convert the logits to single precision."""
         return (last[0].float(),)
+
+    def confidence(self, last: Tensors) -> Tensor:
+        """Return the margin between the two most likely classes."""
+        return margin(last[0])
 
     def figures(self) -> ModelFigures:
         """Compute the figures by formula."""

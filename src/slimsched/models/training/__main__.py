@@ -19,6 +19,7 @@ from slimsched.models.device import pick_device
 from slimsched.models.evaluation import Evaluator, accuracy_percent
 from slimsched.models.model_files import TRAINED, save
 from slimsched.models.network_choice import load
+from slimsched.models.network_shape import network_figures, network_spec
 from slimsched.models.quality import write_quality
 from slimsched.models.slimresnet.paper_table import MIXED, UNIFORM
 from slimsched.models.training.loop import EpochReport
@@ -46,12 +47,16 @@ def train(options: argparse.Namespace) -> int:
     teacher = None
     if options.teacher is not None:
         teacher = load(None if options.teacher == SHIPPED else Path(options.teacher)).net.to(device)
+    start = None
+    if options.start is not None:
+        start = load(None if options.start == SHIPPED else Path(options.start)).net
     result = run_training(
         recipe,
         options.data,
         options.out,
         device=device,
         teacher=teacher,
+        start=start,
         report=_print_epoch,
         limit_s=options.limit_s,
         copy_to=options.copy_to,
@@ -68,18 +73,22 @@ def train(options: argparse.Namespace) -> int:
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """Score all 256 width tuples; write the correctness bits and the card with the accuracies."""
+    """Score all 256 width tuples; write the bits, how sure plans are, and the card with the accuracies."""
     model = load(options.model)
     card = model.card
     scored = scored_images(options.data, side=card.shape.image_size, classes=card.classes, run=options.model)
     evaluator = Evaluator(model.net.to(pick_device(options.device)), card.colours)
     started_s = time.perf_counter()
     with torch.no_grad():
-        correct = evaluator.correct(scored.images, WIDTH_TUPLES, batch=options.batch)
+        measured = evaluator.measured(scored.images, WIDTH_TUPLES, batch=options.batch)
+    correct, spec = measured.correct, network_spec(card.shape, card.name, card.classes)
+    figures = network_figures(card.shape)
+    costs = [float(figures.plan_macs(spec, plan)) for plan in spec.plans]
+    confidences = measured.confidences(spec.plans.index(spec.widest), costs)
     percent = {widths: accuracy_percent(row) for widths, row in zip(WIDTH_TUPLES, correct, strict=True)}
     out = options.out or options.model
     out.mkdir(parents=True, exist_ok=True)
-    write_quality(out / f"{TRAINED}-correct.npz", correct)
+    write_quality(out / f"{TRAINED}-correct.npz", correct, confidences=confidences)
     chosen = {format_widths(widths): percent[widths] for widths in (*UNIFORM, *MIXED)}
     card = structs.replace(card, accuracy_percent=chosen, scored_on=scored.description)
     save(out, TRAINED, model.net, card)
@@ -109,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     training.add_argument("--config", type=Path, required=True, help="recipe file")
     training.add_argument("--out", type=Path, required=True, help="folder for checkpoints and the model")
     training.add_argument("--teacher", help=f"model folder to learn from, or '{SHIPPED}'")
+    training.add_argument("--start", help=f"model folder whose weights to begin with, or '{SHIPPED}'")
     training.add_argument("--limit-s", type=float, help="stop with a checkpoint before this many seconds")
     training.add_argument("--copy-to", type=Path, help="also write a half-precision checkpoint in parts here")
     training.add_argument("--workers", type=int, default=0, help="processes that unpack the images")

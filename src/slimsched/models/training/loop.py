@@ -49,6 +49,7 @@ def train(
     device: torch.device,
     held_out: ImageSet | None = None,
     teacher: SlimNetwork | None = None,
+    start: SlimNetwork | None = None,
     report: Callable[[EpochReport], None] = lambda report: None,
     advance: Callable[[int, int], None] = lambda step, steps: None,
     stop_after: int | None = None,
@@ -64,6 +65,8 @@ def train(
     training = recipe.training
     check_teacher(training, teacher, len(data.classes))
     trainer = Trainer(recipe, data, colours=colours, device=device, teacher=teacher)
+    if start is not None and not checkpoint.exists(folder):
+        trainer.begin_with(start)
     progress = checkpoint.Progress(recipe=recipe, epochs=fixed_epochs(training, trainer.steps))
     if checkpoint.exists(folder):
         progress = checkpoint.load(folder, recipe, trainer.net, trainer.average, trainer.optimizer)
@@ -135,6 +138,13 @@ class Trainer:
             batch=self.batch,
             capture=device.type == "cuda",
         )
+
+    def begin_with(self, start: SlimNetwork) -> None:
+        """Take the weights of another network of the same shape."""
+        if start.shape != self.net.shape:
+            raise ConfigError(f"the start has the shape {start.shape}, the recipe asks for {self.net.shape}")
+        for one in (self.net, self.average):
+            one.load_state_dict(start.state_dict())
 
     def run_epoch(
         self, epoch: int, epochs: int, advance: Callable[[int, int], None]

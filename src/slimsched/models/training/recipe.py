@@ -69,11 +69,13 @@ class TrainingRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     teach, and with little data it keeps every other tuple at chance level.
 
     `least_steps` adds epochs if `epochs` gives fewer steps than this.
-    `average_share` is the averaging horizon as a share of the run. `tuple_pool` limits the number of
-    different random tuple pairs (0: no limit). `momentum` is also AdamW's first beta, `square_momentum` its
-    second. `label_smoothing` spreads that share of each label over all classes. `compile` runs transformer
-    blocks through torch.compile. `held_out` is the share (below 1) or number of images to score on instead
-    of training on them. The default is a fifth if the data has no test images, else none.
+    `narrow_share` is the share of random tuples that are drawn among those that begin narrow: they carry most
+    requests where a model stops when sure. `average_share` is the averaging horizon as a share of the run.
+    `tuple_pool` limits the number of different random tuple pairs (0: no limit). `momentum` is also AdamW's
+    first beta, `square_momentum` its second. `label_smoothing` spreads that share of each label over all
+    classes. `compile` runs transformer blocks through torch.compile. `held_out` is the share (below 1) or
+    number of images to score on instead of training on them. The default is a fifth if the data has no test
+    images, else none.
     """
 
     epochs: Count = 90
@@ -89,6 +91,7 @@ class TrainingRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     random_tuples: CountOrZero = 2
     tuples: Literal["sandwich", "widest"] = "sandwich"
     tuple_pool: Whole = 0
+    narrow_share: Share = 0.0
     teacher: Literal["average", "model"] = "average"
     teacher_share: Share = 0.0
     label_share: Share = 1.0

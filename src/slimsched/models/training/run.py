@@ -44,6 +44,7 @@ def run_training(
     *,
     device: torch.device,
     teacher: SlimNetwork | None = None,
+    start: SlimNetwork | None = None,
     report: Callable[[EpochReport], None] = lambda report: None,
     advance: Callable[[int, int], None] = lambda step, steps: None,
     limit_s: float | None = None,
@@ -52,7 +53,7 @@ def run_training(
 ) -> RunResult:
     """Train on a folder of images, score the result and write model and card to `out`.
 
-    The time limit includes the time to read the images.
+    With `start`, training begins with these weights. The time limit includes the time to read the images.
     """
     started_s = time.perf_counter()
     images = open_images(data, "train", side=recipe.image_size, workers=workers)
@@ -75,6 +76,7 @@ def run_training(
             device=device,
             held_out=held_out,
             teacher=teacher,
+            start=start,
             report=report_epoch,
             advance=advance,
             limit_s=limit_s and max(limit_s - (time.perf_counter() - started_s), 0.1),

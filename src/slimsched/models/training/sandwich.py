@@ -27,11 +27,18 @@ WIDEST: Widths = (WIDTHS[-1],) * SEGMENTS
 NARROWEST: Widths = (WIDTHS[0],) * SEGMENTS
 
 
+NARROW_TUPLES = [widths for widths in WIDTH_TUPLES if widths[0] == WIDTHS[0] and widths[1] <= WIDTHS[1]]
+"""Tuples that begin narrow: the cheapest ways to an answer, at any width of the last segments."""
+
+
 def draw_tuples(recipe: TrainingRecipe, rng: np.random.Generator) -> list[Widths]:
     """Draw random tuples in mirrored pairs (w and 1.25 - w), so that all steps cost about the same."""
     pool = np.random.default_rng(recipe.seed).permutation(len(WIDTH_TUPLES))[: recipe.tuple_pool or None]
     tuples: list[Widths] = []
     while len(tuples) < recipe.random_tuples:
+        if recipe.narrow_share and rng.random() < recipe.narrow_share:
+            tuples.append(NARROW_TUPLES[rng.integers(len(NARROW_TUPLES))])
+            continue
         widths = WIDTH_TUPLES[rng.choice(pool)]
         tuples += [widths, tuple(1.25 - width for width in widths)]
     return tuples[: recipe.random_tuples]

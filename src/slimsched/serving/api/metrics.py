@@ -116,7 +116,9 @@ class Metrics:
         for request, count in alike(command.requests):
             self._latency_s.observe(now_s - request.arrival_s, count)
             self._in_time += count * (now_s <= request.deadline_s)
-            self._expected_correct += count * models[request.model].quality.accuracy(request.path)
+            self._expected_correct += count * models[request.model].expected_accuracy(
+                request.path, request.trail
+            )
         self._answered += len(command.requests)
 
     def _remember(self, now_s: float) -> None:
@@ -139,9 +141,16 @@ class Metrics:
         router = gateway.router
         guarded = sorted(router.counts.items()) if isinstance(router, GuardedRouter) else []
         guard = [({"decided": who}, float(count)) for who, count in guarded]
+        trusted = router.router.trust if isinstance(router, GuardedRouter) else {}
         build = {"version": __version__, "python": version, "router": self._router}
         return [
             *family("slim_build_info", "gauge", "Always 1; what runs is in the labels.", [(build, 1.0)]),
+            *family(
+                "slim_confidence_trusted",
+                "gauge",
+                "1 while a model's confidence is relied on, 0 after checks have shown that it lies.",
+                [({"model": name}, float(trust.holds)) for name, trust in sorted(trusted.items())],
+            ),
             *family("slim_images_arrived_total", "counter", "Examples accepted.", [({}, self._arrived)]),
             *family("slim_images_total", "counter", "Examples that ended, by outcome and reason.", ends),
             *family(

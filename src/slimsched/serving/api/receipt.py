@@ -28,7 +28,8 @@ def write_receipt(
         choices += [spec.text(one.path)] * one.examples
         servers += [",".join(one.servers)] * one.examples
         share = one.examples / count
-        promised += share * accuracy(one.path)
+        sure = -1.0 if one.trail is None else one.trail.sure
+        promised += share * (sure if sure >= 0.0 else accuracy(one.path))
         queue_s += share * one.queue_s
         compute_s += share * one.compute_s
         latency_s += share * one.latency_s
@@ -43,4 +44,17 @@ def write_receipt(
         "energy_mj": 1e3 * energy_j,
         "energy_source": receipts[0].energy_source,
         "reason": receipts[0].reasons[-1],
+        **_how_sure(spec, receipts),
+    }
+
+
+def _how_sure(spec: ModelSpec, receipts: Sequence[Receipt]) -> dict[str, Parameter]:
+    """Return, where answers are judged, how sure each is, why it was sent, and which plans ran before it."""
+    trails = [one.trail for one in receipts for _ in range(one.examples) if one.trail is not None]
+    if len(trails) < sum(one.examples for one in receipts) or min(trail.sure for trail in trails) < 0.0:
+        return {}
+    return {
+        "sure": ";".join(f"{trail.sure:.3f}" for trail in trails),
+        "stopped": ";".join(trail.why for trail in trails),
+        "tried": ";".join(">".join(map(spec.text, trail.tried)) for trail in trails),
     }

@@ -9,7 +9,8 @@ from slimsched.serving.domain.request import Request
 class Block(Struct, frozen=True, kw_only=True, array_like=True):
     """A group of requests with one key. A server may split it over batches; the parts keep its id.
 
-    `priority` is the highest and `deadline_s` the earliest of its requests.
+    `priority` is the highest and `deadline_s` the earliest of its requests. With `keep`, the server keeps
+    what every segment gives until it is told to forget, because a wider plan may go on from there.
     """
 
     id: int
@@ -17,6 +18,7 @@ class Block(Struct, frozen=True, kw_only=True, array_like=True):
     requests: tuple[Request, ...]
     deadline_s: float
     priority: int = 0
+    keep: bool = False
 
     def split(self, size: int) -> "tuple[Block, Block]":
         """Split the block after `size` requests."""
@@ -37,14 +39,15 @@ class Block(Struct, frozen=True, kw_only=True, array_like=True):
             requests=requests,
             deadline_s=self.deadline_s,
             priority=self.priority,
+            keep=self.keep,
         )
 
 
-def block_of(block_id: int, key: Key, requests: tuple[Request, ...]) -> Block:
+def block_of(block_id: int, key: Key, requests: tuple[Request, ...], *, keep: bool = False) -> Block:
     """Make a block that is as urgent as its most urgent requests."""
     if len(requests) == 1:
         deadline_s, priority = requests[0].deadline_s, requests[0].priority
     else:
         deadline_s = min([request.deadline_s for request in requests])
         priority = max([request.priority for request in requests])
-    return Block(id=block_id, key=key, requests=requests, deadline_s=deadline_s, priority=priority)
+    return Block(id=block_id, key=key, requests=requests, deadline_s=deadline_s, priority=priority, keep=keep)

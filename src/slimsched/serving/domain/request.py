@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slimsched.models.spec import Path
+from slimsched.serving.domain.trail import NO_TRAIL, Trail
 
 NO_PLAN = -1
 """Used instead of a plan's number: the router chooses."""
@@ -18,7 +19,7 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """One example and what its sender asks for; `path` holds the choices of the segments that have run.
 
     `example` is its index in a known dataset, if any. `plan` is the number of the plan that the sender
-    stated.
+    stated. `trail` is kept where the router may go on with a wider plan after an answer.
     """
 
     id: int
@@ -31,6 +32,7 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     plan: int = NO_PLAN
     max_energy_j: float = 0.0  # 0: no limit
     model: int = 0
+    trail: Trail | None = None
 
     @property
     def segment(self) -> int:
@@ -46,13 +48,35 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
         """Return the request after its next segments have run at these choices."""
         return replace(self, path=self.path + choices)
 
+    def after_at(self, choices: Path, server: int) -> "Request":
+        """Return the request after its next segments have run on a server that keeps what they gave."""
+        trail = self.trail or NO_TRAIL
+        homes = (*trail.homes, *[server] * len(choices))
+        return replace(self, path=self.path + choices, trail=replace(trail, homes=homes))
+
+    def judged(self, **verdict: object) -> "Request":
+        """Return the request with what was found out about its answer."""
+        return replace(self, trail=replace(self.trail or NO_TRAIL, **verdict))
+
+    def going_on(self, kept: int) -> "Request":
+        """Return the request back at the activation after `kept` segments, on its way to a wider plan."""
+        trail = self.trail or NO_TRAIL
+        trail = replace(trail, homes=trail.homes[:kept], tried=(*trail.tried, self.path))
+        return replace(self, path=self.path[:kept], trail=trail)
+
+    def at_last_answer(self) -> "Request":
+        """Return the request at the plan of its last answer, because the plan after it cannot be run."""
+        assert self.trail is not None
+        trail = replace(self.trail, tried=self.trail.tried[:-1], why="the wider plan could not run")
+        return replace(self, path=self.trail.tried[-1], trail=trail)
+
     def restarted(self) -> "Request":
         """Return the request as it was at the start, because its activation is lost."""
-        return replace(self, path=())
+        return replace(self, path=(), trail=None)
 
 
 def alike(requests: Sequence[Request]) -> Sequence[tuple[Request, int]]:
-    """Group equal neighbours (arrival, deadline, path, model); return the first of each group and its size.
+    """Group equal neighbours (arrival, deadline, path, model, trail); return each group's first and size.
 
     Several readers of the log ask about the same requests one after the other, so the last answer is kept.
     """
@@ -73,6 +97,7 @@ def _grouped(requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:
             and request.deadline_s == first.deadline_s
             and request.path == first.path
             and request.model == first.model
+            and request.trail == first.trail
         ):
             count += 1
         else:

@@ -6,12 +6,14 @@ from slimsched.models.quality import QualityTable
 from slimsched.models.spec import ModelSpec, Path
 from slimsched.serving.domain.key import Key, key_of
 from slimsched.serving.domain.model_change import ModelEntry
+from slimsched.serving.domain.trail import Trail
 
 
 class ServedModel:
     """One of the models that a cluster serves; `number` is its index in the cluster's list.
 
     `weight` is how much one point of its accuracy counts relative to other models. `folder` holds its files.
+    Routers choose by `quality`; runs are scored by `scored`, which was measured on other examples.
     """
 
     def __init__(
@@ -24,7 +26,9 @@ class ServedModel:
         weight: float = 1.0,
         folder: str = "",
     ) -> None:
-        self.spec, self.quality, self.figures, self.folder = spec, quality, figures, folder
+        self.spec, self.figures, self.folder = spec, figures, folder
+        self.measured = quality
+        self.quality, self.scored = quality.split()
         self.number, self.weight = number, weight
         self.tree: PlanTree = quality.tree
         self.name = spec.name
@@ -43,7 +47,7 @@ class ServedModel:
         """Return the same model with another number, and another weight if given."""
         return ServedModel(
             self.spec,
-            self.quality,
+            self.measured,
             self.figures,
             number=number,
             weight=self.weight if weight is None else weight,
@@ -60,6 +64,10 @@ class ServedModel:
         return ServedModel(
             self.spec, quality, self.figures, number=self.number, weight=self.weight, folder=self.folder
         )
+
+    def expected_accuracy(self, plan: Path, trail: Trail | None) -> float:
+        """Return the chance that an answer is right: by how sure the model was, else by the plan."""
+        return trail.sure if trail is not None and trail.sure >= 0.0 else self.quality.accuracy(plan)
 
     def key_of_path(self, path: Path) -> Key:
         """Return the last key of a path."""

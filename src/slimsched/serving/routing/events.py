@@ -24,7 +24,8 @@ class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
 
     The blocks (or parts of them) ran as one batch of `size` examples. It ended at `finished_s`, took `busy_s`
     on the device and drew `energy_j` above idle. `queue_s` is how long each block waited at the server.
-    `legs_s` is how long each segment ran, where that was measured.
+    `legs_s` is how long each segment ran, where that was measured. Where a plan is complete and the model
+    says how sure it is, `confidence` and `top` (the class named) hold one value per request, block by block.
     """
 
     server: int
@@ -37,6 +38,8 @@ class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
     energy_j: float = 0.0
     queue_s: tuple[float, ...] = ()
     legs_s: tuple[float, ...] = ()
+    confidence: tuple[float, ...] = ()
+    top: tuple[int, ...] = ()
 
     @property
     def examples(self) -> int:

@@ -2,8 +2,7 @@
 
 At each scheduling step the gateway asks the router about the head of the queue, until the queue is empty or
 the router says wait. When a segment has run, its request goes to the end of the queue for the next segment.
-When a server dies, every request it held begins again from its input. Late messages from a dead server are
-ignored, because the gateway no longer tracks their blocks.
+When a server dies, every request it held begins again from its input, and its late messages are ignored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,6 @@ from typing import assert_never
 
 from slimsched.kernel.errors import SlimError
 from slimsched.kernel.wake import Wake, WakeAt
-from slimsched.models.spec import Path
 from slimsched.serving.domain.block import Block, block_of
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
@@ -20,7 +18,9 @@ from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.model_change import ModelsChanged
 from slimsched.serving.domain.request import NO_PLAN, Request
-from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
+from slimsched.serving.domain.trail import with_answer
+from slimsched.serving.routing.commands import Answer, Command, Drop, SendBlock
+from slimsched.serving.routing.escalation import Escalation
 from slimsched.serving.routing.events import (
     BlockDropped,
     Event,
@@ -35,12 +35,13 @@ from slimsched.serving.routing.events import (
     TelemetryReceived,
 )
 from slimsched.serving.routing.fifo import Fifo, Place
+from slimsched.serving.routing.forgetting import forget, forget_kept
 from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.growth import Growth
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import AnswerListener, GoalFollower, Route, Router
-from slimsched.serving.routing.sent_block import SentBlock
+from slimsched.serving.routing.sent_block import SentBlock, recalled
 from slimsched.serving.routing.terms import choice_within_terms
 
 Kind = tuple[int, int, int]
@@ -93,9 +94,9 @@ class Gateway:
                 commands += self._admit(requests)
             case RequestsCancelled(requests=numbers):
                 self._cancelled.update(numbers)
-                commands += [*self._recall(frozenset(numbers)), *self._sweep()]
-            case SegmentFinished(server=server, choice=choice, ahead=ahead, blocks=blocks):
-                commands += self._advance(server, (choice, *ahead), blocks, now_s)
+                commands += [*recalled(self._sent.values(), frozenset(numbers)), *self._sweep()]
+            case SegmentFinished():
+                commands += self._advance(event, now_s)
             case BlockDropped(block=block, reason=reason, detail=detail):
                 if gone := self._bring_back(block):
                     commands += self._drop(gone, reason, detail)
@@ -167,6 +168,7 @@ class Gateway:
         """Use this router from now on."""
         self.router = router
         self._listener = router if isinstance(router, AnswerListener) else None
+        self._escalation = Escalation(self.cluster, router)
 
     def _step(self, now_s: float) -> list[Command]:
         """Take one scheduling step: route the head until nothing waits or the router says wait."""
@@ -211,19 +213,18 @@ class Gateway:
         """Return the key that a route asks for; check the route and respect the requests' own terms."""
         segment, previous, _, plan, number, _ = place
         model = self.cluster.models[number]
-        choice, ahead = route.choice, route.ahead
+        choice, *ahead = route.choice, *route.ahead
         if plan >= 0:
-            choice, *rest = model.tree.plans[plan][segment:]
-            ahead = tuple(rest)
+            choice, *ahead = model.tree.plans[plan][segment:]
         elif self._has_terms and any(request.has_terms for request in requests):
-            choice, ahead = choice_within_terms(self.cluster, route.server, choice, requests), ()
+            choice, ahead = choice_within_terms(self.cluster, route.server, choice, requests), []
         key = model.keys.get((segment, choice, previous))
         if key is None or route.group < 1 or not self.seen.alive[route.server]:
             raise SlimError(
                 f"router {type(self.router).__name__} answered {route}: the server must be alive "
                 f"(alive: {self.seen.alive_ids}), the choice one of the model's, the group at least 1"
             )
-        return onward(key, ahead) if ahead else key
+        return onward(key, tuple(ahead)) if ahead else key
 
     def _sift(
         self, requests: tuple[Request, ...], commands: list[Command], holder: int
@@ -244,7 +245,7 @@ class Gateway:
         seen = self.seen
         seen.outstanding[server] += count
         seen.backlog_s[server] += work_s * count
-        block = block_of(self._next_block, key, requests)
+        block = block_of(self._next_block, key, requests, keep=key.model in self._escalation.models)
         return SendBlock(server=server, block=block, source=source, reason=route.reason)
 
     def _admit(self, requests: tuple[Request, ...]) -> list[Command]:
@@ -289,32 +290,39 @@ class Gateway:
             queue.push(place, requests)
         self.seen.fifo += len(requests)
 
-    def _advance(self, server: int, choices: Path, blocks: tuple[Block, ...], now_s: float) -> list[Command]:
+    def _advance(self, event: SegmentFinished, now_s: float) -> list[Command]:
         """Move requests on to their next segment, or answer them after the last."""
         commands: list[Command] = []
-        for block in blocks:
-            back = self._bring_back(block)
+        server, choices = event.server, (event.choice, *event.ahead)
+        for block in event.blocks:
+            back, model = self._bring_back(block), self.cluster.models[block.key.model]
             if self._cancelled:
-                model = self.cluster.models[block.key.model]
                 ended = model.spec.ends(block.key.segment + len(choices) - 1, choices[-1])
                 back = self._sift(back, commands, GATEWAY if ended else server)
             if not back:
                 continue
-            moved = [request.after(choices) for request in back]
-            if self.cluster.models[moved[0].model].tree.is_plan(moved[0].path):
-                if self.options.early_drop and block.deadline_s < now_s:
-                    if late := tuple([r for r in moved if r.deadline_s < now_s]):
-                        commands += self._drop(late, DropReason.DEADLINE_PASSED)
-                    if not (moved := [request for request in moved if request.deadline_s >= now_s]):
-                        continue
-                self._in_system -= len(moved)
-                self.seen.done += len(moved)
-                commands.append(answer := Answer(requests=tuple(moved)))
-                if self._listener is not None:
-                    self._listener.answered(answer.requests, now_s)
-            else:
+            moved = self._escalation.moved(back, choices, server)
+            if not model.tree.is_plan(moved[0].path):
                 self._wait(moved, server)
+                continue
+            if self.options.early_drop and (late := tuple([r for r in moved if r.deadline_s < now_s])):
+                commands += self._drop(late, DropReason.DEADLINE_PASSED)
+                moved = [request for request in moved if request.deadline_s >= now_s]
+            if event.confidence and self._escalation.models:
+                moved, further = self._escalation.sort(moved, event, self.seen)
+                commands += [self._send(one.route, one.key, one.requests, one.source) for one in further]
+            commands += self._answer(moved) if moved else []
         return commands
+
+    def _answer(self, requests: list[Request]) -> list[Command]:
+        """Answer requests at the plans they have run, and free what is kept for them."""
+        answer, count = Answer(requests=tuple(requests)), len(requests)
+        self._in_system, self.seen.done = self._in_system - count, self.seen.done + count
+        if self._listener is not None:
+            self._listener.answered(answer.requests, self.seen.now_s)
+        if self._cancelled:
+            self._cancelled.difference_update([request.id for request in requests])
+        return [answer, *(forget_kept(requests) if self._escalation.models else ())]
 
     def _bring_back(self, block: Block) -> tuple[Request, ...]:
         """Note that a block has come back and return its requests; none if the block is stale."""
@@ -332,24 +340,23 @@ class Gateway:
         seen.backlog_s[server] = max(0.0, seen.backlog_s[server] - sent.work_s * count)
         return block.requests
 
-    def _recall(self, numbers: frozenset[int]) -> list[Command]:
-        """Ask servers to skip these requests if they have not begun them."""
-        return [
-            RecallRequests(server=sent.server, requests=there)
-            for sent in self._sent.values()
-            if (there := tuple(request.id for request in sent.requests if request.id in numbers))
-        ]
-
     def _drop(
         self, requests: tuple[Request, ...], reason: DropReason, detail: str = "", holder: int = GATEWAY
     ) -> list[Command]:
         """Give up requests; the server that holds their activations, if any, may free them."""
+        if self._escalation.models and reason not in (DropReason.CANCELLED, DropReason.DEADLINE_PASSED):
+            done, rest = with_answer(requests)
+            if done:
+                return [
+                    *self._answer(done),
+                    *(self._drop(tuple(rest), reason, detail, holder) if rest else ()),
+                ]
         self._in_system -= len(requests)
         if self._cancelled:
             self._cancelled.difference_update([request.id for request in requests])
         if reason is DropReason.CANCELLED and max(r.deadline_s for r in requests) <= self.seen.now_s:
             reason = DropReason.DEADLINE_PASSED  # nobody waits for an answer that is too late
-        return [Drop(requests=requests, reason=reason, detail=detail), *_forget(holder, requests)]
+        return [Drop(requests=requests, reason=reason, detail=detail), *forget(holder, requests)]
 
     def _sweep(self) -> list[Command]:
         """While no server is up, drop at once what nobody waits for, and all if none is expected."""
@@ -371,8 +378,7 @@ class Gateway:
         if sent is None:
             return []
         back = self._bring_back(block)
-        self._restart(back)
-        return _forget(sent.source, back)
+        return [*self._restart(back), *forget(sent.source, back)]
 
     def _rescue(self, server: int) -> list[Command]:
         """Restart every request that a dead server held, from its original input."""
@@ -384,17 +390,11 @@ class Gateway:
             sent = self._sent.pop(block_id)
             lost.extend(sent.requests)
             if sent.source != server:  # the dead server may not have fetched them yet
-                commands += _forget(sent.source, sent.requests)
-        self._restart(lost)
-        return commands
+                commands += forget(sent.source, sent.requests)
+        return [*commands, *self._restart(lost)]
 
-    def _restart(self, requests: Sequence[Request]) -> None:
-        """Queue requests again from their original input, in front of all others."""
-        self._wait([request.restarted() for request in requests], GATEWAY, first=True)
-
-
-def _forget(holder: int, requests: Sequence[Request]) -> list[Command]:
-    """Free the activations of these requests, if a server holds them."""
-    if holder == GATEWAY or not requests:
-        return []
-    return [Forget(server=holder, requests=tuple([request.id for request in requests]))]
+    def _restart(self, requests: Sequence[Request]) -> list[Command]:
+        """Queue requests again from their input, in front of all others; answer those that have an answer."""
+        done, rest = with_answer(requests)
+        self._wait([request.restarted() for request in rest], GATEWAY, first=True)
+        return self._answer(done) if done else []

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from slimsched.serving.domain.request import Request
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.router import Route, Router
+from slimsched.serving.routing.router import Route, Router, Verdict
 from slimsched.serving.routing.routers.goal import GoalRouter
 
 CHECK_S = 0.25
@@ -75,6 +75,14 @@ class GuardedRouter:
     def answered(self, requests: Sequence[Request], now_s: float) -> None:
         """Pass answers on to the goal router."""
         self.router.answered(requests, now_s)
+
+    def keeps(self, model: int) -> bool:
+        """Whether the goal router judges answers of this model; in shadow mode it decides nothing."""
+        return not self.shadow and self.router.keeps(model)
+
+    def judge(self, request: Request, confidence: float, top: int, seen: Observation) -> Verdict:
+        """Let the goal router judge."""
+        return self.router.judge(request, confidence, top, seen)
 
     def _watch(self, route: Route | None, seen: Observation) -> Route | None:
         """Decide by the fallback, and compare the goal router's route with it (shadow mode)."""

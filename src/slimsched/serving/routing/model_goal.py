@@ -67,7 +67,8 @@ class ModelGoal:
         """What a point of this model's accuracy counts beside the other models."""
         lengths = {len(plan) for plan in model.tree.plans}
         self._segments = model.segments
-        self._foretells = lengths == {model.segments} and model.segments > 1
+        judged = cost_to_go.escalation is not None
+        self._foretells = lengths == {model.segments} and model.segments > 1 and not judged
         """Whether the age at the last two segments tells the latency of a request."""
         if goal.p99_s:
             self._aim(START * (goal.p99_s - empty_s), goal.p99_s / self._segments)
@@ -95,7 +96,10 @@ class ModelGoal:
         """Note answers, for models whose ages on the way do not tell the latency."""
         if self._foretells and not planned:
             return
-        accuracy, latency_s = self.model.quality.accuracy(request.path), now_s - request.arrival_s
+        accuracy, latency_s = (
+            self.model.expected_accuracy(request.path, request.trail),
+            now_s - request.arrival_s,
+        )
         for last in (False, True):
             self.meter.note(latency_s, count, accuracy, last=last)
 

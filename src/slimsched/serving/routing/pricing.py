@@ -28,10 +28,10 @@ class Pricing:
     def __init__(
         self, costs_to_go: Sequence[CostToGo], capacity_by_kind: Values, *, integral_per_s: float
     ) -> None:
-        by_kind = capacity_by_kind / capacity_by_kind.sum()
-        self._demands = np.array(
-            [[float(one.at(float(p), 0.0, 0.0)[1][0] @ by_kind) for p in PRICES] for one in costs_to_go]
-        )  # (models, prices): work per request
+        self._by_kind = capacity_by_kind / capacity_by_kind.sum()
+        self._demands = np.zeros((len(costs_to_go), len(PRICES)))  # (models, prices): work per request
+        for number, one in enumerate(costs_to_go):
+            self.demand_of(number, one)
         self._demand = self._demands[0]
         self.scale = 1.0
         """What the accuracy of the most worthy model is worth: prices must reach that much further."""
@@ -39,6 +39,11 @@ class Pricing:
         self.eta = 0.9
         self.high, self.low, self.low_share = 0.0, 0.0, 0.0
         self._turn = 0.0
+
+    def demand_of(self, model: int, cost_to_go: CostToGo) -> None:
+        """Find out how much work a request of a model takes at each price."""
+        demand = [float(cost_to_go.at(float(price), 0.0, 0.0)[1][0] @ self._by_kind) for price in PRICES]
+        self._demands[model] = np.minimum.accumulate(demand)  # ties between plans may take more at a price
 
     def mix(self, shares: Values, worths: Values) -> None:
         """Set the models' shares of the requests, and what a point of accuracy is worth in each.

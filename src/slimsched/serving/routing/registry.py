@@ -86,16 +86,18 @@ def make_goal(
     rng: Random,
     goal: Goal | None = None,
     shadow: bool = False,
+    sure: bool = False,
     gains: str | None = None,
     **changed: float,
 ) -> GuardedRouter:
     """Make the goal router behind its guard.
 
+    With `sure`, answers of models that say how sure they are can be followed by those of wider plans.
     `gains` is a file that `slim router train goal` wrote. Each field of `GoalParameters` is an option too.
     """
     learned = trained_parameters(gains) if gains else GoalParameters()
     return GuardedRouter(
-        GoalRouter(cluster, goal, msgspec.structs.replace(learned, **changed)),
+        GoalRouter(cluster, goal, msgspec.structs.replace(learned, **changed), sure=sure),
         DriftPlusPenaltyRouter(cluster, rng, v=FALLBACK_V),
         shadow=shadow,
     )

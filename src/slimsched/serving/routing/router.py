@@ -41,6 +41,34 @@ class AnswerListener(Protocol):
         ...
 
 
+class Verdict(Struct, frozen=True, kw_only=True):
+    """What to do with an answer: send it, or go on with another plan.
+
+    `plan` is the number of the plan to go on with, -1 to send the answer. `sure` is the chance that the
+    answer is right, `hope` the chance that the other plan's will be. `check` says that the other plan runs
+    only to check the answer.
+    """
+
+    plan: int = -1
+    sure: float
+    hope: float = -1.0
+    why: str
+    check: bool = False
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """A router that decides, answer by answer, whether to stop or to go on with a wider plan."""
+
+    def keeps(self, model: int) -> bool:
+        """Whether answers of this model are judged, so that servers must keep activations."""
+        ...
+
+    def judge(self, request: Request, confidence: float, top: int, seen: Observation) -> Verdict:
+        """Decide about the answer of a request whose plan is complete."""
+        ...
+
+
 @runtime_checkable
 class GoalFollower(Protocol):
     """A router that follows a goal, which the operator may change."""

@@ -129,14 +129,28 @@ class GreedyScheduler:
                 commands += late
                 continue
             instance = self.fleet.free_best_fit(key)
-            if instance is not None:
+            waits = instance is not None and self._waits_for_others(key)
+            if instance is not None and not waits:
                 commands.append(self._run(key, instance, now_s))
                 continue
-            commands += self._scale_up(key, now_s)
+            if not waits:
+                commands += self._scale_up(key, now_s)
             if self.options.order == "fifo" or self._starves(key, now_s):
                 break
             held_up.add(key)
         return commands
+
+    def _waits_for_others(self, key: Key) -> bool:
+        """Whether a batch whose answers are judged should wait for a busy instance of a later segment.
+
+        Plans that go on from kept activations hold later segments only. Beside them a whole plan would stop
+        half way and come back to the gateway, although it runs no sooner on a device that is busy.
+        """
+        if not key.ahead or not self.queue.first(key).keep:
+            return False
+        return any(
+            self.fleet.free_best_fit(leg) is None and self.fleet.fitting(leg)[0] for leg in key.legs[1:]
+        )
 
     def _starves(self, key: Key, now_s: float) -> bool:
         """Whether a key that needs an instance has been refused one for too long because the device is busy.
@@ -225,7 +239,7 @@ class GreedyScheduler:
         self.queue.pop(key, len(block.requests))
         late, others = block.split_off(frozenset([r.id for r in block.requests if r.deadline_s < end_s]))
         if others is not None:
-            self.queue.push(block_of(block.id, key, others.requests))
+            self.queue.push(block_of(block.id, key, others.requests, keep=block.keep))
         return [DropBlock(block=late, reason=DropReason.DEADLINE_OUT_OF_REACH)] if late is not None else []
 
     def _scale_up(self, key: Key, now_s: float) -> list[Command]:

@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
+from slimsched.serving.routing.sure_bound import sure_accuracy_at
 
-POINTS = 64
+POINTS, SURE_POINTS = 64, 12
 BUDGETS = 16
 
 
@@ -26,11 +27,24 @@ class BoundCurve:
             ]
         )
 
+        self._sure_rate_per_s = np.geomspace(0.5 * least, 1.05 * most, SURE_POINTS)
+        self._sure_per_s = np.array(
+            [rate * sure_accuracy_at(cluster, float(rate), shares) for rate in self._sure_rate_per_s]
+        )
+
     def accuracy(self, rate_per_s: float) -> float:
         """Return the best accuracy any router could reach; requests that cannot be served count as wrong."""
-        if rate_per_s <= self._rate_per_s[0]:
-            return float(self._correct_per_s[0] / self._rate_per_s[0])
-        return float(np.interp(rate_per_s, self._rate_per_s, self._correct_per_s)) / rate_per_s
+        return _at(rate_per_s, self._rate_per_s, self._correct_per_s)
+
+    def sure_accuracy(self, rate_per_s: float) -> float:
+        """Return the same for routers that stop when sure; 0 if no model says how sure it is."""
+        return _at(rate_per_s, self._sure_rate_per_s, self._sure_per_s)
+
+
+def _at(rate_per_s: float, rates_per_s: NDArray[np.float64], correct_per_s: NDArray[np.float64]) -> float:
+    if rate_per_s <= rates_per_s[0]:
+        return float(correct_per_s[0] / rates_per_s[0])
+    return float(np.interp(rate_per_s, rates_per_s, correct_per_s)) / rate_per_s
 
 
 def energy_bound(

@@ -48,8 +48,10 @@ class Frame(Struct, frozen=True, kw_only=True):
     each stage's model, and `stage_choices` its choices as indices into `names`. `names` holds the names of
     all choices, narrow to wide. `waiting` counts the requests in the central queue by their next stage.
     `finished_per_s` is how many examples per second passed each stage, and `mix` holds the shares of choices
-    in each stage. `guard` counts the blocks that the guard of the goal router decided about, by reason. A
-    figure is None while there is nothing to compute it from.
+    in each stage. `guard` counts the blocks that the guard of the goal router decided about, by reason;
+    `judged` counts answers by why they were sent, where the router judges them. `bound_accuracy` is the fluid
+    bound of routers that do not look at examples, `sure_bound_accuracy` that of routers that stop when sure.
+    A figure is None while there is nothing to compute it from.
     """
 
     at_s: float
@@ -78,7 +80,9 @@ class Frame(Struct, frozen=True, kw_only=True):
     mix: tuple[tuple[float, ...], ...]
     bound_accuracy: float | None
     bound_share: float | None
+    sure_bound_accuracy: float | None = None
     servers: tuple[ServerFrame, ...]
     decisions: tuple[Decision, ...]
     guard: dict[str, int]
+    judged: dict[str, int] = {}
     happenings: tuple[Happening, ...]

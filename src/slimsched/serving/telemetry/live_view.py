@@ -21,6 +21,7 @@ from slimsched.serving.routing.events import (
     ServerUp,
     TelemetryReceived,
 )
+from slimsched.serving.routing.judgement import DISTRUST, SURE
 from slimsched.serving.telemetry.frame import Decision, Frame, Happening, ServerFrame
 from slimsched.serving.telemetry.recent import Recent
 from slimsched.serving.telemetry.stage import Stages
@@ -42,10 +43,16 @@ class LiveView:
     """Follows the entries of the log; `frame` returns the current state."""
 
     def __init__(
-        self, cluster: Cluster, router: str, *, bound: Bound | None = None, window_s: float = 10.0
+        self,
+        cluster: Cluster,
+        router: str,
+        *,
+        bound: Bound | None = None,
+        sure_bound: Bound | None = None,
+        window_s: float = 10.0,
     ) -> None:
         self._names, self._router = cluster.names, router
-        self.bound = bound
+        self.bound, self.sure_bound = bound, sure_bound
         self.current: Callable[[], Cluster] | None = None
         """Gives the cluster as it is, where its models may change."""
         self.energy_source = "; ".join(sorted({profile.energy_source for profile in cluster.profiles}))
@@ -59,6 +66,8 @@ class LiveView:
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
         self._happenings: deque[Happening] = deque(maxlen=HAPPENINGS)
         self._guard: Counter[str] = Counter()
+        self._judged: Counter[str] = Counter()
+        self._distrusted: set[int] = set()
         self._arrived = self._answered = self._dropped = 0
 
     def ask(self, census: Census) -> None:
@@ -84,6 +93,7 @@ class LiveView:
         p50_s, p95_s, p99_s = recent.latency_s()
         rate_per_s, accuracy = recent.arrival_per_s(now_s), recent.accuracy()
         bound = (self.bound(rate_per_s) or None) if self.bound is not None and rate_per_s > 0 else None
+        sure = (self.sure_bound(rate_per_s) or None) if self.sure_bound is not None and self._judged else None
         ran, span_s = recent.ran_by, recent.span_s(now_s)
         by_stage: list[list[int]] = ran.sum(axis=0).tolist()
         by_server: list[list[int]] = ran.sum(axis=1).tolist()
@@ -114,9 +124,11 @@ class LiveView:
             mix=tuple(map(_shares, by_stage)),
             bound_accuracy=bound,
             bound_share=recent.served_share() * accuracy / bound if bound and accuracy is not None else None,
+            sure_bound_accuracy=sure if rate_per_s > 0 else None,
             servers=tuple(self._server(index, counts, span_s) for index, counts in enumerate(by_server)),
             decisions=tuple(self._decisions),
             guard=dict(self._guard),
+            judged=dict(self._judged),
             happenings=tuple(self._happenings),
         )
 
@@ -174,12 +186,29 @@ class LiveView:
             )
         elif isinstance(command, Answer):
             self._answered += len(command.requests)
+            for request in command.requests:
+                if request.trail is not None and request.trail.why:
+                    self._judge(now_s, request.model, request.trail.why)
             self._recent.answered(now_s, command.requests)
             self._whereabouts.gone(command.requests)
         elif isinstance(command, Drop):
             self._dropped += len(command.requests)
             self._recent.dropped(now_s, len(command.requests))
             self._whereabouts.gone(command.requests)
+
+    def _judge(self, now_s: float, model: int, why: str) -> None:
+        """Count why an answer was sent, and note when a model's confidence is no longer trusted, or again."""
+        self._judged[why] += 1
+        if (why == DISTRUST) == (model in self._distrusted) or why not in (DISTRUST, SURE):
+            return
+        name = self._models[model].name
+        if why == DISTRUST:
+            self._distrusted.add(model)
+            text = f"model {name} is surer than it should be: its confidence is not relied on"
+        else:
+            self._distrusted.discard(model)
+            text = f"model {name} is as sure as it should be again"
+        self._happenings.append(Happening(at_s=now_s, text=text))
 
     def _turn(self, now_s: float, server: int, *, up: bool) -> None:
         """Note that a server went down or came back; ignore it if nothing changed."""

@@ -41,6 +41,7 @@ class Meter:
         self._model: list[int] = []
         self._plan: list[int] = []
         self._example: list[int] = []
+        self._judged: list[bool] = []
         self._active_j = 0.0
         self._batches = 0
         self._batched = 0
@@ -93,6 +94,7 @@ class Meter:
             self._model.append(request.model)
             self._plan.append(self._models[request.model].tree.index[request.path])
             self._example.append(request.example)
+            self._judged.append(request.trail is not None and request.trail.sure >= 0.0)
 
     def latencies_s(self) -> Values:
         """Return the latency of every answered request, in the order of answers."""
@@ -114,6 +116,7 @@ class Meter:
         seconds: float,
         in_system: int,
         bound_accuracy: float,
+        sure_bound_accuracy: float = 0.0,
         wall_s: float,
         idle_w: float,
         energy_source: str,
@@ -159,21 +162,27 @@ class Meter:
             seconds=seconds,
             bound_accuracy=bound_accuracy,
             bound_share=self._bound_share(priors, bound_accuracy),
+            sure_bound_accuracy=sure_bound_accuracy,
+            sure_bound_share=self._bound_share(priors, sure_bound_accuracy) if sure_bound_accuracy else 0.0,
             wall_s=wall_s,
             requests_per_wall_s=arrived / wall_s if wall_s > 0 else nan,
         )
 
     def _correct(self) -> tuple[Values, Values]:
-        """Return the prior of each answer, and whether it was correct (the prior where that is unknown)."""
+        """Return the prior of each answer, and whether it was correct (the prior where that is unknown).
+
+        Of an answer that was judged the plan alone says little: its prior is whether it was correct.
+        """
         columns = (self._model, self._plan, self._example)
         models, plans, examples = (np.array(column, dtype=np.int64) for column in columns)
         priors, correct = np.zeros(len(plans)), np.zeros(len(plans))
         for model in self._models:
             its = models == model.number
-            priors[its] = model.quality.by_plan[plans[its]]
-            hits = model.quality.hits(plans[its], examples[its])
+            priors[its] = model.scored.by_plan[plans[its]]
+            hits = model.scored.hits(plans[its], examples[its])
             correct[its] = priors[its] if hits is None else hits
-        return priors, correct
+        judged = np.array(self._judged, dtype=bool)
+        return np.where(judged, correct, priors), correct
 
     def _bound_share(self, priors: Values, bound_accuracy: float) -> float:
         """Correct answers per arrived request over those of the fluid bound, by the weights of models."""

@@ -96,7 +96,7 @@ class Recent:
         for request, count in alike(requests):
             self._answers.add(now_s, count)
             self._on_time.add(now_s, count * (now_s <= request.deadline_s))
-            accuracy = self._models[request.model].quality.accuracy(request.path)
+            accuracy = self._models[request.model].expected_accuracy(request.path, request.trail)
             self._worth.add(now_s, count * accuracy)
             self._latency_s.add(now_s, [now_s - request.arrival_s] * count)
 

@@ -15,9 +15,19 @@ FRAMES = 240
 class Recorder:
     """An observer that keeps frames, by the times in the log."""
 
-    def __init__(self, cluster: Cluster, router: str, *, seconds: float, bound: Bound | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        router: str,
+        *,
+        seconds: float,
+        bound: Bound | None = None,
+        sure_bound: Bound | None = None,
+    ) -> None:
         self._period_s = seconds / FRAMES
-        self._view = LiveView(cluster, router, bound=bound, window_s=max(1.0, 4 * self._period_s))
+        self._view = LiveView(
+            cluster, router, bound=bound, sure_bound=sure_bound, window_s=max(1.0, 4 * self._period_s)
+        )
         self._next_s = self._period_s
         self.frames: list[Frame] = []
 

@@ -18,8 +18,10 @@ class Summary(Struct, frozen=True, kw_only=True):
 
     All figures cover the time after the warm-up. `accuracy` is counted example by example where the quality
     table has examples; otherwise it is the prior of the plans served. `bound_share` is the number of correct
-    answers per arrived request, divided by that of the fluid bound. `energy_paper_j` is mean power × latency,
-    as in the paper. `energy_j_per_request` is the energy above idle per completed request.
+    answers per arrived request, divided by that of the fluid bound, which holds for routers that do not look
+    at examples. `sure_bound_accuracy` and `sure_bound_share` are the same beside the bound of routers that
+    stop when sure; they are 0 where the router does not judge answers. `energy_paper_j` is mean power ×
+    latency, as in the paper. `energy_j_per_request` is the energy above idle per completed request.
     """
 
     router: str
@@ -53,5 +55,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     seconds: float
     bound_accuracy: float
     bound_share: float
+    sure_bound_accuracy: float = 0.0
+    sure_bound_share: float = 0.0
     wall_s: float
     requests_per_wall_s: float

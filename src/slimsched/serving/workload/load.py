@@ -1,6 +1,7 @@
 """A load: how many requests arrive, when, and what they ask for."""
 
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -64,13 +65,17 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ) -> RequestStream:
         """Draw the requests.
 
-        Models are drawn by their shares of the requests, examples uniformly from each model's measured set,
-        or from sets of these `sizes` where they are given.
+        Models are drawn by their shares of the requests. Examples are drawn uniformly from those that each
+        model is scored on, or from sets of these `sizes`: of a set as large as the one that the model was
+        measured on, again only those that it is scored on.
         """
         rng = np.random.default_rng(seed)
         times_s = self.arrivals_s(rng)
         count = len(times_s)
-        sizes = sizes or [model.quality.examples for model in models]
+        sets = [
+            _examples(model, size) for model, size in zip(models, sizes or repeat(None), strict=bool(sizes))
+        ]
+        sizes = [len(one) for one in sets]
         example = rng.integers(max(1, sizes[0]), size=count) if sizes[0] else np.full(count, -1)
         urgent = rng.uniform(size=count) < self.urgent_share
         model = None
@@ -79,6 +84,9 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             drawn = rng.uniform(size=count)
             example = np.where(model == 0, example, np.floor(drawn * np.array(sizes)[model]).astype(np.int64))
             example = np.where(np.array(sizes)[model] > 0, example, -1)
+        for number, its in enumerate(sets):
+            drawn_here = example >= 0 if model is None else (model == number) & (example >= 0)
+            example[drawn_here] = its[example[drawn_here]]
         return RequestStream(
             times_s,
             examples=example,
@@ -90,3 +98,10 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             impatient=rng.uniform(size=len(times_s)) < self.cancel_share if self.cancel_share > 0 else None,
             cancel_after_s=self.cancel_after_s,
         )
+
+
+def _examples(model: ServedModel, size: int | None) -> NDArray[np.int64]:
+    """Return the numbers of the examples to draw from; `size` is that of a set which is given."""
+    if size is None or size == model.scored.examples:
+        return model.scored.among
+    return np.arange(size)

@@ -33,6 +33,7 @@ class ActivationStore:
     def __init__(self) -> None:
         self._whole: dict[int, _Rows] = {}
         self._rows: dict[int, _Rows] = {}
+        self._kept: dict[int, dict[int, _Rows]] = {}  # by request, then by number of segments that have run
         self._lock = Lock()  # lanes take and put while the event loop asks
 
     def __len__(self) -> int:
@@ -50,6 +51,19 @@ class ActivationStore:
         if len(requests):
             with self._lock:
                 self._whole[requests[0]] = _Rows(requests, rows)
+
+    def keep(self, requests: Sequence[int], segments: int, rows: Tensors) -> None:
+        """Keep what these requests gave after so many segments, until it is forgotten."""
+        kept = _Rows(requests, rows)
+        with self._lock:
+            for request in requests:
+                self._kept.setdefault(request, {})[segments] = kept
+
+    def revive(self, requests: Sequence[int], segments: int) -> None:
+        """Store again what was kept after so many segments, for those of these requests that have it."""
+        with self._lock:
+            kept = {request: self._kept.get(request, {}).get(segments) for request in requests}
+            self._rows.update({request: rows for request, rows in kept.items() if rows is not None})
 
     def take(self, requests: Sequence[int]) -> Tensors:
         """Return the rows of these requests, in order, and remove them from the store."""
@@ -83,6 +97,9 @@ class ActivationStore:
         opened = self._opened()
         for request in requests:
             opened.pop(request, None)
+        with self._lock:
+            for request in requests:
+                self._kept.pop(request, None)
 
     def _opened(self) -> dict[int, _Rows]:
         """Return every output by request."""

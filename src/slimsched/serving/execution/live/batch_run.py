@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from time import monotonic
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from slimsched.serving.execution.live.executor import Executor, Launched
 class BatchRun(Struct, frozen=True, kw_only=True):
     """The result of a batch: blocks that ran, blocks that failed and why, outputs of complete plans.
 
+    `confidence` and `top` say how sure the model is of each answer, and the class with the largest output.
     `began_s` is on the host's monotonic clock; `legs_s` holds the time of each segment if
     there was more than one.
     """
@@ -24,9 +26,18 @@ class BatchRun(Struct, frozen=True, kw_only=True):
     done: list[Block]
     failed: list[tuple[Block, str]]
     outputs: list[bytes]
+    confidence: tuple[float, ...] = ()
+    top: tuple[int, ...] = ()
     began_s: float
     busy_s: float
     legs_s: tuple[float, ...] = ()
+
+
+class _Said(NamedTuple):
+    """How sure the model is of each answer, and the class with the largest output."""
+
+    confidence: tuple[float, ...] = ()
+    top: tuple[int, ...] = ()
 
 
 class BatchUnderWay:
@@ -39,6 +50,7 @@ class BatchUnderWay:
         self._pieces = store.take_pieces(blocks)
         self._to_come = list(zip(batch.key.legs, (batch.instance, *batch.also), strict=True))
         self._ends_s = [self._began_s]
+        self._passed: list[Tensors] = []  # what each segment gave
         self._launched: Launched | None = None
         self._launch = getattr(
             executor, "launch", None
@@ -55,7 +67,8 @@ class BatchUnderWay:
             if not self._to_come:
                 return True
             try:
-                self._begin_leg([self._launched.wait()])
+                self._passed.append(self._launched.wait())
+                self._begin_leg([self._passed[-1]])
             except Exception:
                 self._launched = None
         return self._launched is None
@@ -65,27 +78,56 @@ class BatchUnderWay:
         batch, reasons = self._batch, dict[int, str]()
         try:
             if self._launched is None:
-                self._ends_s = [self._began_s]
-                rows = _run(self._executor, batch, joined(self._pieces), self._ends_s)
+                self._ends_s, self._passed = [self._began_s], []
+                _run(self._executor, batch, joined(self._pieces), self._ends_s, self._passed)
             else:
-                rows = self._launched.wait()
+                self._passed.append(self._launched.wait())
                 while self._to_come:
-                    self._begin_leg([rows])
-                    rows = self._launched.wait()
+                    self._begin_leg([self._passed[-1]])
+                    self._passed.append(self._launched.wait())
                 self._ends_s.append(monotonic())
+            rows = self._passed[-1]
         except Exception:
             rows, reasons = _one_by_one(self._executor, batch, joined(self._pieces))
         done, failed = _sort(batch, reasons)
-        outputs: list[bytes] = []
+        outputs, said = list[bytes](), _Said()
         if self._executor.ends(batch.key):
+            rows, said = self._part(rows)
             outputs = [tensor.cpu().numpy().tobytes() for tensor in rows]
         elif done:
             self._store.put([request.id for block in done for request in block.requests], rows)
+        if batch.blocks[0].keep and not reasons:
+            self._keep()
         busy_s = monotonic() - self._began_s
         legs_s = tuple(np.diff(self._ends_s).tolist()) if batch.key.ahead and not reasons else ()
         return BatchRun(
-            done=done, failed=failed, outputs=outputs, began_s=self._began_s, busy_s=busy_s, legs_s=legs_s
+            done=done,
+            failed=failed,
+            outputs=outputs,
+            confidence=said.confidence,
+            top=said.top,
+            began_s=self._began_s,
+            busy_s=busy_s,
+            legs_s=legs_s,
         )
+
+    def _part(self, rows: Tensors) -> "tuple[Tensors, _Said]":
+        """Part the outputs of a complete plan from what the model says about them."""
+        if not rows or not self._executor.is_confident(self._batch.key.model):
+            return rows, _Said()
+        *outputs, sure = rows
+        if not self._batch.blocks[0].keep:
+            return tuple(outputs), _Said()
+        confidence = tuple([round(value, 6) for value in sure.tolist()])
+        top = tuple(outputs[0].argmax(dim=1).tolist()) if outputs[0].dim() == 2 else ()
+        return tuple(outputs), _Said(confidence, top)
+
+    def _keep(self) -> None:
+        """Keep what every segment gave but the last of a plan, so that another plan can go on from there."""
+        key, ends = self._batch.key, self._executor.ends(self._batch.key)
+        ids = [request.id for block in self._batch.blocks for request in block.requests]
+        for segments, rows in enumerate(self._passed[:-1] if ends else self._passed, start=key.segment + 1):
+            self._store.keep(ids, segments, rows)
 
     def _begin_leg(self, pieces: Sequence[Tensors]) -> None:
         if len(self._to_come) < len(self._batch.key.legs):
@@ -100,12 +142,19 @@ def run_batch(executor: Executor, store: ActivationStore, batch: Batch) -> Batch
     return BatchUnderWay(executor, store, batch).finish()
 
 
-def _run(executor: Executor, batch: Batch, inputs: Tensors, ends_s: list[float] | None = None) -> Tensors:
+def _run(
+    executor: Executor,
+    batch: Batch,
+    inputs: Tensors,
+    ends_s: list[float] | None = None,
+    passed: list[Tensors] | None = None,
+) -> Tensors:
     rows = inputs
     for leg in batch.key.legs:
         rows = executor.run(leg, rows)
-        if ends_s is not None:
+        if ends_s is not None and passed is not None:
             ends_s.append(monotonic())
+            passed.append(rows)
     return rows
 
 

@@ -369,8 +369,7 @@ class LiveCluster:
 
     def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
         for row, parcel, start, end in self._stretches(requests):
-            paths = [request.path for request in requests[row : row + end - start]]
-            parcel.went(start, paths, now_s, self.power_sources)
+            parcel.went(start, requests[row : row + end - start], now_s, self.power_sources)
             for number in range(parcel.first + start, parcel.first + end):
                 del self._open[number]
             parcel.left(end - start)

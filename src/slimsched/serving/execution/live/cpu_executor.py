@@ -75,6 +75,10 @@ class CpuExecutor:
         """Whether a key completes a plan."""
         return self._models[key.model].ends(key)
 
+    def is_confident(self, model: int) -> bool:
+        """Whether complete plans of a model give one more tensor: how sure each answer is."""
+        return self._models[model].is_confident
+
     def element_bytes(self, model: int) -> int:
         """Bytes per number in a model's activations."""
         return self._models[model].element_bytes

@@ -55,6 +55,10 @@ class Executor(Protocol):
         """Whether a key completes a plan."""
         ...
 
+    def is_confident(self, model: int) -> bool:
+        """Whether complete plans of a model give one more tensor: how sure each answer is."""
+        ...
+
     def element_bytes(self, model: int) -> int:
         """Bytes per number in a model's activations."""
         ...

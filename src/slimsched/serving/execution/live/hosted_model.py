@@ -14,6 +14,9 @@ from slimsched.models.tensors import DTYPES, example_inputs
 from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.served_model import ServedModel
 
+FAR = 1e9
+"""Confidences that are infinite become this, and those that are no number its opposite."""
+
 
 @runtime_checkable
 class WeightedSegment(Protocol):
@@ -74,6 +77,11 @@ class HostedModel:
     def ends(self, key: Key) -> bool:
         """Whether a key completes a plan."""
         return self.spec.ends(key.last_segment, key.choices[-1])
+
+    @property
+    def is_confident(self) -> bool:
+        """Whether complete plans give one more tensor after the outputs: how sure each answer is."""
+        return self._elastic.is_confident
 
     def drop(self, key: Key) -> None:
         """Drop a key's segment and the weights that only it uses."""
@@ -142,7 +150,12 @@ class HostedModel:
 
     def _check_outputs(self, rows: Tensors) -> None:
         """Refuse outputs of other shapes than the spec says."""
-        for tensor, wanted in zip(rows, self.spec.outputs, strict=True):
+        if self.is_confident and tuple(rows[-1].shape) != (1,):
+            raise ModelError(
+                f"model '{self.spec.name}' gives confidence the shape {list(rows[-1].shape)} for one example",
+                remedy="return one number per row",
+            )
+        for tensor, wanted in zip(rows, self.spec.outputs, strict=not self.is_confident):
             if tuple(tensor.shape) != (1, *wanted.shape):
                 raise ModelError(
                     f"model '{self.spec.name}' gives '{wanted.name}' the shape {list(tensor.shape)}, but "
@@ -163,7 +176,10 @@ class HostedModel:
 
 
 class _Wrapped:
-    """A segment with `prepare` before it if it is the first, and `finish` after it if it is the last."""
+    """A segment with `prepare` before it if it is the first, and `finish` after it if it is the last.
+
+    After the last, a model that says how sure it is adds that to the outputs.
+    """
 
     def __init__(
         self, segment: Segment, elastic: ElasticModel, options: RunOptions, *, first: bool, last: bool
@@ -177,7 +193,9 @@ class _Wrapped:
         if not self._last:
             return rows
         outputs = self._elastic.finish(rows)
-        return tuple([tensor.to(dtype) for tensor, dtype in zip(outputs, self._dtypes, strict=True)])
+        ready = [tensor.to(dtype) for tensor, dtype in zip(outputs, self._dtypes, strict=True)]
+        sure = self._elastic.confidence(rows)
+        return tuple(ready) if sure is None else (*ready, sure.float().nan_to_num(-FAR, FAR, -FAR))
 
     def _prepared(self, rows: Tensors) -> Tensors:
         """Prepare raw inputs, then convert them to the precision and memory format of the weights."""

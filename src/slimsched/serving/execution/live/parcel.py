@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import SlimError
-from slimsched.models.spec import Path
 from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.request import NEVER_S
+from slimsched.serving.domain.request import NEVER_S, Request
+from slimsched.serving.domain.trail import Trail
 from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
 from slimsched.serving.execution.live.messages import InputPiece
 
@@ -40,7 +40,8 @@ class Call(NamedTuple):
 class Receipt(Struct, kw_only=True, array_like=True):
     """The record of some examples that went the same way: choices and servers by segment, time and energy.
 
-    Each of them took this time and this energy.
+    Each of them took this time and this energy. `trail` is there where answers are judged: how sure the model
+    was, and which plans ran before.
     """
 
     examples: int = 1
@@ -52,6 +53,7 @@ class Receipt(Struct, kw_only=True, array_like=True):
     energy_j: float = 0.0
     energy_source: str = ""
     latency_s: float = 0.0
+    trail: Trail | None = None
 
 
 class Answered(Struct, frozen=True, kw_only=True):
@@ -185,17 +187,15 @@ class Parcel:
                 return
             at = after
 
-    def went(self, start: int, paths: Sequence[Path], now_s: float, energy_source: str) -> None:
+    def went(self, start: int, requests: Sequence[Request], now_s: float, energy_source: str) -> None:
         """Record which ways some examples went."""
-        first, count = 0, len(paths)
+        first, count = 0, len(requests)
         while first < count:
-            path, end = paths[first], first + 1
-            if paths.count(path) == count:
-                end = count
-            while end < count and paths[end] == path:
+            one, end = requests[first], first + 1
+            while end < count and requests[end].path == one.path and requests[end].trail == one.trail:
                 end += 1
             for receipt in self.receipts(start + first, start + end):
-                receipt.path, receipt.energy_source = path, energy_source
+                receipt.path, receipt.trail, receipt.energy_source = one.path, one.trail, energy_source
                 receipt.latency_s = now_s - self.arrival_s
             first = end
 

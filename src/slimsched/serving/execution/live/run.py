@@ -26,6 +26,7 @@ from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.fluid import fluid_optimum
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.registry import RouterMaker, make_router
+from slimsched.serving.routing.sure_bound import judges, sure_accuracy_at
 from slimsched.serving.telemetry.meter import Meter
 from slimsched.serving.telemetry.trace import Trace
 
@@ -139,6 +140,9 @@ async def run_live(
         seconds=seconds,
         in_system=gateway.in_system,
         bound_accuracy=fluid_optimum(cluster, rate, shares=scenario.shares or None).accuracy,
+        sure_bound_accuracy=sure_accuracy_at(cluster, rate, scenario.shares)
+        if judges(gateway.router, cluster)
+        else 0.0,
         wall_s=seconds,
         idle_w=sum(profile.idle_w for profile in cluster.profiles),
         energy_source=live.power_sources,

@@ -295,6 +295,8 @@ class LiveServer:
         return self._tensors(block, piece.rows, raws)
 
     def _arrive(self, block: Block, ids: list[int]) -> None:
+        if block.keep and block.key.segment and not self._store.has(ids):
+            self._store.revive(ids, block.key.segment)
         if not self._store.has(ids):
             self._tell(InputLost(server=self._spec.index, block=block))
             return
@@ -330,6 +332,8 @@ class LiveServer:
                 energy_j=energy_j,
                 queue_s=tuple([self._waited_s(block, run.began_s) for block in run.done]),
                 legs_s=run.legs_s,
+                confidence=run.confidence,
+                top=run.top,
             )
             self._tell(BatchDone(finished=finished, outputs=run.outputs))
         self._check_drained()

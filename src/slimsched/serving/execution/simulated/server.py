@@ -14,6 +14,7 @@ from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.simulated.device import SimulatedDevice
+from slimsched.serving.execution.simulated.said import said_about
 from slimsched.serving.routing.events import SegmentFinished
 from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
 from slimsched.serving.scheduling.events import (
@@ -195,6 +196,7 @@ class SimulatedServer:
             busy_s=busy_s,
             energy_j=energy_j,
             queue_s=self._waited_s(batch.blocks, now_s - busy_s),
+            **said_about(batch, self.scheduler.models[key.model]),
         )
         self._upstream.segment_finished(finished)
         if self.device.version == before:

@@ -12,6 +12,7 @@ from slimsched.serving.routing.fluid import fluid_optimum
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.registry import RouterMaker, maker_of
 from slimsched.serving.routing.router import Router
+from slimsched.serving.routing.sure_bound import judges, sure_accuracy_at
 from slimsched.serving.telemetry.meter import Meter
 from slimsched.serving.telemetry.trace import Trace
 
@@ -53,6 +54,10 @@ def simulate(
     if bound_accuracy is None:
         counted_per_s = stream.after(load.warmup_s) / (load.seconds - load.warmup_s)
         bound_accuracy = fluid_optimum(cluster, counted_per_s or 1.0, shares=scenario.shares or None).accuracy
+    sure_accuracy = 0.0
+    if judges(gateway.router, cluster):
+        rate_per_s = stream.after(load.warmup_s) / (load.seconds - load.warmup_s)
+        sure_accuracy = sure_accuracy_at(cluster, rate_per_s or 1.0, scenario.shares)
     began_s = perf_counter()
     with collector_paused():
         ended_s = simulated.run(load.seconds, drain=drain)
@@ -63,6 +68,7 @@ def simulate(
         seconds=ended_s - load.warmup_s,
         in_system=gateway.in_system,
         bound_accuracy=bound_accuracy,
+        sure_bound_accuracy=sure_accuracy,
         wall_s=perf_counter() - began_s,
         idle_w=_idle_w(scenario, simulated, ended_s),
         energy_source="; ".join(sorted({profile.energy_source for profile in cluster.profiles})),

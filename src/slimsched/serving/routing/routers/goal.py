@@ -17,6 +17,9 @@ about a fixed time plus one backlog per segment. Where all segments are planned 
 replaces the score and latency is measured on answers.
 
 Several models share one price of device time, because a second of a device must be worth the same to all.
+
+Where a model says how sure it is (`sure`), its plans are worth what may follow them, and every answer is
+judged by the same prices (`judgement.py`): it is sent, or a wider plan goes on from a kept activation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,11 +37,13 @@ from slimsched.serving.domain.request import Request, alike
 from slimsched.serving.routing.cost_to_go import CostToGo, Values
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.goal import Goal
+from slimsched.serving.routing.judgement import Judgement
 from slimsched.serving.routing.model_goal import TARGET_LIMIT_S, ModelGoal, share_out
 from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.pricing import Pricing
+from slimsched.serving.routing.pricing import PRICES, Pricing
 from slimsched.serving.routing.rate import Rate
-from slimsched.serving.routing.router import Route
+from slimsched.serving.routing.router import Route, Verdict
+from slimsched.serving.routing.trust import Trust
 from slimsched.serving.routing.warmth import Warmth
 from slimsched.serving.routing.whole_plan import DEAREST, WholePlan
 
@@ -67,7 +72,8 @@ class GoalParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class GoalRouter:
     """Scores every choice on every server by prices, and takes the least.
 
-    `goal` holds for every model but those with a goal of their own; `goals` adds such goals, by name.
+    `goal` holds for every model but those with a goal of their own; `goals` adds such goals, by name. With
+    `sure`, answers of models that say how sure they are can be followed by those of wider plans.
     """
 
     def __init__(
@@ -77,11 +83,12 @@ class GoalRouter:
         gains: GoalParameters | None = None,
         *,
         goals: Mapping[str, Goal] | None = None,
+        sure: bool = False,
     ) -> None:
         stated = goal or Goal()
         self.goal = replace(stated, by_model={**stated.by_model, **goals}) if goals else stated
         self.gains = gains or GoalParameters()
-        self._cluster = cluster
+        self._cluster, self._sure = cluster, sure
         self._estimate = Estimate(cluster)
         active = cluster.active or cluster.models
         self._full_s: Values = np.mean([cluster.plan_s(m, m.spec.widest) for m in active], axis=0)
@@ -93,7 +100,7 @@ class GoalRouter:
             ModelGoal(
                 model,
                 self.goal.of(model.name),
-                CostToGo(model, work, _objective(cluster, self.goal.of(model.name), first)),
+                CostToGo(model, work, _objective(cluster, self.goal.of(model.name), first), sure=sure),
                 target_s=self.gains.target_s,
                 empty_s=self._estimate.empty_s,
                 competes=len(active) > 1,
@@ -111,6 +118,14 @@ class GoalRouter:
         """Work of each choice after a path, by model and row of the path: (choices, servers)."""
         self._warmth = Warmth(cluster)
         self._whole_plan = WholePlan(self._estimate, costs_to_go, self._kind_of, self._full_s)
+        self._judgements = {
+            model.model.number: Judgement(
+                cluster, model.model.number, model.cost_to_go, self._kind_of.tolist(), self._full_s.tolist()
+            )
+            for model in self.models
+            if model.cost_to_go.escalation is not None
+        }
+        self._crowded: tuple[float, Values] = (-1.0, self._full_s)  # when, and what queues add to prices
         self._plans = False
         self._spread = 1.0
         self._rate = Rate()
@@ -171,13 +186,47 @@ class GoalRouter:
     def _plan(self, seen: Observation) -> Route:
         """Plan all remaining segments at once."""
         plan, model = self._whole_plan, self.models[seen.model]
-        if plan.limit_s:
-            crowd = self.pricing.scale * plan.crowd(seen.backlog_s)
-        else:
-            crowd = self._crowd_price(seen, self.target_s)
+        crowd = self._queues_price(seen)
         own_per_s = self.gains.wait / (plan.limit_s or self.target_s)
         price = self._price(model)
         return plan.cheapest(seen, price, model.objective_price, crowd / model.worth, own_per_s / model.worth)
+
+    def _queues_price(self, seen: Observation) -> Values:
+        """Return what each server's queue adds to the price of a whole plan."""
+        if self._whole_plan.limit_s:
+            return self.pricing.scale * self._whole_plan.crowd(seen.backlog_s)
+        return self._crowd_price(seen, self.target_s)
+
+    def keeps(self, model: int) -> bool:
+        """Whether answers of this model are judged."""
+        return model in self._judgements
+
+    def judge(self, request: Request, confidence: float, top: int, seen: Observation) -> Verdict:
+        """Decide at the server's price whether an answer is sent or a wider plan goes on."""
+        judgement, model = self._judgements[request.model], self.models[request.model]
+        assert request.trail is not None
+        if judgement.checked(request, top):
+            self._judge_anew(model, judgement)
+        if self._crowded[0] != seen.now_s:
+            self._crowded = seen.now_s, self._queues_price(seen)
+        price = self._price(model) + float(self._crowded[1][request.trail.homes[-1]]) / model.worth
+        at = max(
+            1, int(np.searchsorted(PRICES[:-1], price))
+        )  # who began narrow goes on where time is free too
+        prices = (float(PRICES[at]), model.objective_price)
+        limit_s = model.goal.p99_s or self._whole_plan.limit_s
+        until_s = min(request.deadline_s, request.arrival_s + limit_s) if limit_s else request.deadline_s
+        return judgement.judge(request, confidence, prices, until_s - seen.now_s, seen)
+
+    @property
+    def trust(self) -> dict[str, Trust]:
+        """How far the confidence of each model is trusted, by name."""
+        return {self._cluster.models[number].name: one.trust for number, one in self._judgements.items()}
+
+    def _judge_anew(self, model: ModelGoal, judgement: Judgement) -> None:
+        """Value plans by themselves while a model's confidence is not trusted, else with what may follow."""
+        model.cost_to_go.trusts = judgement.trust.holds
+        self.pricing.demand_of(model.model.number, model.cost_to_go)
 
     def knows(self, model: int, path: Path) -> bool:
         """Whether some plan of a model begins with this path."""
@@ -190,7 +239,7 @@ class GoalRouter:
 
     def with_goal(self, goal: Goal) -> "GoalRouter":
         """A router with the same gains and another goal."""
-        return GoalRouter(self._cluster, goal, self.gains)
+        return GoalRouter(self._cluster, goal, self.gains, sure=self._sure)
 
     def _price(self, model: ModelGoal) -> float:
         """Return the planner's price of one widest plan, in accuracy of this model."""

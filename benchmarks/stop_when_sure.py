@@ -1,0 +1,95 @@
+"""Serve CIFAR-100's test images live on two CPU cores, with and without stopping when sure, in turn.
+
+    SLIM_DATA=data python benchmarks/stop_when_sure.py --loads 1.6,2,3,5 --rounds 3 --seconds 20
+
+A load is a share of what the cluster serves at full width. Both routers get the same requests in the same
+order, round by round, on the same server processes; the images are those that routers do not choose by.
+Prints one row per load and router, with 95 % intervals over the rounds.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from slimsched.cli.serving.examples import examples_of
+from slimsched.kernel.statistics import mean_of
+from slimsched.serving.execution.live.event_loop import run
+from slimsched.serving.execution.live.live_comparison import LiveRow, compare_live
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
+from slimsched.serving.routing.registry import SERVING, make_router
+from slimsched.serving.routing.sure_bound import sure_accuracy_at
+
+ROUTERS = {"sure": f"{SERVING}:sure=true", "blind": SERVING}
+
+
+def at(scenario: Scenario, load: float, seconds: float, deadline_s: float) -> Scenario:
+    """Return the scenario at a share of its full-width capacity."""
+    rate = load * capacity_per_s(scenario.cluster, scenario.cluster.models[0].spec.widest)
+    return scenario.with_load(rate_per_s=rate, seconds=seconds, deadline_s=deadline_s)
+
+
+def main() -> None:
+    """Run all loads, rounds and routers, and print a table or JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--scenario", default="laptop")
+    parser.add_argument("--loads", default="1.6,2,3,5")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--deadline", type=float, default=1.0)
+    parser.add_argument("--out", type=Path, default=None)
+    given = parser.parse_args()
+    scenario = load_scenario(given.scenario)
+    examples = examples_of(scenario.cluster.models, None)
+    results = []
+    for load in [float(text) for text in given.loads.split(",")]:
+        rows: dict[str, list[LiveRow]] = {name: [] for name in ROUTERS}
+        for number in range(given.rounds):
+            busy = at(scenario, load, given.seconds, given.deadline)
+            names = list(ROUTERS) if number % 2 else list(ROUTERS)[::-1]
+            runs = [(ROUTERS[name], busy) for name in names]
+            work = compare_live(
+                scenario, runs, examples, seed=number, meter=None, make=make_router, progress=lambda _: None
+            )
+            for name, row in zip(names, run(work), strict=True):
+                rows[name].append(row)
+        results.append(report(scenario, load, busy.load.rate_per_s, rows))
+    if given.out is not None:
+        given.out.write_text(json.dumps(results, indent=1))
+
+
+def report(
+    scenario: Scenario, load: float, rate_per_s: float, rows: dict[str, list[LiveRow]]
+) -> dict[str, object]:
+    """Print what one load gave, and return it."""
+    bound = fluid_optimum(scenario.cluster, rate_per_s).accuracy
+    sure = sure_accuracy_at(scenario.cluster, rate_per_s)
+    print(f"load {load:g} ({rate_per_s:.0f}/s): bound {100 * bound:.2f} %, when sure {100 * sure:.2f} %")
+    found: dict[str, object] = {"load": load, "rate_per_s": rate_per_s, "bound": bound, "sure_bound": sure}
+    for name, runs in rows.items():
+        figures = {
+            "accuracy": [row.accuracy_on_images or 0.0 for row in runs],
+            "in_time": [row.summary.slo_attainment for row in runs],
+            "p99_s": [row.summary.latency_p99_s for row in runs],
+            "energy_j": [row.summary.energy_j_per_request for row in runs],
+        }
+        means = {figure: mean_of(values) for figure, values in figures.items()}
+        print(
+            f"  {name:6s} accuracy {100 * means['accuracy'].value:.2f} ± {100 * means['accuracy'].ci95:.2f}, "
+            f"in time {100 * means['in_time'].value:.2f} %, p99 {1e3 * means['p99_s'].value:.0f} ms, "
+            f"{1e3 * means['energy_j'].value:.2f} mJ per answer by profile",
+            flush=True,
+        )
+        found[name] = figures
+    gains = [
+        100 * ((one.accuracy_on_images or 0.0) - (other.accuracy_on_images or 0.0))
+        for one, other in zip(rows["sure"], rows["blind"], strict=True)
+    ]
+    gain = mean_of(gains)
+    print(f"  gain   {gain.value:+.2f} ± {gain.ci95:.2f} points", flush=True)
+    return {**found, "gain_points": gains}
+
+
+if __name__ == "__main__":
+    main()

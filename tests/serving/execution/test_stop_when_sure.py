@@ -1,0 +1,177 @@
+"""Stopping when sure, as a whole: simulated runs, their replay, confidence that lies, kept activations."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+
+from slimsched.kernel.log import Log, LogWriter
+from slimsched.kernel.replay import replay
+from slimsched.models.confidence import Confidences
+from slimsched.models.quality import QualityTable
+from slimsched.serving.domain.batch import Batch
+from slimsched.serving.domain.block import block_of
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.fault import Fault
+from slimsched.serving.domain.key import Key, onward
+from slimsched.serving.domain.request import Request
+from slimsched.serving.execution.live.activation_store import ActivationStore
+from slimsched.serving.execution.live.batch_run import BatchRun, run_batch
+from slimsched.serving.execution.live.cpu_executor import CpuExecutor
+from slimsched.serving.execution.live.hosted_model import HostedModel
+from slimsched.serving.execution.model_source import load_elastic
+from slimsched.serving.execution.replay import machines_of
+from slimsched.serving.execution.run_setting import RunSetting
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.scenario_file import load_scenario, read_scenario
+from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
+from slimsched.serving.routing.guard import GuardedRouter
+from slimsched.serving.routing.registry import make_router
+from slimsched.serving.routing.sure_bound import sure_optimum
+
+LAPTOP = load_scenario("laptop")
+MODEL = LAPTOP.cluster.models[0]
+RATE = 2.0 * capacity_per_s(LAPTOP.cluster, MODEL.spec.widest)
+BUSY = LAPTOP.with_load(rate_per_s=RATE, seconds=12.0, warmup_s=2.0)
+
+
+def test_goal_answers_more_correctly_when_it_may_go_on_and_keeps_deadlines() -> None:
+    sure, blind = (simulate(BUSY, router).summary for router in ("goal:sure=true", "goal"))
+    assert sure.accuracy > blind.accuracy + 0.002
+    assert sure.slo_attainment > 0.99
+    assert (sure.lost, sure.duplicates) == (0, 0)
+
+
+def test_where_time_is_nearly_free_it_is_no_worse_than_without() -> None:
+    easy = LAPTOP.with_load(rate_per_s=0.65 * RATE, seconds=10.0, warmup_s=2.0)
+    sure, blind = (simulate(easy, f"goal:in_time=0.7{more}").summary for more in (":sure=true", ""))
+    assert sure.accuracy > blind.accuracy - 0.005
+    assert sure.slo_attainment > 0.98
+
+
+def test_the_bound_of_routers_that_look_is_above_the_input_blind_one() -> None:
+    blind, sure = fluid_optimum(LAPTOP.cluster, 2 * RATE), sure_optimum(LAPTOP.cluster, 2 * RATE)
+    assert sure is not None
+    assert blind.accuracy + 0.003 < sure.accuracy < blind.accuracy + 0.03
+    assert 0.05 < sure.further < 0.9
+    idle = sure_optimum(LAPTOP.cluster, 1.0)
+    assert idle is not None
+    assert idle.accuracy >= fluid_optimum(LAPTOP.cluster, 1.0).accuracy - 1e-9
+
+
+@pytest.mark.parametrize("name", ["laptop", "paper"])
+def test_a_run_that_stops_when_sure_replays(name: str, tmp_path: Path) -> None:
+    scenario = load_scenario(name)
+    rate = 1.5 * capacity_per_s(scenario.cluster, MODEL.spec.widest)
+    busy = scenario.with_load(rate_per_s=rate, seconds=0.5)
+    header = RunSetting(scenario=read_scenario(name)[0], router="goal:sure=true", seed=0).header()
+    with LogWriter(tmp_path / "run.jsonl", header) as log:
+        simulate(busy, "goal:sure=true", observers=[log])
+    read = Log(tmp_path / "run.jsonl")
+    replayed = replay(read.entries(), machines_of(read.header))
+    assert replayed.difference is None
+    assert '"not sure enough' in (tmp_path / "run.jsonl").read_text()
+
+
+def test_servers_that_die_lose_no_request_that_was_going_on() -> None:
+    faults = (Fault(server="fast", kind="kill", at_s=1.0), Fault(server="fast", kind="restore", at_s=2.0))
+    broken = replace(LAPTOP, faults=faults).with_load(rate_per_s=RATE / 2, seconds=4.0)
+    row = simulate(broken, "goal:sure=true", drain=True).summary
+    assert (row.lost, row.duplicates, row.unfinished) == (0, 0, 0)
+
+
+def always_sure(scenario: Scenario) -> Scenario:
+    """The same scenario with a model that is as sure of every example as it was of its surest ones."""
+    told = MODEL.measured.confidences
+    assert told is not None
+    lies = Confidences(
+        plans=told.plans, edges=told.edges, levels=np.full_like(told.levels, 15), agrees=told.agrees
+    )
+    quality, honest = MODEL.measured, MODEL.measured.split()[0].escalation
+    liar = MODEL.with_quality(
+        QualityTable(
+            quality.tree,
+            name=quality.name,
+            accuracy=quality.by_plan,
+            correct=quality._correct,
+            examples=quality.examples,
+            confidences=lies,
+        )
+    )
+    liar.quality.__dict__["escalation"] = honest  # measured when it still told the truth
+    cluster = scenario.cluster
+    lying = Cluster(
+        names=cluster.names,
+        profiles=cluster.profiles,
+        models=[liar],
+        links=cluster.links,
+        gateway_link=cluster.gateway_link,
+        batch_limit=cluster.batch_limit,
+    )
+    lying.models[0].quality.__dict__["escalation"] = honest
+    return replace(scenario, cluster=lying)
+
+
+def test_confidence_that_lies_is_noticed_by_checks_and_no_longer_relied_on() -> None:
+    made: list[GuardedRouter] = []
+
+    def make(spec: str, cluster: Cluster, seed: int, goal: object) -> GuardedRouter:
+        router = make_router("goal:sure=true", cluster, seed)
+        assert isinstance(router, GuardedRouter)
+        made.append(router)
+        return router
+
+    load = {"rate_per_s": 0.8 * RATE, "seconds": 50.0, "warmup_s": 35.0}
+    row = simulate(always_sure(LAPTOP).with_load(**load), "goal", make=make).summary
+    trust = made[0].router.trust[MODEL.name]
+    assert not trust.holds
+    assert trust.agreed < trust.expected - 0.05
+    blind = simulate(LAPTOP.with_load(**load), "goal").summary
+    assert row.accuracy > blind.accuracy - 0.015, "it works as well as without confidence"
+
+
+class Device:
+    """The shipped model on this machine's CPU, with its activations."""
+
+    def __init__(self) -> None:
+        hosted = HostedModel(MODEL, load_elastic(MODEL), torch.device("cpu"))
+        self.executor, self.store = CpuExecutor([hosted]), ActivationStore()
+        self.images = torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8)
+        self.ids = list(range(6))
+
+    def run(self, key: Key, ids: list[int]) -> BatchRun:
+        requests = tuple(Request(id=number, arrival_s=0.0) for number in ids)
+        block = block_of(1, key, requests, keep=True)
+        also = (0,) * len(key.ahead)
+        return run_batch(
+            self.executor,
+            self.store,
+            Batch(id=0, key=key, instance=0, blocks=(block,), size=len(ids), also=also),
+        )
+
+
+def key_of_plan(plan: tuple[int, ...], start: int = 0) -> Key:
+    return onward(MODEL.key_of_path(plan[: start + 1]), plan[start + 1 :])
+
+
+def test_a_plan_that_goes_on_from_a_kept_activation_gives_what_it_gives_alone() -> None:
+    device, narrow, wide = Device(), (0, 0, 0, 0), (0, 0, 3, 3)
+    device.store.put(device.ids, (device.images,))
+    first = device.run(key_of_plan(narrow), device.ids)
+    assert len(first.confidence) == len(first.top) == 6
+    assert all(0.0 <= value <= 1.0 for value in first.confidence)
+    some = [1, 4, 5]
+    device.store.revive(some, 2)
+    onward_ = device.run(key_of_plan(wide, 2), some)
+    device.store.put(device.ids, (device.images,))
+    alone = device.run(key_of_plan(wide), device.ids)
+    logits = np.frombuffer(alone.outputs[0], np.float32).reshape(6, -1)[some]
+    np.testing.assert_allclose(
+        np.frombuffer(onward_.outputs[0], np.float32).reshape(3, -1), logits, atol=0.15
+    )
+    device.store.forget(device.ids)
+    device.store.revive(device.ids, 2)
+    assert not device.store.has(device.ids)
