@@ -5,8 +5,8 @@
 
 Starts `slim serve`, finds the rate that it can hold, and sends 70 % of it in open loop. Some requests have a
 deadline, some have none, and some clients leave before their answer. Meanwhile a random server gets SIGKILL,
-or SIGSTOP and later SIGCONT, every few seconds. At the end each request must have had exactly one answer, or
-one refusal that says why.
+or SIGSTOP and later SIGCONT, every few seconds, and other clients ask for pages that they never read. At the
+end each request must have had exactly one answer, or one refusal that says why.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import json
 import os
 import random
 import signal
+import socket
 import sys
 import tempfile
 from collections import Counter
@@ -39,6 +40,9 @@ PATIENCE_S = 60.0
 LAG_S = 0.005
 IDLE_S = 20.0
 """Connections that have not been used for this long are closed: the server would close them soon."""
+
+SLOW_READERS, PAGES = 16, 64
+"""Clients that do not read, and how many pages each asks for at once."""
 
 SERVER_NAMES = (b"live.server_main", b"ray::ServerActor")
 
@@ -225,6 +229,7 @@ async def chaos(served: Served, seconds: float, rate_per_s: float, seed: int = 0
     harm = [asyncio.create_task(_harm(served, clients, count, rng, end_s))]
     harm.append(asyncio.create_task(_watch(served, count)))
     harm.append(asyncio.create_task(_probe(served, clients, count)))
+    harm += [asyncio.create_task(_read_nothing(served, count)) for _ in range(SLOW_READERS)]
     tasks: set[asyncio.Task[None]] = set()
     next_s = monotonic()
     while next_s < end_s:
@@ -263,6 +268,22 @@ async def _harm(served: Served, clients: Clients, count: Count, rng: random.Rand
                 count.faults["stopped"] += 1
                 os.kill(pid, signal.SIGSTOP)
                 asyncio.get_running_loop().call_later(rng.uniform(0.2, 5.0), _continue, pid)
+
+
+async def _read_nothing(served: Served, count: Count) -> None:
+    """Ask for many pages and read none of them; come back when the server has hung up."""
+    loop, (host, port) = asyncio.get_running_loop(), served.http.split(":")
+    page = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"
+    while True:
+        with socket.socket() as own:
+            own.setblocking(False)
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            count.faults["slow readers"] += 1
+            with suppress(OSError, TimeoutError):
+                await loop.sock_connect(own, (host, int(port)))
+                while True:  # until the server hangs up
+                    await asyncio.wait_for(loop.sock_sendall(own, PAGES * page), IDLE_S)
+                    await asyncio.sleep(1.0)
 
 
 def server_pids(served: Served) -> list[int]:

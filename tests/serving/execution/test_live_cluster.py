@@ -25,6 +25,7 @@ from slimsched.models.slimresnet.weights import load
 from slimsched.serving.api.call import Call
 from slimsched.serving.api.refusal import TooLate
 from slimsched.serving.api.service import InferenceService, Limits, Phase
+from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.host import Host
 from slimsched.serving.domain.profile_record import record_of
 from slimsched.serving.domain.terms import Terms
@@ -229,6 +230,16 @@ def test_what_is_too_late_is_dropped_with_a_reason() -> None:
     async def test(running: LiveCluster, engine: LocalEngine) -> None:
         with pytest.raises(DroppedError, match="deadline passed"):
             await running.submit([random_images(1)[0].tobytes()], Terms(deadline_s=-1.0))
+
+    live(test, early_drop=True)
+
+
+def test_what_no_plan_can_meet_is_refused_before_requests_are_made() -> None:
+    async def test(running: LiveCluster, engine: LocalEngine) -> None:
+        assert running.refusal(Terms(deadline_s=1e-5), count=8) is DropReason.DEADLINE_OUT_OF_REACH
+        assert running.refusal(Terms(deadline_s=60.0), count=8) is None
+        assert running.refusal(Terms(), count=8) is None
+        assert running.in_system == 0
 
     live(test, early_drop=True)
 

@@ -1,6 +1,6 @@
 """Algorithm 1, line by line: events in, commands out."""
 
-from cluster import MEGABYTE, MODEL, block, choice, flat_profile, key, requests, widths
+from cluster import MEGABYTE, MODEL, block, choice, flat_profile, key, requests, small_cluster, widths
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.serving.domain.block import block_of
 from slimsched.serving.domain.cancellation import RequestsCancelled
@@ -246,6 +246,34 @@ def test_a_late_request_takes_no_request_of_its_block_with_it() -> None:
     assert drop.block.requests == hasty
     (run,) = ran(commands)
     assert [request for block in run.batch.blocks for request in block.requests] == list(patient)
+
+
+def test_what_is_late_is_judged_by_how_long_batches_took() -> None:
+    server = Server(early_drop=True)
+    instance = server.load(0.5)
+    for number in range(1, 20):  # each takes 20 ms, where the profile says 10
+        (run,) = ran(server.arrive(number, 1, now_s=1.0))
+        server.tell(BatchFinished(instance=run.batch.instance, busy_s=0.02, energy_j=1.0), now_s=1.0)
+    commands = server.arrive(20, 2, now_s=1.0, deadline_s=1.015)
+    assert isinstance(commands[0], DropBlock)
+    (run,) = ran(server.arrive(21, 2, now_s=1.0, deadline_s=1.025))
+    assert run.batch.instance == instance
+
+
+def test_a_batch_is_no_larger_than_its_most_urgent_request_allows() -> None:
+    options = SchedulerOptions(batch_limit=16, order="deadline", early_drop=True)
+    rising = small_cluster((0.02,), batch_limit=16).profiles[0]
+    scheduler = GreedyScheduler(options, rising, [MODEL])
+    one = key(0, 0.5)
+    alone_s, together_s = rising.latency_s(one, 4), rising.latency_s(one, 16)
+    load, *_ = scheduler.handle(BlockArrived(block=block(1, 4, deadline_s=together_s / 2)), now_s=0.0)
+    assert isinstance(load, LoadInstance)
+    for number in (2, 3, 4):
+        scheduler.handle(BlockArrived(block=block(number, 4, deadline_s=10.0)), now_s=0.0)
+    assert alone_s < together_s / 2
+    (run,) = ran(scheduler.handle(InstanceLoaded(instance=load.instance.id), now_s=0.0))
+    assert 4 <= run.batch.size < 16
+    assert rising.latency_s(one, run.batch.size) <= together_s / 2
 
 
 def test_resident_widths_are_loaded_at_the_start_and_stay() -> None:

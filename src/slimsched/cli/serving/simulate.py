@@ -45,6 +45,10 @@ class SimulateOptions(Struct, frozen=True, kw_only=True):
     goal: GoalText = None
     seed: Seed = 0
     drain: Annotated[bool, typer.Option("--drain", help="Continue until every request is answered.")] = False
+    as_served: Annotated[
+        bool,
+        typer.Option("--as-served", help="Refuse and drop what cannot be in time, as slim serve does."),
+    ] = False
     log: Annotated[
         Path | None,
         typer.Option("--log", callback=file_to_write, help="Write the event log (.jsonl or .jsonl.gz)."),
@@ -78,12 +82,16 @@ def command(
 
       slim simulate --kill server-0@10s --restore server-0@20s --drain --json
 
+      slim simulate --scenario laptop --router goal:in_time=0.7 --rate 4000 --deadline-ms 500 --as-served
+
       slim simulate --router lp --seconds 10 --out runs/lp && slim report runs/lp
     """
     check_goal(simulated.goal, [simulated.spec])
     chosen = scenario.read(simulated.goal).under(load)
     check_reach([simulated.spec], chosen.scenario)
     chosen = replace(chosen, scenario=chosen.scenario.with_faults(faults.read()))
+    if simulated.as_served:
+        chosen = replace(chosen, scenario=chosen.scenario.for_clients())
     steps = ScaleSteps()
     trace = _run(chosen, simulated, steps, quiet=as_json)
     if simulated.plot is not None:
@@ -117,7 +125,8 @@ def _run(chosen: Choice, simulated: SimulateOptions, steps: ScaleSteps, *, quiet
     scenario = chosen.scenario
     observers: list[Observer] = [] if scenario.autoscale is None else [steps]
     recorder = None
-    header = chosen.setting(simulated.spec, simulated.seed).header()
+    setting = chosen.setting(simulated.spec, simulated.seed, for_clients=simulated.as_served)
+    header = setting.header()
     with ExitStack() as stack:
         if simulated.log is not None:
             observers.append(stack.enter_context(LogWriter(simulated.log, header)))

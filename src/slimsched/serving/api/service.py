@@ -134,6 +134,9 @@ class InferenceService:
             raise TooMany(
                 f"{under_way} examples are under way, {most} are the limit; try again", retry_after_s=1.0
             )
+        reason = self._cluster.refusal(terms, count=count, model=model.number)
+        if reason is not None:
+            raise refusal_of(DroppedError(reason))
 
 
 def too_late() -> TooLate:
@@ -148,7 +151,7 @@ def refusal_of(dropped: DroppedError) -> RefusalError:
             return TooLate(f"{dropped}; ask for more time or less accuracy")
         case DropReason.EXECUTION_FAILED:
             return ExecutionFailed(str(dropped))
-        case DropReason.QUEUE_FULL | DropReason.CANCELLED:
+        case DropReason.QUEUE_FULL | DropReason.OVERLOADED | DropReason.CANCELLED:
             return TooMany(f"{dropped}; try again shortly", retry_after_s=1.0)
         case DropReason.NO_SERVER | DropReason.SHUTTING_DOWN:
             return Unavailable(str(dropped))

@@ -19,6 +19,12 @@ class RequestsArrived(Struct, frozen=True, kw_only=True, tag=True):
     requests: tuple[Request, ...]
 
 
+class RequestsRefused(Struct, frozen=True, kw_only=True, tag=True):
+    """The door has refused requests because the gateway's own rule says so: how many of each model."""
+
+    counts: tuple[int, ...]
+
+
 class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
     """A server has run one segment of these blocks at `choice`, and further segments at `ahead`.
 
@@ -110,6 +116,7 @@ class GoalChanged(Struct, frozen=True, kw_only=True, tag=True):
 
 Event = (
     RequestsArrived
+    | RequestsRefused
     | RequestsCancelled
     | SegmentFinished
     | BlockDropped

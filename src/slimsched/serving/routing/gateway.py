@@ -19,6 +19,7 @@ from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.model_change import ModelsChanged
 from slimsched.serving.domain.request import NO_PLAN, Request
 from slimsched.serving.domain.trail import with_answer
+from slimsched.serving.routing.admission import Admission
 from slimsched.serving.routing.commands import Answer, Command, Drop, SendBlock
 from slimsched.serving.routing.escalation import Escalation
 from slimsched.serving.routing.events import (
@@ -27,6 +28,7 @@ from slimsched.serving.routing.events import (
     GoalChanged,
     InputLost,
     RequestsArrived,
+    RequestsRefused,
     SegmentFinished,
     ServerDown,
     ServerGivenUp,
@@ -41,7 +43,8 @@ from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.growth import Growth
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import AnswerListener, GoalFollower, Route, Router
-from slimsched.serving.routing.sent_block import SentBlock, recalled
+from slimsched.serving.routing.sent_block import SentBlock
+from slimsched.serving.routing.sent_blocks import SentBlocks
 from slimsched.serving.routing.terms import choice_within_terms
 
 Kind = tuple[int, int, int]
@@ -65,24 +68,22 @@ class Gateway:
         first_block: int = 0,
         growth: Growth | None = None,
     ) -> None:
-        self.cluster = cluster
-        self._growth = growth
+        self.cluster, self._growth, self.options = cluster, growth, options
         self.goal: Goal | None = None
         """The goal that was stated last while running, if any."""
         self.given_up: dict[int, str] = {}
         """Servers that cannot be started, and why."""
         self.hopeless = ""  # why no server is up and none is expected
-        self.options = options
         self._use(router)
         self.seen = Observation(len(cluster), len(cluster.models))
         self.seen.plans = options.plan == "network"
         self._queues: dict[int, Fifo] = {}  # by priority, highest first
-        self._sent: dict[int, SentBlock] = {}
+        self._sent = SentBlocks(self.seen)
+        self.admission = Admission(cluster, self.seen) if options.early_drop else None
         self._next_block = first_block  # gateways that share servers start at different numbers
         self._in_system = 0
         self._cancelled: set[int] = set()  # to be dropped when the gateway next sees them
-        self._has_terms = False  # whether any request so far had terms of its own
-        self._has_kinds = False  # whether any had terms, a priority or another model than the first
+        self._has_terms = self._has_kinds = False  # whether any so far had terms; or a priority, or a model
         self._wake_s: float | None = None
 
     def handle(self, event: Event, *, now_s: float) -> list[Command]:
@@ -92,13 +93,17 @@ class Gateway:
         match event:
             case RequestsArrived(requests=requests):
                 commands += self._admit(requests)
+            case RequestsRefused(counts=counts):
+                self.seen.count_arrivals(counts, now_s)
             case RequestsCancelled(requests=numbers):
                 self._cancelled.update(numbers)
-                commands += [*recalled(self._sent.values(), frozenset(numbers)), *self._sweep()]
+                commands += [*self._sent.recalls(frozenset(numbers)), *self._sweep()]
             case SegmentFinished():
                 commands += self._advance(event, now_s)
+                if self.admission is not None:
+                    self.admission.ran(event, now_s)
             case BlockDropped(block=block, reason=reason, detail=detail):
-                if gone := self._bring_back(block):
+                if gone := self._sent.bring_back(block):
                     commands += self._drop(gone, reason, detail)
             case InputLost(block=block):
                 commands += self._begin_again(block)
@@ -147,14 +152,13 @@ class Gateway:
 
     def census(self) -> Iterator[tuple[int, int, int, int]]:
         """Yield where requests are (GATEWAY: not sent), their model, their segment and how many they are."""
-        yield from (sent.census for sent in self._sent.values())
+        yield from self._sent.census()
         for fifo in self._queues.values():
             yield from ((GATEWAY, place[4], place[0], count) for place, count in fifo.counts())
 
     def holds_for(self, server: int) -> bool:
         """Whether a server has work for this gateway, or activations that are still needed."""
-        is_out = any(server in (sent.server, sent.source) for sent in self._sent.values())
-        return is_out or any(fifo.waits_for(server) for fifo in self._queues.values())
+        return self._sent.involve(server) or any(fifo.waits_for(server) for fifo in self._queues.values())
 
     def _change_models(self, change: ModelsChanged) -> None:
         """Serve other models from now on, with a fresh router; what is under way goes on as it was."""
@@ -163,6 +167,8 @@ class Gateway:
         self.cluster = self._growth.change(self.cluster, change)
         self.seen.know_models(len(self.cluster.models))
         self._use(self._growth.router(self.cluster, self.goal))
+        if self.admission is not None:
+            self.admission.use(self.cluster)
 
     def _use(self, router: Router) -> None:
         """Use this router from now on."""
@@ -173,7 +179,7 @@ class Gateway:
     def _step(self, now_s: float) -> list[Command]:
         """Take one scheduling step: route the head until nothing waits or the router says wait."""
         commands: list[Command] = []
-        seen, early_drop = self.seen, self.options.early_drop
+        seen, admission = self.seen, self.admission
         seen.begin_step(now_s)
         while self._queues and seen.alive_ids:
             queue = (
@@ -186,8 +192,8 @@ class Gateway:
                 self._queues = {level: fifo for level, fifo in self._queues.items() if len(fifo)}
                 continue
             place, first, count = head
-            if early_drop and first.deadline_s <= now_s:
-                commands += self._drop(queue.take(place, 1), DropReason.DEADLINE_PASSED, holder=place[2])
+            if admission is not None and (why := admission.loss(first, now_s)) is not None:
+                commands += self._drop(queue.take(place, 1), why, holder=place[2])
                 seen.fifo -= 1
                 continue
             seen.segment, seen.previous, seen.source, seen.plan, seen.model, _ = place
@@ -239,21 +245,24 @@ class Gateway:
     def _send(self, route: Route, key: Key, requests: tuple[Request, ...], source: int) -> SendBlock:
         """Make a block and note what goes to which server."""
         self._next_block += 1
-        server, count = route.server, len(requests)
-        work_s = self.cluster.key_s(key, server)
-        self._sent[self._next_block] = SentBlock(server, requests, work_s, source)
-        seen = self.seen
-        seen.outstanding[server] += count
-        seen.backlog_s[server] += work_s * count
+        work_s = self.cluster.key_s(key, route.server)
+        if self.admission is not None:
+            self.admission.send(requests, key, route.server, self.seen.now_s)
+            work_s /= self.admission.pace(route.server)  # the router sees how long it will really take
+        self._sent.add(self._next_block, SentBlock(route.server, requests, work_s, source))
         block = block_of(self._next_block, key, requests, keep=key.model in self._escalation.models)
-        return SendBlock(server=server, block=block, source=source, reason=route.reason)
+        return SendBlock(server=route.server, block=block, source=source, reason=route.reason)
 
     def _admit(self, requests: tuple[Request, ...]) -> list[Command]:
-        """Take in as many requests as there is room for; drop the others."""
+        """Take in the requests that there is room for and that can be answered in time; drop the others."""
         limit = self.options.queue_limit
         self.seen.arrived(requests, self.seen.now_s)
         room = limit - self._in_system if limit else len(requests)
-        taken, refused = requests[: max(0, room)], requests[max(0, room) :]
+        taken: Sequence[Request] = requests[: max(0, room)]
+        refused = {DropReason.QUEUE_FULL: requests[max(0, room) :]}
+        if self.admission is not None:
+            taken, more = self.admission.admit(taken, self.seen.now_s)
+            refused |= more
         self._in_system += len(taken)
         if not (self._has_kinds and self._has_terms):
             for request in taken:
@@ -261,7 +270,8 @@ class Gateway:
                     self._has_kinds = True
                     self._has_terms = self._has_terms or request.has_terms
         self._wait(taken, GATEWAY)
-        return [*([Drop(requests=refused, reason=DropReason.QUEUE_FULL)] if refused else []), *self._sweep()]
+        drops = [Drop(requests=gone, reason=reason) for reason, gone in refused.items() if gone]
+        return [*drops, *self._sweep()]
 
     def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
         """Queue requests on paths of one kind whose inputs lie at `source`, by priority."""
@@ -295,7 +305,7 @@ class Gateway:
         commands: list[Command] = []
         server, choices = event.server, (event.choice, *event.ahead)
         for block in event.blocks:
-            back, model = self._bring_back(block), self.cluster.models[block.key.model]
+            back, model = self._sent.bring_back(block), self.cluster.models[block.key.model]
             if self._cancelled:
                 ended = model.spec.ends(block.key.segment + len(choices) - 1, choices[-1])
                 back = self._sift(back, commands, GATEWAY if ended else server)
@@ -303,9 +313,12 @@ class Gateway:
                 continue
             moved = self._escalation.moved(back, choices, server)
             if not model.tree.is_plan(moved[0].path):
+                if self.admission is not None:
+                    self.admission.wait(moved)
                 self._wait(moved, server)
                 continue
-            if self.options.early_drop and (late := tuple([r for r in moved if r.deadline_s < now_s])):
+            is_late = self.admission is not None and block.deadline_s < now_s
+            if is_late and (late := tuple([r for r in moved if r.deadline_s < now_s])):
                 commands += self._drop(late, DropReason.DEADLINE_PASSED)
                 moved = [request for request in moved if request.deadline_s >= now_s]
             if event.confidence and self._escalation.models:
@@ -318,27 +331,13 @@ class Gateway:
         """Answer requests at the plans they have run, and free what is kept for them."""
         answer, count = Answer(requests=tuple(requests)), len(requests)
         self._in_system, self.seen.done = self._in_system - count, self.seen.done + count
+        if self.admission is not None:
+            self.admission.leave(requests, self.seen.now_s)
         if self._listener is not None:
             self._listener.answered(answer.requests, self.seen.now_s)
         if self._cancelled:
             self._cancelled.difference_update([request.id for request in requests])
         return [answer, *(forget_kept(requests) if self._escalation.models else ())]
-
-    def _bring_back(self, block: Block) -> tuple[Request, ...]:
-        """Note that a block has come back and return its requests; none if the block is stale."""
-        sent = self._sent.get(block.id)
-        if sent is None:
-            return ()
-        count = len(block.requests)
-        if count == len(sent.requests):
-            del self._sent[block.id]
-        else:
-            back = {request.id for request in block.requests}
-            sent.requests = tuple(r for r in sent.requests if r.id not in back)
-        seen, server = self.seen, sent.server
-        seen.outstanding[server] -= count
-        seen.backlog_s[server] = max(0.0, seen.backlog_s[server] - sent.work_s * count)
-        return block.requests
 
     def _drop(
         self, requests: tuple[Request, ...], reason: DropReason, detail: str = "", holder: int = GATEWAY
@@ -347,15 +346,15 @@ class Gateway:
         if self._escalation.models and reason not in (DropReason.CANCELLED, DropReason.DEADLINE_PASSED):
             done, rest = with_answer(requests)
             if done:
-                return [
-                    *self._answer(done),
-                    *(self._drop(tuple(rest), reason, detail, holder) if rest else ()),
-                ]
+                dropped = self._drop(tuple(rest), reason, detail, holder) if rest else []
+                return [*self._answer(done), *dropped]
         self._in_system -= len(requests)
         if self._cancelled:
             self._cancelled.difference_update([request.id for request in requests])
         if reason is DropReason.CANCELLED and max(r.deadline_s for r in requests) <= self.seen.now_s:
             reason = DropReason.DEADLINE_PASSED  # nobody waits for an answer that is too late
+        if self.admission is not None:
+            self.admission.leave(requests, self.seen.now_s, reason)
         return [Drop(requests=requests, reason=reason, detail=detail), *forget(holder, requests)]
 
     def _sweep(self) -> list[Command]:
@@ -365,20 +364,17 @@ class Gateway:
         commands: list[Command] = []
         for fifo in self._queues.values():
             for request, holder in fifo.take_out(None if self.hopeless else self._cancelled):
-                reason = DropReason.CANCELLED if request.id in self._cancelled else DropReason.NO_SERVER
-                detail = "" if reason is DropReason.CANCELLED else self.hopeless
-                commands += self._drop((request,), reason, detail, holder)
+                is_unwanted = request.id in self._cancelled
+                why = (DropReason.CANCELLED, "") if is_unwanted else (DropReason.NO_SERVER, self.hopeless)
+                commands += self._drop((request,), *why, holder)
                 self.seen.fifo -= 1
         self._queues = {level: fifo for level, fifo in self._queues.items() if len(fifo)}
         return commands
 
     def _begin_again(self, block: Block) -> list[Command]:
         """Restart the requests of a block whose inputs are missing, and free what is left of the inputs."""
-        sent = self._sent.get(block.id)
-        if sent is None:
-            return []
-        back = self._bring_back(block)
-        return [*self._restart(back), *forget(sent.source, back)]
+        sent, back = self._sent.get(block.id), self._sent.bring_back(block)
+        return [] if sent is None else [*self._restart(back), *forget(sent.source, back)]
 
     def _rescue(self, server: int) -> list[Command]:
         """Restart every request that a dead server held, from its original input."""
@@ -386,15 +382,19 @@ class Gateway:
         commands: list[Command] = []
         lost = [request for fifo in self._queues.values() for request in fifo.take_from(server)]
         self.seen.fifo -= len(lost)
-        for block_id in [block_id for block_id, sent in self._sent.items() if sent.server == server]:
-            sent = self._sent.pop(block_id)
+        for sent in self._sent.lose(server):
             lost.extend(sent.requests)
             if sent.source != server:  # the dead server may not have fetched them yet
                 commands += forget(sent.source, sent.requests)
+        if self.admission is not None:
+            self.admission.lose(server)
         return [*commands, *self._restart(lost)]
 
     def _restart(self, requests: Sequence[Request]) -> list[Command]:
         """Queue requests again from their input, in front of all others; answer those that have an answer."""
         done, rest = with_answer(requests)
-        self._wait([request.restarted() for request in rest], GATEWAY, first=True)
+        again = [request.restarted() for request in rest]
+        if self.admission is not None:
+            self.admission.wait(again)
+        self._wait(again, GATEWAY, first=True)
         return self._answer(done) if done else []

@@ -67,6 +67,13 @@ class Observation:
             for request in requests:
                 self.model_rates_per_s[request.model] += 1.0
 
+    def count_arrivals(self, counts: Sequence[int], now_s: float) -> None:
+        """Count requests, so many of each model, in the arrival rates."""
+        self._fade_rates(now_s)
+        self.arrival_rate_per_s += sum(counts)
+        if len(self.model_rates_per_s) > 1:
+            self.model_rates_per_s[: len(counts)] += counts
+
     def _fade_rates(self, now_s: float) -> None:
         """Let past arrivals count less: rates are means over about a second."""
         kept = exp(-(now_s - self._rates_s))

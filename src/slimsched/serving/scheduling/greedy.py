@@ -37,6 +37,7 @@ from slimsched.serving.scheduling.events import (
 from slimsched.serving.scheduling.fleet import Fleet
 from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.scheduling.queue import KeyQueue
+from slimsched.serving.scheduling.slowdown import Slowdown
 
 Finder = Callable[[ModelEntry], tuple[ServedModel, Profile]]
 """Finds a model that is added while the server runs, and what it costs on this device."""
@@ -64,6 +65,7 @@ class GreedyScheduler:
         self.profile = profile
         self._utilization: float | None = None
         self._running: dict[int, Batch] = {}
+        self._slowdown = Slowdown()
         self._next_batch = 0
         self._wake_s: float | None = None
         self._resident: set[int] = set()
@@ -76,8 +78,10 @@ class GreedyScheduler:
         match event:
             case BlockArrived(block=block):
                 self.queue.push(block)
-            case BatchFinished(instance=instance):
-                for one in (instance, *self._running.pop(instance).also):
+            case BatchFinished(instance=instance, busy_s=busy_s):
+                batch = self._running.pop(instance)
+                self._slowdown.note(busy_s, self.profile.latency_s(batch.key, batch.size))
+                for one in (instance, *batch.also):
                     self.fleet.step(one, "finished", now_s)
             case Started(models=entries):
                 if entries:
@@ -163,6 +167,8 @@ class GreedyScheduler:
     def _run(self, key: Key, instance: Instance, now_s: float) -> RunBatch:
         """Lines 4 and 10: one key, at most B_max requests, on the instance found."""
         asked, limit = key, self._limits.get(key) or self._limit(key)
+        if self.options.early_drop:
+            limit = self._timely(key, limit, now_s)
         blocks = self.queue.pop(key, limit)
         size = sum([len(block.requests) for block in blocks])
         also: list[int] = []
@@ -230,10 +236,24 @@ class GreedyScheduler:
                 merged += sum(len(block.requests) for block in riders)
         return merged
 
+    def _took_s(self, key: Key, size: int) -> float:
+        """Time that a batch will probably take: by profile, corrected by what batches took lately."""
+        return self._slowdown.value * self.profile.latency_s(key, size)
+
+    def _timely(self, key: Key, limit: int, now_s: float) -> int:
+        """Return a batch size, at most the limit, with which the first block of a key is in time."""
+        first = self.queue.first(key)
+        if now_s + self._took_s(key, min(limit, self.queue.size(key))) <= first.deadline_s:
+            return limit
+        limit = min(limit, self.queue.size(key))
+        while limit > len(first.requests) and now_s + self._took_s(key, limit) > first.deadline_s:
+            limit = max(len(first.requests), limit // 2)
+        return limit
+
     def _late(self, key: Key, now_s: float) -> list[Command]:
-        """Drop the requests of a key's first block that would miss their deadline even in a batch of one."""
+        """Drop the requests of a key's first block that would miss their deadline even without the others."""
         block = self.queue.first(key)
-        end_s = now_s + self.profile.latency_s(key, 1)
+        end_s = now_s + self._took_s(key, min(len(block.requests), self.options.batch_limit))
         if end_s <= block.deadline_s:
             return []
         self.queue.pop(key, len(block.requests))

@@ -19,6 +19,7 @@ from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
 from slimsched.serving.domain.request import NEVER_S, Request
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.terms import ANY_TERMS, Terms
+from slimsched.serving.execution.live.arrivals import Arrivals
 from slimsched.serving.execution.live.engine import Engine
 from slimsched.serving.execution.live.input_arena import InputArena
 from slimsched.serving.execution.live.messages import (
@@ -41,7 +42,6 @@ from slimsched.serving.routing.events import (
     Event,
     GoalChanged,
     InputLost,
-    RequestsArrived,
     SegmentFinished,
     ServerDown,
     ServerGivenUp,
@@ -72,7 +72,7 @@ class LiveCluster:
         self._gateway, self._engine, self._observers = gateway, engine, observers
         self._names = gateway.cluster.names
         self._open: dict[int, Parcel] = {}  # by request
-        self._arrived: list[Request] = []  # that the gateway has not been told of yet
+        self._arrivals = Arrivals(gateway, self._tell)
         self._next_id = first_id
         self._zero_s = monotonic() if clock_zero_s is None else clock_zero_s
         self._hosting = ModelHosting(engine.send, len(self._names))
@@ -147,7 +147,7 @@ class LiveCluster:
         """
         arrived_s = self.now_s if arrived_s is None else arrived_s
         parcel = self._parcel(inputs, count, arrived_s, model, terms, waiter)
-        self._arrive(terms.requests(parcel.requests, arrived_s, model))
+        self._arrivals.add(terms.requests(parcel.requests, arrived_s, model))
         return parcel
 
     def submit_each(self, calls: Sequence[Call], terms: Terms = ANY_TERMS) -> list[Parcel]:
@@ -155,19 +155,13 @@ class LiveCluster:
         now_s, parcels = self.now_s, []
         for call in calls:
             parcel = self._parcel(call.inputs, 1, now_s, call.model, terms)
-            self._arrive(terms.requests(parcel.requests, now_s, call.model, call.example))
+            self._arrivals.add(terms.requests(parcel.requests, now_s, call.model, call.example))
             parcels.append(parcel)
         return parcels
 
-    def _arrive(self, requests: list[Request]) -> None:
-        """Tell the gateway in the event loop's next round, together with other calls of this round."""
-        if requests and not self._arrived:
-            self._loop.call_soon(self._tell_arrived)
-        self._arrived += requests
-
-    def _tell_arrived(self) -> None:
-        arrived, self._arrived = tuple(self._arrived), []
-        self._tell(RequestsArrived(requests=arrived))
+    def refusal(self, terms: Terms, *, count: int = 1, model: int = 0) -> DropReason | None:
+        """Say why a call with these terms would be refused; None if it can be answered in time."""
+        return self._arrivals.refusal(terms, count, model, self.now_s)
 
     def _parcel(
         self,

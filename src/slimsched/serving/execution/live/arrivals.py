@@ -1,0 +1,57 @@
+"""Arrivals: what came in during one round of the event loop, told to the gateway together."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.request import NEVER_S, Request
+from slimsched.serving.domain.terms import Terms
+from slimsched.serving.routing.events import RequestsArrived, RequestsRefused
+from slimsched.serving.routing.gateway import Gateway
+
+ONE = range(1)
+
+
+class Arrivals:
+    """Collects requests, and counts those that the gateway's admission refuses before they are made.
+
+    A refusal at the door must cost little, or refusing takes the time that answers need. So the door asks
+    here first, and the gateway gets only the number of those refused.
+    """
+
+    def __init__(self, gateway: Gateway, tell: Callable[[RequestsArrived | RequestsRefused], None]) -> None:
+        self._gateway, self._tell = gateway, tell
+        self._requests: list[Request] = []
+        self._refused: Counter[int] = Counter()  # by model
+
+    def add(self, requests: list[Request]) -> None:
+        """Tell the gateway of requests in the event loop's next round, together with others of this round."""
+        if requests:
+            self._expect()
+            self._requests += requests
+
+    def refusal(self, terms: Terms, count: int, model: int, now_s: float) -> DropReason | None:
+        """Say why a call with these terms cannot be answered in time, and count it; None if it can."""
+        admission = self._gateway.admission
+        if admission is None or terms.deadline_s >= NEVER_S:
+            return None
+        (request,) = terms.requests(ONE, now_s, model)
+        reason = admission.refusal(request, count, now_s)
+        if reason is not None:
+            self._expect()
+            self._refused[model] += count
+        return reason
+
+    def _expect(self) -> None:
+        if not self._requests and not self._refused:
+            asyncio.get_running_loop().call_soon(self._pass_on)
+
+    def _pass_on(self) -> None:
+        requests, self._requests = tuple(self._requests), []
+        if self._refused:
+            counts = tuple(self._refused[model] for model in range(max(self._refused) + 1))
+            self._refused.clear()
+            self._tell(RequestsRefused(counts=counts))
+        if requests:
+            self._tell(RequestsArrived(requests=requests))

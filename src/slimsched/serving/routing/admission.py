@@ -1,0 +1,201 @@
+"""Admission: refuses requests that cannot meet their deadline, by the work that is ahead of them.
+
+    finish = now + ahead / capacity + own        capacity = Σ_i pace_i / slow_i
+
+`ahead` is the work of all admitted requests that are served before this one (`work_ahead.py`): what was sent
+to servers counts as it was sent, what still waits counts at the cheapest plan that its terms allow
+(`cheapest_rest.py`). slow_i is how slow server i is by its profile, pace_i how fast it is compared with its
+profile, as measured (`server_pace.py`). `own` is the request's own time in an empty cluster.
+
+A request is admitted if `finish` uses no more than a share `reach` of the time that it has. What the equation
+leaves out (batches, hops, unequal queues) is measured: `reach` falls while admitted requests end too late or
+close to it, and rises slowly while they do not. So the work that is admitted is done in time, and as much of
+it as the servers can do, whatever is offered.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.request import NEVER_S, Request
+from slimsched.serving.routing.cheapest_rest import CheapestRest
+from slimsched.serving.routing.events import SegmentFinished
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.server_pace import ServerPace
+from slimsched.serving.routing.work_ahead import WorkAhead, rank_of
+
+CLOSE = 0.2
+"""An answer with less than this share of its time left counts as too close to the deadline."""
+
+LATE = (DropReason.DEADLINE_PASSED, DropReason.DEADLINE_OUT_OF_REACH)
+
+FIRST_REACH, LEAST_REACH, MOST_REACH = 0.85, 0.2, 1.0
+FALL_PER_S, RISE_PER_S, MOST_FALL = 2.0, 0.04, 0.1
+"""How fast `reach` moves while all work ends too late, and while none does: 2 % of it may."""
+
+
+class Admission:
+    """Knows the work in the system, and decides which requests can still be answered in time.
+
+    It costs nothing until the first request with a deadline comes.
+    """
+
+    def __init__(self, cluster: Cluster, seen: Observation) -> None:
+        self._seen = seen
+        self._ahead = WorkAhead()
+        self._paces = [ServerPace() for _ in cluster.names]
+        self._is_used = False
+        self._round_s = self._fell = 0.0  # since when the present reach is tried, and how far it fell since
+        self.reach = FIRST_REACH
+        """Share of its time that a request may be expected to take."""
+        self.use(cluster)
+
+    def use(self, cluster: Cluster) -> None:
+        """Take the models and servers of this cluster from now on."""
+        self._cluster, self._cheapest = cluster, CheapestRest(cluster)
+        self._alive_ids: list[int] = []
+        self._capacity = 0.0
+
+    def admit(
+        self, requests: Sequence[Request], now_s: float
+    ) -> tuple[Sequence[Request], dict[DropReason, tuple[Request, ...]]]:
+        """Split requests into those that are admitted, and the others by the reason why not.
+
+        Requests of one call, which are neighbours that are alike, are admitted together or not at all.
+        """
+        if not self._is_used:
+            self._is_used = any(request.deadline_s < NEVER_S for request in requests)
+        if not self._is_used:
+            return requests, {}
+        taken: list[Request] = []
+        refused: dict[DropReason, tuple[Request, ...]] = {}
+        for call in _calls(requests):
+            if (reason := self.refusal(call[0], len(call), now_s)) is None:
+                self.wait(call)
+                taken += call
+            else:
+                refused[reason] = (*refused.get(reason, ()), *call)
+        return taken, refused
+
+    def refusal(self, request: Request, count: int, now_s: float) -> DropReason | None:
+        """Say why a call of `count` such requests cannot be answered in time; None if it can."""
+        deadline_s = request.deadline_s
+        if deadline_s >= NEVER_S or not (capacity := self._capacity_now()):
+            return None
+        slack_s = deadline_s - now_s
+        own_s = self._cheapest.of_request(request).alone_s(count)
+        if own_s > slack_s:
+            return DropReason.DEADLINE_OUT_OF_REACH if slack_s > 0.0 else DropReason.DEADLINE_PASSED
+        ahead_s = self._ahead.before(rank_of(request.priority, request.arrival_s, deadline_s))
+        if ahead_s and ahead_s / capacity + own_s > self.reach * slack_s:
+            return DropReason.OVERLOADED
+        return None
+
+    def loss(self, request: Request, now_s: float) -> DropReason | None:
+        """Say why a request that waits is too late even if it ran now, alone and at its cheapest."""
+        slack_s = request.deadline_s - now_s
+        if slack_s <= 0.0:
+            return DropReason.DEADLINE_PASSED
+        if request.deadline_s < NEVER_S and self._cheapest.of_request(request).alone_s(1) > slack_s:
+            return DropReason.DEADLINE_OUT_OF_REACH
+        return None
+
+    def wait(self, requests: Sequence[Request]) -> None:
+        """Note that requests wait for their next segment."""
+        if not self._is_used:
+            return
+        state, work_s, add = None, 0.0, self._ahead.set
+        for request in requests:
+            if state != (now := (request.path, request.plan, request.min_accuracy, request.model)):
+                state, work_s = now, self._cheapest.of_request(request).work_s
+            add(request, work_s)
+
+    def send(self, requests: Sequence[Request], key: Key, server: int, now_s: float) -> None:
+        """Note that requests were sent to a server."""
+        self._paces[server].began(now_s)
+        if not self._is_used:
+            return
+        choices, cheapest, add = key.choices, self._cheapest, self._ahead.set
+        sent_s = float(cheapest.each_s(key)[server] / cheapest.slowness[server])
+        state, work_s, tree = None, 0.0, self._cluster.models[key.model].tree
+        for request in requests:
+            if state != (now := (request.path, request.plan, request.min_accuracy)):
+                state, after = now, request.path + choices
+                ends = tree.is_plan(after)
+                work_s = sent_s + (0.0 if ends else cheapest.of(key.model, after, *now[1:]).work_s)
+            add(request, work_s)
+
+    def leave(self, requests: Sequence[Request], now_s: float, dropped: DropReason | None = None) -> None:
+        """Note that requests were answered or dropped, and learn from it how far to trust predictions."""
+        if not self._is_used:
+            return
+        fine_s = close_s = 0.0
+        for request in requests:
+            work_s, deadline_s = self._ahead.remove(request.id), request.deadline_s
+            if dropped in LATE or deadline_s - now_s < CLOSE * (deadline_s - request.arrival_s):
+                close_s += work_s
+            elif deadline_s < NEVER_S:
+                fine_s += work_s
+        if dropped in (None, *LATE) and (capacity := self._capacity_now()):
+            self._learn(fine_s / capacity, close_s / capacity, requests[-1].arrival_s, now_s)
+
+    def _learn(self, fine_s: float, close_s: float, arrival_s: float, now_s: float) -> None:
+        """Move `reach` by how much work ended in time, and how much too late or close to it.
+
+        A change shows only when the requests admitted since then leave, so it falls by a step until then.
+        """
+        if arrival_s >= self._round_s:
+            self._round_s, self._fell = now_s, 0.0
+        fall = min(FALL_PER_S * close_s, MOST_FALL - self._fell)
+        self._fell += fall
+        self.reach = max(LEAST_REACH, min(MOST_REACH, self.reach + RISE_PER_S * fine_s - fall))
+
+    def ran(self, event: SegmentFinished, now_s: float) -> None:
+        """Learn from a batch how fast its server is."""
+        server, left = event.server, self._seen.outstanding[event.server]
+        pace, before, examples = self._paces[server], self._paces[server].value, event.examples
+        if left >= self._cluster.batch_limit:
+            pace.worked(examples * float(self._cheapest.each_s(event.key)[server]), now_s)
+        else:
+            alone_s = self._cluster.profiles[server].latency_s(event.key, event.size or examples)
+            share = examples / event.size if event.size else 1.0
+            pace.worked_in_part(share * alone_s, now_s, is_idle=left <= 0.0)
+        if self._seen.alive[server]:
+            self._capacity += (pace.value - before) / float(self._cheapest.slowness[server])
+
+    def pace(self, server: int) -> float:
+        """How fast a server works compared with its profile."""
+        return self._paces[server].value
+
+    def lose(self, server: int) -> None:
+        """Note that a server is gone, with the work it had."""
+        self._paces[server].stopped()
+
+    def _capacity_now(self) -> float:
+        """Seconds of work that all servers do per second, in time of a server of mean speed."""
+        if self._alive_ids is not self._seen.alive_ids:
+            self._alive_ids = self._seen.alive_ids
+            slowness = self._cheapest.slowness
+            self._capacity = sum(self._paces[i].value / float(slowness[i]) for i in self._alive_ids)
+        return self._capacity
+
+
+def _calls(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
+    """Split requests into runs of neighbours that arrived at the same time with the same terms."""
+    start = 0
+    for place in range(1, len(requests) + 1):
+        if place == len(requests) or not _same_call(requests[start], requests[place]):
+            yield requests[start:place]
+            start = place
+
+
+def _same_call(one: Request, other: Request) -> bool:
+    return (
+        one.arrival_s == other.arrival_s
+        and one.deadline_s == other.deadline_s
+        and one.model == other.model
+        and one.plan == other.plan
+        and one.min_accuracy == other.min_accuracy
+        and one.priority == other.priority
+    )

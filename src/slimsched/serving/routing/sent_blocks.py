@@ -1,0 +1,65 @@
+"""The blocks that are at servers: what was sent there and has not come back."""
+
+from collections.abc import Iterator
+
+from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.request import Request
+from slimsched.serving.routing.commands import RecallRequests
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.sent_block import SentBlock
+
+
+class SentBlocks:
+    """Blocks by id. The observation's count of what each server has follows them."""
+
+    def __init__(self, seen: Observation) -> None:
+        self._seen = seen
+        self._blocks: dict[int, SentBlock] = {}
+
+    def get(self, block: int) -> SentBlock | None:
+        """Return a block, or None if it is not at a server any more."""
+        return self._blocks.get(block)
+
+    def add(self, block: int, sent: SentBlock) -> None:
+        """Note what goes to which server."""
+        self._blocks[block] = sent
+        count, seen = len(sent.requests), self._seen
+        seen.outstanding[sent.server] += count
+        seen.backlog_s[sent.server] += sent.work_s * count
+
+    def bring_back(self, block: Block) -> tuple[Request, ...]:
+        """Note that a block has come back and return its requests; none if the block is stale."""
+        sent = self._blocks.get(block.id)
+        if sent is None:
+            return ()
+        count = len(block.requests)
+        if count == len(sent.requests):
+            del self._blocks[block.id]
+        else:
+            back = {request.id for request in block.requests}
+            sent.requests = tuple(r for r in sent.requests if r.id not in back)
+        seen, server = self._seen, sent.server
+        seen.outstanding[server] -= count
+        seen.backlog_s[server] = max(0.0, seen.backlog_s[server] - sent.work_s * count)
+        return block.requests
+
+    def lose(self, server: int) -> Iterator[SentBlock]:
+        """Take out every block that a dead server had; the observation forgets them by itself."""
+        for block in [block for block, sent in self._blocks.items() if sent.server == server]:
+            yield self._blocks.pop(block)
+
+    def recalls(self, numbers: frozenset[int]) -> list[RecallRequests]:
+        """Ask servers to skip these requests if they have not begun them."""
+        return [
+            RecallRequests(server=sent.server, requests=there)
+            for sent in self._blocks.values()
+            if (there := tuple(request.id for request in sent.requests if request.id in numbers))
+        ]
+
+    def involve(self, server: int) -> bool:
+        """Whether any block is at a server, or comes from there."""
+        return any(server in (sent.server, sent.source) for sent in self._blocks.values())
+
+    def census(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield for each block where it is, its model, its segment and how many requests it has."""
+        return (sent.census for sent in self._blocks.values())

@@ -1,0 +1,182 @@
+"""Admission: what cannot be answered in time is refused when it arrives."""
+
+from math import inf
+
+import pytest
+
+from cluster import path, requests, small_cluster
+from slimsched.kernel.wake import WakeAt
+from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.request import Request
+from slimsched.serving.routing.admission import FIRST_REACH, Admission
+from slimsched.serving.routing.cheapest_rest import CheapestRest
+from slimsched.serving.routing.commands import Answer, Command, Drop, SendBlock
+from slimsched.serving.routing.events import RequestsArrived, RequestsRefused, SegmentFinished, ServerDown
+from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.gateway_options import GatewayOptions
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.router import Route
+from slimsched.serving.routing.server_pace import ServerPace
+from slimsched.serving.routing.work_ahead import WorkAhead, rank_of
+
+CLUSTER = small_cluster((10.0, 10.0))
+NARROWEST_S = CheapestRest(CLUSTER).of(0, (), -1, 0.0).work_s
+"""Device time of one request at the cheapest plan; two servers do two such seconds per second."""
+
+
+class InTurn:
+    """Sends whole narrowest plans to the servers in turn."""
+
+    turn = 0
+
+    def route(self, seen: Observation) -> Route:
+        self.turn += 1
+        alive = seen.alive_ids
+        return Route(alive[self.turn % len(alive)], 0, 8, "in turn", path(*[0.25] * (3 - seen.segment)))
+
+
+class Door:
+    """A gateway that admits, and what it says to each arrival."""
+
+    def __init__(self) -> None:
+        self.gateway = Gateway(CLUSTER, InTurn(), GatewayOptions(step_s=0.0, early_drop=True))
+        self.count = 0
+
+    @property
+    def admission(self) -> Admission:
+        assert self.gateway.admission is not None
+        return self.gateway.admission
+
+    def tell(self, event: object, now_s: float = 0.0) -> list[Command]:
+        commands = self.gateway.handle(event, now_s=now_s)  # type: ignore[arg-type]
+        return [command for command in commands if not isinstance(command, WakeAt)]
+
+    def arrive(self, count: int, now_s: float = 0.0, **asked: float) -> list[Command]:
+        self.count += count
+        return self.tell(RequestsArrived(requests=requests(count, first=self.count, **asked)), now_s)
+
+    def refused(self, count: int, **asked: float) -> DropReason | None:
+        drops = [command for command in self.arrive(count, **asked) if isinstance(command, Drop)]
+        assert all(len(drop.requests) == count for drop in drops), "a call is refused as a whole"
+        return drops[0].reason if drops else None
+
+
+def many(seconds: float) -> int:
+    """How many requests the two servers answer in this time, at the cheapest plan."""
+    return int(2 * seconds / NARROWEST_S)
+
+
+def test_a_deadline_that_no_plan_can_meet_is_refused_at_once() -> None:
+    assert Door().refused(8, deadline_s=NARROWEST_S / 10) == "deadline out of reach"
+
+
+def test_a_call_is_refused_as_a_whole_if_too_much_work_is_ahead() -> None:
+    door = Door()
+    assert door.refused(many(0.3), deadline_s=1.0) is None
+    assert door.refused(8, deadline_s=0.2) is None, "what is less urgent is not ahead"
+    assert door.refused(many(0.3), deadline_s=1.0) is None
+    assert door.refused(many(0.3), deadline_s=1.0) is None, "it need not be done by itself"
+    assert door.refused(8, deadline_s=1.0) is DropReason.OVERLOADED
+    assert door.refused(8, deadline_s=1.5) is None
+
+
+def test_only_what_is_as_important_is_ahead() -> None:
+    door = Door()
+    door.arrive(many(0.9), deadline_s=1.0)
+    assert door.refused(8, deadline_s=1.0, priority=-1) is DropReason.OVERLOADED
+    assert door.refused(8, deadline_s=1.0, priority=1) is None
+
+
+def test_requests_without_a_deadline_are_never_refused_and_never_ahead() -> None:
+    door = Door()
+    assert door.refused(many(5.0)) is None
+    assert door.refused(8, deadline_s=0.2) is None
+    assert door.refused(many(5.0)) is None
+
+
+def test_work_that_is_done_makes_room() -> None:
+    door = Door()
+    commands = door.arrive(many(0.9), deadline_s=1.0)
+    assert door.refused(8, deadline_s=1.0) is DropReason.OVERLOADED
+    for command in commands:
+        assert isinstance(command, SendBlock)
+        block = command.block
+        done = SegmentFinished(
+            server=command.server, choice=0, ahead=block.key.ahead, blocks=(block,), size=8
+        )
+        (answer,) = door.tell(done, 0.1)
+        assert isinstance(answer, Answer)
+    assert door.refused(8, deadline_s=1.0) is None
+
+
+def test_half_of_the_servers_admit_half_of_the_work() -> None:
+    door = Door()
+    door.tell(ServerDown(server=1))
+    door.arrive(many(0.45), deadline_s=1.0)
+    assert door.refused(8, deadline_s=1.0) is DropReason.OVERLOADED
+
+
+def test_a_stated_plan_and_a_floor_count_as_what_they_cost() -> None:
+    cheapest = CheapestRest(CLUSTER)
+    wide = cheapest.of(0, (), CLUSTER.models[0].tree.index[path(1.0, 1.0, 1.0, 1.0)], 0.0)
+    best = CLUSTER.models[0].quality.best_reachable(())
+    assert cheapest.of(0, (), -1, best).work_s == pytest.approx(wide.work_s, rel=0.5)
+    assert cheapest.of(0, (), -1, 2.0).work_s == cheapest.of(0, (), -1, best).work_s, "none has more"
+    half_way = cheapest.of(0, path(0.25, 0.25), -1, 0.0)
+    assert 0.0 < half_way.work_s < NARROWEST_S < wide.work_s
+    assert cheapest.of(0, path(0.25, 0.25, 0.25, 0.25), -1, 0.0).work_s == 0.0
+
+
+def test_a_request_that_waits_too_long_is_dropped_before_it_costs_device_time() -> None:
+    door = Door()
+    for server in (0, 1):
+        door.tell(ServerDown(server=server))
+    assert door.refused(1, deadline_s=1.0) is None
+    (first,) = requests(1, first=door.count, deadline_s=1.0)
+    assert door.admission.loss(first, 0.5) is None
+    assert door.admission.loss(first, 1.0 - NARROWEST_S / 10) is DropReason.DEADLINE_OUT_OF_REACH
+    assert door.admission.loss(first, 1.0) is DropReason.DEADLINE_PASSED
+
+
+def test_predictions_are_trusted_less_while_answers_come_late_and_more_while_they_do_not() -> None:
+    door = Door()
+    late, fine = (requests(100, first=first, deadline_s=1.0) for first in (1000, 2000))
+    door.admission.admit(late, 0.0)
+    door.admission.admit(fine, 0.0)
+    door.admission.leave(late, 0.99)
+    low = door.admission.reach
+    assert low < FIRST_REACH
+    door.admission.leave(fine, 0.3)
+    assert low < door.admission.reach < FIRST_REACH
+
+
+def test_what_the_door_refused_counts_as_load_for_the_router() -> None:
+    door = Door()
+    door.tell(RequestsRefused(counts=(80,)), 0.0)
+    assert door.gateway.seen.arrival_rate_per_s == 80.0
+
+
+def test_a_server_that_takes_twice_as_long_has_half_the_pace() -> None:
+    pace = ServerPace()
+    for number in range(60):
+        pace.began(number * 0.2)
+        pace.worked_in_part(0.1, (number + 1) * 0.2, is_idle=True)
+    assert pace.value == pytest.approx(0.5, abs=0.02)
+    pace.began(100.0)
+    pace.stopped()
+    pace.worked(0.1, 200.0)
+    assert pace.value == pytest.approx(0.5, abs=0.02), "nobody counts the time of a server that died"
+
+
+def test_work_ahead_adds_up_by_rank() -> None:
+    ahead, now_s = WorkAhead(), 100.0
+    soon, later = (Request(id=n, arrival_s=now_s, deadline_s=now_s + n) for n in (1, 2))
+    ahead.set(soon, 3.0)
+    ahead.set(later, 5.0)
+    ahead.set(later, 4.0)
+    assert ahead.before(rank_of(0, now_s, now_s + 1)) == 3.0
+    assert ahead.before(rank_of(0, now_s, now_s + 2)) == 7.0
+    assert ahead.before(rank_of(1, now_s, now_s + 2)) == 0.0
+    assert ahead.remove(soon.id) == 3.0
+    assert ahead.remove(soon.id) == 0.0
+    assert ahead.before((0, inf)) == 4.0
