@@ -39,6 +39,7 @@ from slimsched.serving.routing.forgetting import forget, forget_kept
 from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.growth import Growth
+from slimsched.serving.routing.network_planner import NetworkPlanner
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import AnswerListener, GoalFollower, Route, Router
 from slimsched.serving.routing.sent_block import SentBlock, recalled
@@ -167,6 +168,8 @@ class Gateway:
     def _use(self, router: Router) -> None:
         """Use this router from now on."""
         self.router = router
+        planner = NetworkPlanner(router, self.cluster.models) if self.options.plan == "network" else None
+        self._ask = router.route if planner is None else planner.route
         self._listener = router if isinstance(router, AnswerListener) else None
         self._escalation = Escalation(self.cluster, router)
 
@@ -193,12 +196,9 @@ class Gateway:
             seen.segment, seen.previous, seen.source, seen.plan, seen.model, _ = place
             seen.count, seen.path = count, first.path
             seen.choices = self.cluster.models[place[4]].tree.after[first.path]
-            seen.arrival_s, seen.deadline_s, seen.min_accuracy = (
-                first.arrival_s,
-                first.deadline_s,
-                first.min_accuracy,
-            )
-            route = self.router.route(seen)
+            seen.arrival_s, seen.deadline_s = first.arrival_s, first.deadline_s
+            seen.min_accuracy = first.min_accuracy
+            route = self._ask(seen)
             if route is None:
                 break
             requests = queue.take(place, max(1, route.group))
@@ -241,10 +241,10 @@ class Gateway:
         self._next_block += 1
         server, count = route.server, len(requests)
         work_s = self.cluster.key_s(key, server)
-        self._sent[self._next_block] = SentBlock(server, requests, work_s, source)
-        seen = self.seen
-        seen.outstanding[server] += count
-        seen.backlog_s[server] += work_s * count
+        expected_s = self.seen.sent(server, count, work_s)
+        self._sent[self._next_block] = SentBlock(
+            server, requests, work_s, source, self.seen.now_s, expected_s
+        )
         block = block_of(self._next_block, key, requests, keep=key.model in self._escalation.models)
         return SendBlock(server=server, block=block, source=source, reason=route.reason)
 
@@ -317,7 +317,8 @@ class Gateway:
     def _answer(self, requests: list[Request]) -> list[Command]:
         """Answer requests at the plans they have run, and free what is kept for them."""
         answer, count = Answer(requests=tuple(requests)), len(requests)
-        self._in_system, self.seen.done = self._in_system - count, self.seen.done + count
+        self._in_system -= count
+        self.seen.answered(count)
         if self._listener is not None:
             self._listener.answered(answer.requests, self.seen.now_s)
         if self._cancelled:
@@ -332,12 +333,11 @@ class Gateway:
         count = len(block.requests)
         if count == len(sent.requests):
             del self._sent[block.id]
+            self.seen.returned(sent.server, self.seen.now_s - sent.sent_s, sent.expected_s)
         else:
             back = {request.id for request in block.requests}
             sent.requests = tuple(r for r in sent.requests if r.id not in back)
-        seen, server = self.seen, sent.server
-        seen.outstanding[server] -= count
-        seen.backlog_s[server] = max(0.0, seen.backlog_s[server] - sent.work_s * count)
+        self.seen.came_back(sent.server, count, sent.work_s)
         return block.requests
 
     def _drop(

@@ -15,6 +15,8 @@ class SentBlock(Struct):
     requests: tuple[Request, ...]
     work_s: float  # per request
     source: int  # where its inputs came from
+    sent_s: float
+    expected_s: float  # by profile: the backlog that it joined, and its own work
 
     @property
     def census(self) -> tuple[int, int, int, int]:
