@@ -51,18 +51,19 @@ class Try(Struct, frozen=True):
 
 
 def settings(router: str, budget: int) -> list[str]:
-    """List the settings to try: a grid for one knob, a Sobol sequence for several."""
+    """List the settings to try: a grid for one knob; for several, the router's own and a Sobol sequence."""
     from scipy.stats.qmc import Sobol
 
     if router not in KNOBS:
         raise UnknownNameError("router to tune", router, list(KNOBS))
     knobs = KNOBS[router]
-    if len(knobs) == 1:
+    own = [] if len(knobs) == 1 else [router]
+    if not own:
         places = np.linspace(0.0, 1.0, budget)[:, None]
     else:
-        places = Sobol(len(knobs), rng=0).random(2 ** int(np.ceil(np.log2(budget))))[:budget]
+        places = Sobol(len(knobs), rng=0).random(2 ** int(np.ceil(np.log2(budget))))[: budget - 1]
     low, high = (np.log([bounds[end] for bounds in knobs.values()]) for end in (0, 1))
-    return [
+    return own + [
         router + "".join(f":{name}={value:.3g}" for name, value in zip(knobs, np.exp(row), strict=True))
         for row in low + places * (high - low)
     ]

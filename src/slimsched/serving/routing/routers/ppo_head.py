@@ -45,6 +45,12 @@ POINT = 0.02
 MOVE = 2.0
 """What a second of moving inputs counts beside a second of waiting: it takes time on two links."""
 
+COST_S = 0.005
+"""The unit of what a server costs; not in proportion to v, so that many servers stay told apart at any v."""
+
+IN_USE = 4.0
+"""Logits are multiplied by this outside training, so that chance only settles what is nearly equal."""
+
 SHARPNESS = 30.0
 """How strongly the rule that training starts from prefers a step of accuracy, or its worth in waiting."""
 
@@ -63,7 +69,7 @@ Numbers = TypeVar("Numbers", Values, Any)
 
 def server_prior(servers: Numbers) -> Numbers:
     """Return where training starts: the less waiting a server's best choice causes, the likelier it is."""
-    return -SHARPNESS * servers[..., 3]
+    return -10.0 * servers[..., 3]
 
 
 def choice_prior(choices: Numbers) -> Numbers:
@@ -119,7 +125,7 @@ class HeadFeatures:
         servers[:, 0] = 0.25 * np.log1p(seen.backlog_s / UNIT_S)
         servers[:, 1] = 0.25 * np.log1p(move_s / UNIT_S)
         servers[:, 2] = 0.25 * np.log(run_s / UNIT_S)
-        servers[:, 3] = np.clip((cost_s - least_s) / (v * POINT), -5.0, 5.0)
+        servers[:, 3] = np.clip((cost_s - least_s) / COST_S, -5.0, 5.0)
         servers[:, 4] = np.clip(5.0 * (end_s - (end_s + seen.penalty_s).min()), -5.0, 5.0)
         servers[:, 5] = 0.0
         if seen.source >= 0:
@@ -176,7 +182,7 @@ class HeadFeatures:
 
 
 class HeadPpoRouter:
-    """Draws a server, then a choice on it: the policy whose likelihood was trained."""
+    """Draws a server, then a choice on it."""
 
     def __init__(
         self,
@@ -219,13 +225,14 @@ class HeadPpoRouter:
         v = self.worth.v
         context, servers = self.features.of_servers(seen, v)
         logits = server_prior(servers) + _score(self._server, context, servers) - seen.penalty_s
-        server_p = _softmax(logits)
+        sharp = 1.0 if self.decisions is not None else IN_USE
+        server_p = _softmax(sharp * logits)
         if self.epsilon:
             server_p = (1.0 - self.epsilon) * server_p + self.epsilon * seen.alive / len(seen.alive_ids)
         server = self._draw(server_p)
         choices = self.features.of_choices(seen, v, server, seen.path)
         local = np.concatenate([context, servers[server]])
-        choice_p = _softmax(choice_prior(choices) + _score(self._choice, local, choices))
+        choice_p = _softmax(sharp * (choice_prior(choices) + _score(self._choice, local, choices)))
         way = self._draw(choice_p)
         if self.decisions is not None:
             chance = float(np.log(server_p[server] * choice_p[way]))
