@@ -51,6 +51,9 @@ COST_S = 0.005
 IN_USE = 4.0
 """Logits are multiplied by this outside training, so that chance only settles what is nearly equal."""
 
+LINK = 0.25
+"""Share of a server's outstanding requests that are taken to wait behind a move for the same links."""
+
 SHARPNESS = 30.0
 """How strongly the rule that training starts from prefers a step of accuracy, or its worth in waiting."""
 
@@ -119,7 +122,7 @@ class HeadFeatures:
         run_s = count * ahead.work_s[-1]
         end_s = seen.backlog_s + move_s + run_s
         caused_s = (seen.outstanding + count) * ahead.work_s - (v * POINT) * ahead.gain[:, None]
-        cost_s = MOVE * move_s + caused_s.min(axis=0)
+        cost_s = (MOVE + LINK * seen.outstanding / count) * move_s + caused_s.min(axis=0)
         least_s = float((cost_s + seen.penalty_s).min())
         servers = np.empty((len(end_s), SERVER))
         servers[:, 0] = 0.25 * np.log1p(seen.backlog_s / UNIT_S)
