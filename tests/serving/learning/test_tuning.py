@@ -59,7 +59,7 @@ def test_conditions_are_at_least_eight_and_all_can_be_run() -> None:
         make_router(setting, PAPER.cluster, seed=0)
 
 
-def test_routers_stand_by_their_accuracy_at_the_p99_that_all_reach() -> None:
+def test_routers_stand_by_their_accuracy_at_the_p99_that_half_of_them_reach() -> None:
     quick = {name: 0.05 + 0.01 * number for number, name in enumerate(FRONTS)}
     points = [
         point(0.70 + 0.01 * number + 0.001 * step, quick[name] + 0.05 * step, settings[step], seed)
@@ -68,6 +68,7 @@ def test_routers_stand_by_their_accuracy_at_the_p99_that_all_reach() -> None:
         for seed in range(3)
     ]
     result = standing("calm", points)
-    assert result.p99_s == pytest.approx(1.05 * max(quick.values()))
-    assert result.best == list(FRONTS)[-1]
+    assert result.p99_s == pytest.approx(max(0.075, 1.05 * sorted(quick.values())[len(quick) // 2]))
+    assert [name for name, mean in result.accuracy.items() if mean is None] == list(FRONTS)[3:]
+    assert result.best == list(FRONTS)[2]
     assert result.lead.value > 0.0
