@@ -18,6 +18,7 @@ from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.learning.environment import RoutingEnv
+from slimsched.serving.learning.head_policy import HeadPolicy
 from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.registry import make_router
@@ -49,7 +50,7 @@ def training(scenario: Scenario) -> None:
     """Print the decisions per second of our PPO, of Stable-Baselines3's and of the bare environment."""
     from stable_baselines3 import PPO
 
-    trainer = PpoTrainer(scenario, PpoOptions(), seed=0)
+    trainer = PpoTrainer(HeadPolicy(), scenario, PpoOptions(look_windows=0), seed=0)
     began_s, began_cpu_s, decisions = perf_counter(), process_time(), 0
     for _ in range(8):
         decisions += trainer.step().decisions
@@ -88,13 +89,10 @@ def main() -> None:
         "lp",
         "goal",
         "goal[accuracy>=75, min energy]",
-        "ppo-efficient",
+        "ppo",
     ):
         cells = []
         for servers in SERVERS:
-            if router.startswith("ppo") and servers != 3:
-                cells.append(f"{'-':>16}")
-                continue
             p50, p99 = decision_us(repeated(paper.cluster, servers), router)
             cells.append(f"{p50:8.0f} / {p99:5.0f}")
         print(f"{router:31}" + "".join(cells))

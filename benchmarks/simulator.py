@@ -56,8 +56,8 @@ def main() -> None:
     print(f"{'router':20}" + "".join(f"{servers:>9}" for servers in SERVERS))
     wide = {servers: widened(paper, servers) for servers in SERVERS}
     for router in ROUTERS:
-        if router.startswith("ppo"):
-            continue  # a policy is bound to the number of servers it was trained with
+        if router.startswith("ppo-"):
+            continue  # a policy with state (1) is bound to the number of servers it was trained with
         times = [1e6 * decision_s(wide[servers], router) for servers in SERVERS]
         print(f"{router:20}" + "".join(f"{value:9.1f}" for value in times))
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from slimsched.serving.execution.scenario_file import load_scenario
     from slimsched.serving.execution.simulated.comparison import compare
     from slimsched.serving.execution.simulated.simulation import simulate
+    from slimsched.serving.learning.head_policy import HeadPolicy
+    from slimsched.serving.learning.paper_policy import PaperPolicy
     from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
     from slimsched.serving.learning.rollout import RewardWeights
     from slimsched.serving.routing.goal import Goal, parse_goal
@@ -54,12 +56,14 @@ __all__ = [
     "Family",
     "Fault",
     "Goal",
+    "HeadPolicy",
     "Job",
     "JobPolicy",
     "JobSetting",
     "ModelSpec",
     "Nested",
     "Observation",
+    "PaperPolicy",
     "PlanRun",
     "PpoOptions",
     "PpoTrainer",
@@ -102,6 +106,8 @@ _HOMES = {
     "Nested": "models.adapters.nested",
     "Observation": "serving.routing.observation",
     "PlanRun": "models.plan_run",
+    "HeadPolicy": "serving.learning.head_policy",
+    "PaperPolicy": "serving.learning.paper_policy",
     "PpoOptions": "serving.learning.ppo",
     "PpoTrainer": "serving.learning.ppo",
     "Recorder": "serving.telemetry.recorder",

@@ -1,6 +1,6 @@
 """Figures of runs, as a table for people."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -13,8 +13,10 @@ NARROW = 110
 """Terminals narrower than this get the main columns only."""
 
 
-def print_summaries(console: Console, rows: Sequence[Summary], title: str) -> None:
-    """Print one row per router."""
+def print_summaries(
+    console: Console, rows: Sequence[Summary], title: str, intervals: Sequence[Mapping[str, float]] = ()
+) -> None:
+    """Print one row per router; `intervals` holds half of the 95 % interval of each figure over seeds."""
     wide = console.width >= NARROW
     console.print(f"[bold]{escape(title)}[/bold]")
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
@@ -22,12 +24,12 @@ def print_summaries(console: Console, rows: Sequence[Summary], title: str) -> No
     names = ["accuracy", "of bound", "latency", "p99", "in time", "answered"]
     for name in names + (["J/request", "J (paper)", "GPU var", "batch"] if wide else []):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
+    for row, half in zip(rows, intervals or [{}] * len(rows), strict=True):
         cells = [
-            f"{100 * row.accuracy:.2f} %",
-            f"{100 * row.bound_share:.1f} %",
+            f"{100 * row.accuracy:.2f}{_half(half, 'accuracy', 100, 2)} %",
+            f"{100 * row.bound_share:.1f}{_half(half, 'bound_share', 100, 1)} %",
             _spread(row.latency_mean_s, row.latency_sd_s),
-            _seconds(row.latency_p99_s),
+            _seconds(row.latency_p99_s, half),
             f"{100 * row.slo_attainment:.1f} %",
             f"{100 * row.completed / max(1, row.arrived):.1f} %",
         ]
@@ -42,8 +44,14 @@ def print_summaries(console: Console, rows: Sequence[Summary], title: str) -> No
     console.print(table)
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.0f} ms"
+def _half(half: Mapping[str, float], name: str, scale: float, digits: int) -> str:
+    return f" ±{scale * half[name]:.{digits}f}" if name in half else ""
+
+
+def _seconds(value: float, half: Mapping[str, float]) -> str:
+    if value >= 1:
+        return f"{value:.2f}{_half(half, 'latency_p99_s', 1, 2)} s"
+    return f"{1000 * value:.0f}{_half(half, 'latency_p99_s', 1000, 0)} ms"
 
 
 def _spread(mean_s: float, sd_s: float) -> str:

@@ -7,7 +7,14 @@ from slimsched.serving.telemetry.run_folder import About
 
 def mark_faults(axis: Any, about: About, *, words: bool = True) -> None:
     """Draw a line at each fault, and say what happened if `words` is set."""
-    verbs = {"kill": "killed", "hang": "hangs", "restore": "restored", "slow": "slowed", "leave": "leaves"}
+    verbs = {
+        "kill": "killed",
+        "hang": "hangs",
+        "restore": "restored",
+        "slow": "slowed",
+        "slow-link": "link slowed",
+        "leave": "leaves",
+    }
     for fault in about.faults:
         axis.axvline(fault.at_s, color="#d62728", linestyle="--", linewidth=1, zorder=4)
         if words:

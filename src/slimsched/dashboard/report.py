@@ -117,11 +117,12 @@ def _faults(run: Run) -> str:
         "hang": "hangs",
         "restore": "returns",
         "slow": "is slowed",
+        "slow-link": "has its link slowed",
         "leave": "leaves",
     }
     lines = "".join(
         f"<li>{fault.at_s:g} s: {escape(fault.server)} {verbs[fault.kind]}"
-        + (f", {fault.slowdown:g} times as slow" if fault.kind == "slow" else "")
+        + (f", {fault.slowdown:g} times as slow" if fault.kind.startswith("slow") else "")
         + "</li>"
         for fault in run.about.faults
     )

@@ -18,7 +18,8 @@ def write_policy(path: Path, weights: Weights, story: dict[str, Any]) -> None:
     """Write the weights, and their story (options, seeds, curve, date) under the same name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: value.astype(np.float32) for name, value in weights.items()}, path)
-    path.with_suffix(".json").write_text(json.dumps(story, indent=1) + "\n")
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in story.items())
+    path.with_suffix(".json").write_text(f"{{\n{lines}\n}}\n")
 
 
 def read_policy(file: str | Path) -> tuple[Weights, dict[str, Any]]:

@@ -9,6 +9,9 @@ import torch
 from msgspec import Struct
 from torch import Tensor, nn
 
+IMPOSSIBLE = -1e9
+"""The logit of an action that cannot be taken. It is finite, so that its share of the entropy is 0."""
+
 
 class UpdateOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The paper's constants where it gives them (clip, c_v, K), otherwise our own."""
@@ -23,8 +26,11 @@ class UpdateOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def log_probability(logits: list[Tensor], actions: Tensor, epsilon: Tensor) -> Tensor:
-    """Return log π̃(a|s), eqs. (5) and (6): the server head is mixed with ε of uniform, the others are not."""
-    servers = logits[0].shape[1]
+    """Return log π̃(a|s), eqs. (5) and (6): the server head is mixed with ε of uniform, the others are not.
+
+    Actions that could not be taken have the logit `IMPOSSIBLE`.
+    """
+    servers = (logits[0] > IMPOSSIBLE).sum(dim=1)
     server = torch.softmax(logits[0], dim=1).gather(1, actions[:, :1]).squeeze(1)
     mixed = (1.0 - epsilon) * server + epsilon / servers
     others = sum(

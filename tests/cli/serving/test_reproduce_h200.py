@@ -58,5 +58,5 @@ def test_tables_are_simulated_where_no_gpu_is_asked_for() -> None:
     rows = json.loads(found.stdout)["tables"]
     assert rows["live"] == []
     assert [row["router"] for row in rows["simulated"]] == [
-        "random", "ppo-efficient", "ppo-balanced", "drift-plus-penalty:v=0.5", "goal"
+        "random", "ppo-efficient", "ppo-balanced", "ppo", "drift-plus-penalty:v=0.7", "goal"
     ]  # fmt: skip

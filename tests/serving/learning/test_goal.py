@@ -199,7 +199,7 @@ def test_in_shadow_mode_the_fallback_decides_and_the_log_says_what_goal_would_do
     assert route is not None
     assert other is not None
     assert (route.server, route.choice) == (other.server, other.choice)
-    assert route.reason.startswith("shadow: goal would take server")
+    assert route.reason.startswith("shadow: the router would take server")
     assert sum(made.counts.values()) == 1
 
 

@@ -11,18 +11,26 @@ import torch
 from cluster import small_cluster
 from slimsched.kernel.errors import ConfigError, DataError
 from slimsched.kernel.policy_file import read_policy, write_policy
-from slimsched.kernel.ppo import advantages, log_probability, losses
+from slimsched.kernel.ppo import IMPOSSIBLE, advantages, log_probability, losses
 from slimsched.models.width import WIDTHS
 from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.learning.ppo import PolicyNetwork, PpoOptions, PpoTrainer, epsilon_at
+from slimsched.serving.learning.paper_policy import PaperPolicy, PolicyNetwork
+from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer, epsilon_at
 from slimsched.serving.learning.ppo_checkpoint import resume_run, save_run
-from slimsched.serving.learning.rollout import Outcome, RewardWeights
+from slimsched.serving.learning.rollout import Outcome, RewardWeights, Rollout
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.routers.ppo import PpoRouter, state_of
 
 torch.set_num_threads(1)
 PAPER = load_scenario("paper", accuracy="paper").with_load(rate_per_s=3000.0)
-SMALL = PpoOptions(updates=2, clusters=2, window_s=0.1, episode_s=0.2, hidden=8, minibatch=64)
+SMALL = PpoOptions(updates=2, clusters=2, window_s=0.1, episode_s=0.2, look_windows=1, minibatch=64)
+
+
+def new_policy(weights: RewardWeights | None = None, seed: int = 0) -> PaperPolicy:
+    """A small policy with state (1) for the paper's cluster."""
+    torch.manual_seed(seed)
+    return PaperPolicy(PAPER.cluster, weights or RewardWeights(), hidden=8)
+
 
 LOGITS = [
     torch.log(torch.tensor([[0.7, 0.2, 0.1]])),
@@ -34,7 +42,7 @@ ACTION = torch.tensor([[0, 1, 0]])
 
 def test_state_1_is_fifo_done_then_queue_power_utilization_of_each_server() -> None:
     seen = Observation(2)
-    seen.fifo, seen.done = 3, 7
+    seen.fifo, seen.done_rate_per_s = 3, 7
     seen.queued[:], seen.power_w[:], seen.utilization[:] = (1, 2), (100, 200), (0.3, 0.9)
     wanted = [log(4), log(8), log(2), 100, 0.3, log(3), 200, 0.9]
     assert state_of(seen).tolist() == pytest.approx(wanted)
@@ -88,8 +96,8 @@ def test_a_negative_advantage_is_not_clipped_from_above() -> None:
 
 
 def test_numpy_inference_gives_the_likelihood_torch_gives() -> None:
-    trainer = PpoTrainer(PAPER, SMALL, seed=0)
-    router = PpoRouter(PAPER.cluster, Random(0), trainer.weights(), epsilon=0.2)
+    policy = new_policy()
+    router = PpoRouter(PAPER.cluster, Random(0), policy.weights(), epsilon=0.2)
     router.decisions = []
     seen = Observation(3)
     seen.fifo, seen.utilization[:] = 40, (0.2, 0.5, 0.9)
@@ -98,40 +106,38 @@ def test_numpy_inference_gives_the_likelihood_torch_gives() -> None:
     states = torch.tensor(np.array([d.state for d in router.decisions]), dtype=torch.float32)
     actions = torch.tensor([d.action for d in router.decisions])
     with torch.no_grad():
-        logits, _ = trainer.network(states)
+        logits, _ = policy.network(states)
     likelihood = log_probability(logits, actions, torch.full((20,), 0.2))
     assert likelihood.tolist() == pytest.approx([d.log_probability for d in router.decisions], abs=1e-4)
 
 
 def test_a_dead_server_is_never_drawn() -> None:
-    trainer = PpoTrainer(PAPER, SMALL, seed=0)
-    router = PpoRouter(PAPER.cluster, Random(0), trainer.weights(), epsilon=0.5)
+    router = PpoRouter(PAPER.cluster, Random(0), new_policy().weights(), epsilon=0.5)
     seen = Observation(3)
     seen.set_alive(1, False)
     assert {router.route(seen).server for _ in range(200)} == {0, 2}
 
 
 def test_a_policy_for_other_servers_is_refused_with_a_remedy() -> None:
-    weights = PpoTrainer(PAPER, SMALL, seed=0).weights()
+    weights = new_policy().weights()
     with pytest.raises(ConfigError, match=r"trained for 3 servers.*slim router train"):
         PpoRouter(small_cluster((1.0, 2.0), batch_limit=16), Random(0), weights, 0.0)
 
 
 def test_training_is_repeatable_and_can_resume(tmp_path: Path) -> None:
-    one, two = PpoTrainer(PAPER, SMALL, seed=3), PpoTrainer(PAPER, SMALL, seed=3)
+    one, two, three = [PpoTrainer(new_policy(seed=3), PAPER, SMALL, seed=3) for _ in range(3)]
     first = [one.step() for _ in range(2)]
     assert first == [two.step() for _ in range(2)]
     save_run(tmp_path / "run.safetensors", one, first)
-    three = PpoTrainer(PAPER, SMALL, seed=3)
     assert resume_run(tmp_path / "run.safetensors", three) == first
     assert three.update_number == 2
-    for name, value in three.weights().items():
-        assert np.allclose(value, one.weights()[name]), name
+    for name, value in three.learner.weights().items():
+        assert np.allclose(value, one.learner.weights()[name]), name
     three.step()
 
 
 def test_a_policy_survives_the_disk_and_a_damaged_one_is_named(tmp_path: Path) -> None:
-    weights = PpoTrainer(PAPER, SMALL, seed=0).weights()
+    weights = new_policy().weights()
     path = tmp_path / "policy.safetensors"
     write_policy(path, weights, {"epsilon": 0.02})
     read, metadata = read_policy(str(path))
@@ -145,15 +151,16 @@ def test_a_policy_survives_the_disk_and_a_damaged_one_is_named(tmp_path: Path) -
 def test_training_finds_the_better_width_of_a_bandit() -> None:
     """With a reward for accuracy alone, a few updates make wide choices more likely than at the start."""
     options = PpoOptions(
-        weights=RewardWeights(accuracy=1.0, latency_per_s=0.0, centre=0.73),
         updates=12,
         clusters=1,
         window_s=0.2,
         episode_s=0.4,
+        look_windows=1,
         learning_rate=3e-3,
         minibatch=128,
     )
-    trainer = PpoTrainer(PAPER, options, seed=0)
+    policy = new_policy(RewardWeights(accuracy=1.0, latency_per_s=0.0, centre=0.73))
+    trainer = PpoTrainer(policy, PAPER, options, seed=0)
     curve = [trainer.step() for _ in range(options.updates)]
     assert curve[-1].accuracy > curve[0].accuracy + 0.003
 
@@ -162,3 +169,45 @@ def test_the_network_starts_as_uniform_random_routing() -> None:
     logits, _ = PolicyNetwork(11, (3, 4, 5), 16)(torch.randn(50, 11))
     for head in logits:
         assert exp(float(head.softmax(1).log().max())) < 1.2 / head.shape[1]
+
+
+def test_the_ratio_9_of_a_decision_begins_at_1_whatever_its_epsilon_and_however_late_it_is_scored() -> None:
+    policy = new_policy()
+    router = policy.router(PAPER.cluster, Random(0), 0.3)
+    seen = Observation(3)
+    for number in range(40):
+        seen.fifo, router.epsilon = number, 0.3 if number < 20 else 0.1
+        seen.set_alive(1, number % 2 == 0)
+        router.route(seen)
+    assert router.decisions is not None
+    policy.look(router.decisions)
+    router.use(policy.weights())
+    router.decisions.clear()
+    for number in range(40):
+        seen.fifo, router.epsilon = number, 0.3 if number < 20 else 0.1
+        seen.set_alive(1, number % 2 == 0)
+        router.route(seen)
+    actions, forward = policy.batch(router.decisions)
+    with torch.no_grad():
+        logits, _ = forward(torch.arange(40))
+    epsilon = torch.tensor([decision.epsilon for decision in router.decisions])
+    now = log_probability(logits, actions, epsilon)
+    assert now.tolist() == pytest.approx([one.log_probability for one in router.decisions], abs=1e-4)
+
+
+def test_a_server_that_is_down_has_no_share_of_epsilon() -> None:
+    logits = [torch.tensor([[0.0, IMPOSSIBLE, 0.0]])]
+    likelihood = log_probability(logits, torch.tensor([[0]]), torch.tensor([0.4]))
+    assert exp(likelihood.item()) == pytest.approx(0.6 * 0.5 + 0.4 / 2)
+
+
+def test_blocks_that_an_episode_leaves_unfinished_are_scored_when_it_ends() -> None:
+    overloaded = load_scenario("paper", accuracy="paper").with_load(rate_per_s=20_000.0, seconds=0.5)
+    router = new_policy().router(overloaded.cluster, Random(0), 0.0)
+    rollout = Rollout(overloaded, router, seed=1)
+    early = rollout.advance(0.4)
+    late = rollout.advance(0.1)
+    assert rollout.is_over
+    assert router.decisions is not None
+    assert sorted(one.decision for one in early + late) == list(range(len(router.decisions)))
+    assert max(one.latency_s for one in late) > max(one.latency_s for one in early)

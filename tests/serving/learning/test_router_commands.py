@@ -24,12 +24,16 @@ def test_the_list_of_routers_has_classical_and_learned_ones() -> None:
     assert {"random", "lp", "ppo-efficient", "ppo-balanced", "goal"} <= set(names)
 
 
-def test_a_policy_is_trained_resumed_and_used(tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", ["paper", "head"])
+def test_a_policy_is_trained_resumed_and_used(tmp_path: Path, state: str) -> None:
     out, kept = tmp_path / "policy.safetensors", tmp_path / "run.safetensors"
-    words = ["router", "train", "--rate", "400", "--out", str(out), "--resume", str(kept), "--json"]
+    words = ["router", "train", "--state", state, "--rate", "400", "--drawn", "0"]
+    words += ["--out", str(out), "--resume", str(kept), "--json"]
     assert json.loads(run(*words, "--updates", "1"))["updates"] == 1
     assert json.loads(run(*words, "--updates", "2"))["updates"] == 2
-    assert len(json.loads(out.with_suffix(".json").read_text())["curve"]) == 2
+    story = json.loads(out.with_suffix(".json").read_text())
+    assert len(story["curve"]) == 2
+    assert story["curriculum"]["rates_per_s"] == pytest.approx([400 * 4000 / 9200, 400])
     row = json.loads(run("simulate", "--router", f"ppo:{out}", "--rate", "400", "--seconds", "0.3", "--json"))
     assert row["completed"] > 0
 
@@ -39,7 +43,9 @@ def test_a_table_is_printed_beside_the_papers_figures() -> None:
         run("reproduce", "table4", "--seeds", "1", "--seconds", "0.3", "--workers", "1", "--json")
     )
     assert tables["table4"]["paper"]["accuracy, %"] == "70.30"
-    assert tables["table4"]["summary"]["router"] == "ppo-efficient"
+    trained = tables["table4"]["summaries"]["PPO, state (1)"]
+    assert [row["router"] for row in trained] == [f"ppo:paper-efficient-{seed}" for seed in range(3)]
+    assert "PPO that sees the head, v=1" in tables["table4"]["here"]
     assert "70.30" in run("reproduce", "table4", "--seeds", "1", "--seconds", "0.2", "--workers", "1")
 
 

@@ -132,7 +132,12 @@ def _print(
     scenario, load = chosen.scenario, chosen.scenario.load
     first = runs[0].summary
     sure = max(one.summary.sure_bound_accuracy for one in runs)
-    print_summaries(console, [one.summary for one in runs], f"{scenario.name}: {scenario.description}")
+    print_summaries(
+        console,
+        [one.summary for one in runs],
+        f"{scenario.name}: {scenario.description}",
+        [one.ci95 for one in runs],
+    )
     console.print(
         f"{load.arrivals} arrivals, {load.rate_per_s:g} per second for {load.seconds:g} s, "
         f"deadline {load.deadline_s:g} s; accuracy table '{scenario.cluster.models[0].quality.name}', "

@@ -6,20 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from msgspec import Struct
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from slimsched.cli.options import AsJson, Seed, with_options
+from slimsched.cli.serving.reproduce_table import TABLES, reproduce_table
 from slimsched.cli.serving.scenario import Accuracy, Seconds, Workers
 from slimsched.kernel.errors import UnknownNameError
 from slimsched.kernel.quantity import Count
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.telemetry.summary import Summary
 
 
 class ReproduceOptions(Struct, frozen=True, kw_only=True):
@@ -64,35 +61,9 @@ class ReproduceOptions(Struct, frozen=True, kw_only=True):
         return loaded.with_load(seconds=self.seconds)
 
 
-class Column(Struct, frozen=True, kw_only=True):
-    """One table of the paper: its router here, and its printed figures (they are only printed)."""
-
-    title: str
-    router: str
-    paper: tuple[str, str, str, str, str]
-
-
-TABLES = {
-    "table3": Column(
-        title="Table III: random + greedy",
-        router="random",
-        paper=("74.43", "8.979 ± 7.302", "1967.94 ± 1629.53", "0.0433 ± 0.0216", "250,906"),
-    ),
-    "table4": Column(
-        title="Table IV: PPO, efficiency-heavy",
-        router="ppo-efficient",
-        paper=("70.30", "0.318 ± 0.755", "52.85 ± 131.46", "0.0633 ± 0.0571", "420,538"),
-    ),
-    "table5": Column(
-        title="Table V: PPO, balanced",
-        router="ppo-balanced",
-        paper=("75.26", "6.100 ± 11.673", "1085.41 ± 2125.62", "0.0815 ± 0.0374", "196,947"),
-    ),
-}
 FIGURES = ("fig1", "fig2", "fig3")
 EXPERIMENTS = ("loads", "robustness", "scale", "variance", "goals", "ablation")
-NAMES = (*TABLES, "tables", *FIGURES, *EXPERIMENTS)
-ROWS = ("accuracy, %", "latency, s", "energy (paper's), J", "GPU var", "images answered")
+NAMES = (*TABLES, "tables", *FIGURES, *EXPERIMENTS, "conditions")
 
 
 @with_options
@@ -132,44 +103,13 @@ Reproduced = tuple[dict[str, Any], Callable[[Console], None]]
 
 
 def serving_table(name: str, options: ReproduceOptions) -> Reproduced:
-    """Reproduce one of Tables III to V: one router on the paper's cluster and load."""
-    from slimsched.serving.execution.simulated.comparison import compare
-
-    column = TABLES[name]
-    scenario = options.scenario_of("paper", name)
-    (compared,) = compare(
-        scenario,
-        [column.router],
+    """Reproduce one of Tables III to V: the paper's figures, its PPO here, and PPO that sees the head."""
+    return reproduce_table(
+        name,
+        options.scenario_of("paper", name),
         seed=options.seed,
         seeds=options.seeds,
         workers=options.processes,
-    )
-    ours = _cells(compared.summary)
-
-    def show(console: Console) -> None:
-        table = Table(
-            "", "paper", "here", title=column.title, title_justify="left", box=SIMPLE_HEAD, show_edge=False
-        )
-        for row, theirs, mine in zip(ROWS, column.paper, ours, strict=True):
-            table.add_row(row, theirs, mine)
-        console.print(table)
-
-    rows = {
-        "router": column.router,
-        "paper": dict(zip(ROWS, column.paper, strict=True)),
-        "here": dict(zip(ROWS, ours, strict=True)),
-        "summary": {**msgspec.to_builtins(compared.summary), "ci95": compared.ci95},
-    }
-    return rows, show
-
-
-def _cells(row: Summary) -> tuple[str, str, str, str, str]:
-    return (
-        f"{100 * row.accuracy:.2f}",
-        f"{row.latency_mean_s:.3f} ± {row.latency_sd_s:.3f}",
-        f"{row.energy_paper_j:.2f} ± {row.energy_paper_sd_j:.2f}",
-        f"{row.gpu_var:.4f} ± {row.gpu_var_sd:.4f}",
-        f"{row.completed:,} of {row.arrived:,}",
     )
 
 
@@ -185,6 +125,17 @@ def experiment(name: str, options: ReproduceOptions) -> Reproduced:
         seed=options.seed,
         seeds=options.seeds,
         workers=options.processes,
+    )
+
+
+def conditions(name: str, options: ReproduceOptions) -> Reproduced:
+    """Compare the tuned fronts of routers where the world differs from their model."""
+    from slimsched.cli.serving.reproduce_conditions import reproduce_conditions
+
+    seconds = options.seconds or 4.0
+    paper = options.scenario_of("paper", name).with_load(seconds=seconds, warmup_s=seconds / 4)
+    return reproduce_conditions(
+        paper, seed=options.seed, seeds=options.seeds, workers=options.processes, out=options.out
     )
 
 
@@ -212,4 +163,5 @@ REPRODUCTIONS: dict[str, Callable[[str, ReproduceOptions], Reproduced]] = {
     "tables": tables,
     **dict.fromkeys(FIGURES, figure),
     **dict.fromkeys(EXPERIMENTS, experiment),
+    "conditions": conditions,
 }

@@ -14,7 +14,7 @@ from slimsched.serving.execution.live.live_comparison import LiveRow, compare_li
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.telemetry.summary import Summary
 
-ROUTERS = ("random", "ppo-efficient", "ppo-balanced", "drift-plus-penalty:v=0.5", "goal")
+ROUTERS = ("random", "ppo-efficient", "ppo-balanced", "ppo", "drift-plus-penalty:v=0.7", "goal")
 COLUMNS = ("accuracy %", "latency ms", "p99 ms", "answered %", "in time %", "J/request", "W")
 
 

@@ -1,30 +1,33 @@
-"""`slim router`: train the paper's PPO or the goal router, and list all routers."""
+"""`slim router`: train a PPO router or the goal router, tune all routers, and list them."""
 
 import json
 import os
 from datetime import date
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
 from msgspec import Struct
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 
 from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.output_path import picture
 from slimsched.cli.progress import count_bar
 from slimsched.cli.serving.engine import PoolOptions
-from slimsched.cli.serving.scenario import LoadOptions, Rate, ScenarioOptions
+from slimsched.cli.serving.scenario import Data, LoadOptions, Rate, ScenarioOptions
 from slimsched.kernel.errors import ConfigError, UnknownNameError
-from slimsched.kernel.quantity import CountOrZero, Finite, WorkerCount
+from slimsched.kernel.quantity import Count, CountOrZero, Finite, RunSeconds, Share, WorkerCount
 from slimsched.kernel.section import convert
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.routing.registry import router_names
+from slimsched.serving.routing.registry import router_names, split_specs
 
 if TYPE_CHECKING:
     from slimsched.serving.learning.evolution import Generation
+    from slimsched.serving.learning.learner import Learner
     from slimsched.serving.learning.ppo import PpoTrainer
     from slimsched.serving.learning.ppo import Progress as Point
     from slimsched.serving.learning.rollout import RewardWeights
@@ -38,12 +41,23 @@ SAVE_EVERY = 20
 class TrainOptions(Struct, frozen=True, kw_only=True):
     """How to train, and where to put the result."""
 
+    state: Annotated[
+        Literal["head", "paper"],
+        typer.Option(
+            "--state", help="What PPO sees: the head of the queue too, or the paper's state (1) only."
+        ),
+    ] = "head"
     weights: Annotated[
         str,
         typer.Option(
-            "--weights", help="Weights of the paper's reward: accuracy, latency, energy, imbalance."
+            "--weights",
+            help="Weights of the paper's reward, for --state paper: accuracy, latency, energy, imbalance; "
+            "a fifth replaces the bonus for full blocks.",
         ),
     ] = "1,1,0.02,0.1"
+    drawn: Annotated[
+        Share, typer.Option("--drawn", help="Share of training on drawn clusters, for --state head.")
+    ] = 0.5
     updates: Annotated[
         CountOrZero,
         typer.Option("--updates", help="Updates of PPO, or generations for goal; 0 means the default."),
@@ -59,6 +73,27 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
     workers: Annotated[
         WorkerCount, typer.Option("--workers", help="Processes, for goal only; 0 means one per core.")
     ] = 0
+    live: Annotated[
+        bool, typer.Option("--live", help="Train on this machine's servers, behind the guard (ppo only).")
+    ] = False
+    seconds: Annotated[RunSeconds, typer.Option("--seconds", help="Length of a round, for --live.")] = 5.0
+    start: Annotated[
+        Path | None, typer.Option("--start", help="Go on from this policy, for --live; else from none.")
+    ] = None
+    data: Data = None
+
+
+class TuneOptions(Struct, frozen=True, kw_only=True):
+    """Which routers to tune, and how long to search."""
+
+    routers: Annotated[
+        str, typer.Option("--routers", help="Routers to tune, separated by commas; all that have knobs.")
+    ] = ""
+    budget: Annotated[Count, typer.Option("--budget", help="Settings to try of each router.")] = 16
+    seconds: Annotated[
+        RunSeconds, typer.Option("--seconds", help="Length of each run; the first quarter is left out.")
+    ] = 4.0
+    workers: Annotated[WorkerCount, typer.Option("--workers", help="Processes; 0 means one per core.")] = 0
 
 
 @app.command("list")
@@ -74,7 +109,7 @@ def train(
     scenario: ScenarioOptions,
     trained: TrainOptions,
     pool: PoolOptions,
-    kind: Annotated[str, typer.Argument(help="ppo (the paper's) or goal (ours).")] = "ppo",
+    kind: Annotated[str, typer.Argument(help="ppo or goal.")] = "ppo",
     rate: Rate = None,
     as_json: AsJson = False,
 ) -> None:
@@ -82,9 +117,13 @@ def train(
 
     Examples:
 
-      slim router train --scenario paper --weights 0.05,1,0.02,0.1 --out efficient.safetensors
+      slim router train --scenario paper --out head.safetensors
+
+      slim router train --state paper --weights 0.05,1,0.02,0.1 --out efficient.safetensors
 
       slim router train --scenario edge-12 --resume run.safetensors --plot curve.png
+
+      slim router train --live --scenario laptop --start head.safetensors --out here.safetensors
 
       slim router train goal --out goal.json
     """
@@ -96,7 +135,9 @@ def train(
         )
     chosen = scenario.read().under(LoadOptions(rate=rate)).scenario
     began_s = perf_counter()
-    if kind == "ppo":
+    if kind == "ppo" and trained.live:
+        result = _train_live(chosen, trained, quiet=as_json)
+    elif kind == "ppo":
         result = _train_ppo(chosen, trained, quiet=as_json)
     else:
         result = _train_goal(chosen, trained, pool, quiet=as_json)
@@ -107,31 +148,131 @@ def train(
         Console().print(f"trained in {seconds:.0f} s; written: {result['written']}")
 
 
+@app.command()
+@with_options
+def tune(
+    scenario: ScenarioOptions,
+    tuned: TuneOptions,
+    rate: Rate = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search the knobs of routers, with the same budget for each, and print the fronts they reach.
+
+    Examples:
+
+      slim router tune --routers drift-plus-penalty,goal,ppo --budget 16
+
+      slim router tune --scenario edge-12 --routers sed,ppo --seconds 6 --json
+    """
+    from slimsched.serving.learning import tuning
+
+    chosen = scenario.read().under(LoadOptions(rate=rate, seconds=tuned.seconds)).scenario
+    chosen = chosen.with_load(warmup_s=tuned.seconds / 4)
+    routers = split_specs(tuned.routers or ",".join(tuning.KNOBS))
+    fronts = {}
+    with count_bar("tuning", len(routers) * tuned.budget, quiet=as_json) as bar:
+        for router in routers:
+            fronts[router] = tuning.tune(
+                chosen,
+                router,
+                budget=tuned.budget,
+                workers=tuned.workers or os.cpu_count() or 1,
+                report=lambda point: bar.update(bar.task_ids[0], advance=1, description=point.router),
+            )
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(fronts), indent=1))
+        return
+    table = Table("router", "accuracy %", "p99 ms", "J/request", box=SIMPLE_HEAD, show_edge=False)
+    for points in fronts.values():
+        for one in points:
+            figures = f"{100 * one.accuracy:.2f}", f"{1000 * one.p99_s:.0f}", f"{one.energy_j:.4f}"
+            table.add_row(one.router, *figures)
+        table.add_section()
+    Console().print(table)
+
+
 def _train_ppo(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dict[str, object]:
     import torch
 
     from slimsched.kernel.policy_file import write_policy
-    from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
+    from slimsched.serving.learning.curriculum import DISTURBED, curriculum_of
+    from slimsched.serving.learning.head_policy import HeadPolicy
+    from slimsched.serving.learning.paper_policy import PaperPolicy
+    from slimsched.serving.learning.ppo import HEAD_OPTIONS, PAPER_OPTIONS, PpoTrainer
 
     torch.set_num_threads(1)
+    torch.manual_seed(trained.seed)
     reward = _reward(trained.weights, scenario.cluster.models[0].quality.expected(()))
-    chosen = PpoOptions(weights=reward)
+    is_head = trained.state == "head"
+    options = HEAD_OPTIONS if is_head else PAPER_OPTIONS
     if trained.updates:
-        chosen = msgspec.structs.replace(chosen, updates=trained.updates)
-    trainer = PpoTrainer(scenario, chosen, seed=trained.seed)
-    curve = _run_ppo(trainer, chosen.updates, trained.resume, quiet=quiet)
+        options = msgspec.structs.replace(options, updates=trained.updates)
+    drawn = trained.drawn if is_head else 0.0
+    disturbed = DISTURBED if is_head else 0.0
+    curriculum = curriculum_of(scenario, episode_s=options.episode_s, drawn=drawn, disturbed=disturbed)
+    learner: Learner = HeadPolicy() if is_head else PaperPolicy(scenario.cluster, reward)
+    trainer = PpoTrainer(learner, curriculum.draw(scenario), options, seed=trained.seed)
+    began_s = perf_counter()
+    curve = _run_ppo(trainer, options.updates, trained.resume, quiet=quiet)
     story = {
-        **_story("ppo", scenario, trained, chosen),
-        "scenario": scenario.name,
-        "epsilon": chosen.epsilon_min,
+        **_story("ppo", scenario, trained, options),
+        "state": trained.state,
+        "epsilon": options.epsilon_min,
+        "curriculum": msgspec.to_builtins(curriculum),
+        **({} if is_head else {"reward": msgspec.to_builtins(reward)}),
+        "seconds": round(perf_counter() - began_s),
         "curve": [[p.update, round(p.reward, 4), round(p.accuracy, 4), round(p.latency_s, 4)] for p in curve],
     }
     out = trained.out or Path("ppo.safetensors")
-    write_policy(out, trainer.weights(), story)
+    write_policy(out, learner.weights(), story)
     if trained.plot is not None:
-        _plot_ppo(curve, f"PPO on {scenario.name}, weights {trained.weights}", trained.plot)
+        _plot_ppo(curve, f"PPO on {scenario.name}, state {trained.state}", trained.plot)
     last = msgspec.to_builtins(curve[-1]) if curve else {}
     return {"kind": "ppo", "written": str(out), "updates": trainer.update_number, "last": last}
+
+
+def _train_live(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dict[str, object]:
+    import torch
+
+    from slimsched.cli.serving.examples import examples_of
+    from slimsched.kernel.policy_file import read_policy, write_policy
+    from slimsched.serving.execution.live.event_loop import run
+    from slimsched.serving.learning.head_policy import HeadPolicy
+    from slimsched.serving.learning.live_training import LiveRound, train_live
+    from slimsched.serving.learning.ppo import HEAD_OPTIONS, PpoTrainer
+
+    if trained.state != "head":
+        raise ConfigError("--live trains a policy that sees the head; leave --state out")
+    torch.set_num_threads(1)
+    torch.manual_seed(trained.seed)
+    scenario = scenario.with_load(seconds=trained.seconds)
+    options = msgspec.structs.replace(HEAD_OPTIONS, updates=trained.updates or 10)
+    policy = HeadPolicy()
+    if trained.start is not None:
+        policy.use(read_policy(trained.start)[0])
+    rounds: list[LiveRound] = []
+
+    def note(one: LiveRound) -> None:
+        rounds.append(one)
+        if not quiet:
+            who = "shadow" if one.shadow else f"{one.decisions} decisions"
+            figures = f"{100 * one.accuracy:.2f} %, p99 {1000 * one.latency_p99_s:.0f} ms"
+            print(f"round {one.number}: {who}, {figures}, guard {one.guard}", flush=True)
+
+    trainer = PpoTrainer(policy, scenario, options, seed=trained.seed)
+    examples = examples_of(scenario.cluster.models, trained.data)
+    run(train_live(scenario, trainer, policy, examples, seed=trained.seed, report=note))
+    story = {
+        **_story("ppo", scenario, trained, options),
+        "state": "head",
+        "epsilon": 0.0,
+        "live": {"scenario": scenario.name, "seconds": trained.seconds, "start": str(trained.start or "")},
+        "rounds": msgspec.to_builtins(rounds),
+    }
+    out = trained.out or Path("ppo.safetensors")
+    write_policy(out, policy.weights(), story)
+    last = msgspec.to_builtins(rounds[-1]) if rounds else {}
+    return {"kind": "ppo", "written": str(out), "updates": len(rounds) - 1, "last": last}
 
 
 def _run_ppo(trainer: "PpoTrainer", updates: int, resume: Path | None, *, quiet: bool) -> "list[Point]":
@@ -205,16 +346,22 @@ def _story(kind: str, scenario: Scenario, trained: TrainOptions, options: Struct
 
 
 def _reward(text: str, centre: float) -> "RewardWeights":
-    """Read α, β, γ and δ of the paper's reward."""
+    """Read α, β, γ, δ and perhaps b of the paper's reward."""
     from slimsched.serving.learning.rollout import RewardWeights
 
     try:
-        given = [float(part) for part in text.split(",")]
-        accuracy, latency, energy, imbalance = convert(given, list[Finite], "--weights")
+        given = convert([float(part) for part in text.split(",")], list[Finite], "--weights")
+        accuracy, latency, energy, imbalance, *bonus = given
+        (b,) = bonus or [RewardWeights().bonus]
     except ValueError:
         raise ConfigError(
-            f"--weights '{text}' is not understood; write four numbers such as 1,1,0.02,0.1"
+            f"--weights '{text}' is not understood; write four or five numbers such as 1,1,0.02,0.1"
         ) from None
     return RewardWeights(
-        accuracy=accuracy, latency_per_s=latency, energy_per_j=energy, imbalance=imbalance, centre=centre
+        accuracy=accuracy,
+        latency_per_s=latency,
+        energy_per_j=energy,
+        imbalance=imbalance,
+        bonus=b,
+        centre=centre,
     )

@@ -41,7 +41,9 @@ ModelSources = Annotated[
 Accuracy = Annotated[
     str | None,
     typer.Option(
-        "--accuracy", help="Accuracy table: measured (the model's own) or paper (the paper's tables)."
+        "--accuracy",
+        help="Accuracy table: measured (the model's own), paper (the paper's tables, additive between them) "
+        "or paper:nearest (the paper's own rule between them).",
     ),
 ]
 GoalText = Annotated[
@@ -127,6 +129,9 @@ class FaultOptions(Struct, frozen=True, kw_only=True):
     hang: Annotated[list[str], typer.Option("--hang", help="Let a server hang, as server-0@10s.")] = []
     restore: Annotated[list[str], typer.Option("--restore", help="Bring it back, as server-0@20s.")] = []
     slow: Annotated[list[str], typer.Option("--slow", help="Slow it down, as server-0@5sx2.")] = []
+    slow_link: Annotated[
+        list[str], typer.Option("--slow-link", help="Slow its link down, as server-0@5sx4.")
+    ] = []
 
     leave: Annotated[
         list[str], typer.Option("--leave", help="Let it finish its work and stop, as server-0@8s.")
@@ -139,6 +144,7 @@ class FaultOptions(Struct, frozen=True, kw_only=True):
         faults += [_read_fault("restore", text) for text in self.restore]
         faults += [_read_fault("leave", text) for text in self.leave]
         faults += [_read_fault("slow", text) for text in self.slow]
+        faults += [_read_fault("slow-link", text) for text in self.slow_link]
         return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
 
@@ -234,11 +240,11 @@ def _read(name: str, config: Path | None, models: list[str] | None, **changed: s
     return Choice(scenario=scenario, raw=raw, path=path, is_shipped=config is None)
 
 
-def _read_fault(kind: Literal["kill", "hang", "restore", "leave", "slow"], text: str) -> Fault:
+def _read_fault(kind: Literal["kill", "hang", "restore", "leave", "slow", "slow-link"], text: str) -> Fault:
     """Read 'server-0@10s', or 'server-0@10sx2.5' for a slow-down."""
     match = _FAULT.match(text)
-    if match is None or (kind == "slow") != (match["factor"] is not None):
-        form = "server-0@10sx2" if kind == "slow" else "server-0@10s"
+    if match is None or (kind in ("slow", "slow-link")) != (match["factor"] is not None):
+        form = "server-0@10sx2" if kind in ("slow", "slow-link") else "server-0@10s"
         raise ConfigError(f"--{kind} '{text}' is not understood; write it as {form}")
     raw = {"server": match["server"], "kind": kind, "at_s": match["at"], "slowdown": match["factor"] or "1"}
     return convert(raw, Fault, f"--{kind} '{text}'", strict=False)

@@ -25,6 +25,7 @@ from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, T
 from slimsched.serving.routing.fluid import fluid_optimum
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.guard import GuardedRouter
+from slimsched.serving.routing.routers.goal import GoalRouter
 
 WINDOW_S = 10.0
 """The gauges of accuracy, rates and distance from the bound cover this many seconds."""
@@ -141,7 +142,8 @@ class Metrics:
         router = gateway.router
         guarded = sorted(router.counts.items()) if isinstance(router, GuardedRouter) else []
         guard = [({"decided": who}, float(count)) for who, count in guarded]
-        trusted = router.router.trust if isinstance(router, GuardedRouter) else {}
+        watched = router.router if isinstance(router, GuardedRouter) else None
+        trusted = watched.trust if isinstance(watched, GoalRouter) else {}
         build = {"version": __version__, "python": version, "router": self._router}
         return [
             *family("slim_build_info", "gauge", "Always 1; what runs is in the labels.", [(build, 1.0)]),

@@ -1,4 +1,4 @@
-"""A fault: a server dies, hangs, leaves, returns or changes its speed at a given time."""
+"""A fault: a server dies, hangs, leaves, returns, or changes its speed or that of its link."""
 
 from typing import Literal
 
@@ -11,10 +11,11 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One entry of a fault timeline; `slowdown` multiplies all latencies, and 1 is the profile's own speed.
 
     A killed server loses its work. So does a hung server, but it takes longer until that is noticed. A
-    server that leaves takes no new work and finishes what it has.
+    server that leaves takes no new work and finishes what it has. `slow-link` divides the bandwidth
+    of its link.
     """
 
     server: str
     at_s: Seconds
-    kind: Literal["kill", "hang", "leave", "restore", "slow"]
+    kind: Literal["kill", "hang", "leave", "restore", "slow", "slow-link"]
     slowdown: Factor = 1.0

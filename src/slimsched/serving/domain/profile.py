@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from slimsched.kernel.errors import DataError
 from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.service_noise import MEASURED_SPREAD
 
 Place = tuple[int, int, int]
 """(model, segment, choice): what an instance is loaded for."""
@@ -36,6 +37,7 @@ class Profile:
         idle_w: float,
         element_bytes: int,
         energy_source: str = "",
+        spread: float = MEASURED_SPREAD,
     ) -> None:
         self.name = name
         self.source = source
@@ -49,6 +51,8 @@ class Profile:
         self.element_bytes = element_bytes
         self.energy_source = energy_source or source.partition(":")[0]
         """Where the figures of energy come from: latency may be measured while energy is modelled."""
+        self.spread = spread
+        """How much longer equal batches take at the 90th percentile than at the 10th, relative."""
         self._check()
         self._latency: dict[Key, list[list[float]]] = {}  # [batch - 1][concurrency - 1]
         self._energy: dict[Key, list[float]] = {}
@@ -99,6 +103,7 @@ class Profile:
             idle_w=self.idle_w,
             element_bytes=self.element_bytes,
             energy_source=self.energy_source,
+            spread=self.spread,
         )
 
     def latency_s(self, key: Key, batch: int, concurrency: int = 1) -> float:

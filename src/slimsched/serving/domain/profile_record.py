@@ -10,6 +10,7 @@ from slimsched.kernel.quantity import Amount, Bytes, Count, CountOrZero, Positiv
 from slimsched.models.spec import Step
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.service_noise import MEASURED_SPREAD
 
 
 class ProfileRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,6 +56,7 @@ class ProfileRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             idle_w=self.idle_w,
             element_bytes=self.element_bytes,
             energy_source=self.energy_source,
+            spread=self.spread or MEASURED_SPREAD,
         )
 
     def _check(self, model: ServedModel) -> None:
@@ -95,4 +97,5 @@ def record_of(profile: Profile, model: ServedModel) -> ProfileRecord:
         idle_w=part.idle_w,
         element_bytes=part.element_bytes,
         energy_source=part.energy_source,
+        spread=part.spread,
     )

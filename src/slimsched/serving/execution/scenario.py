@@ -8,6 +8,7 @@ from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.fault import Fault
 from slimsched.serving.domain.host import Host
 from slimsched.serving.domain.service_cost import ServiceCost
+from slimsched.serving.domain.service_noise import NoiseSource, ServiceNoise
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.routing.autoscaler import AutoscaleOptions
 from slimsched.serving.routing.gateway_options import GatewayOptions
@@ -37,12 +38,23 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """The host of each server when it runs live; None if it can only be simulated."""
     costs: tuple[ServiceCost, ...] = ()
     """What each server's batches cost in service beyond its profile; empty: nothing."""
+    noise: ServiceNoise = ServiceNoise()
+    """How much batch times vary around the profile, in simulation."""
     devices: tuple[tuple[str, float], ...] = ()
     """The device of each server and its speed, so that profiles of further models can be found."""
     beside: str = ""
     """The folder of the scenario file."""
     neighbours_slowdown: tuple[float, ...] = ()
     """How much longer batches take while 1, 2, … other servers on the same GPU are busy; empty: no longer."""
+
+    def noises(self, seed: int) -> list[NoiseSource | None]:
+        """Return the noise of each server; none where it is off or the pace was measured in service."""
+        return [
+            NoiseSource(self.noise, profile.spread, (seed, 104_729, server))
+            if self.noise.is_on and not (self.costs and self.costs[server].pace)
+            else None
+            for server, profile in enumerate(self.cluster.profiles)
+        ]
 
     def with_load(
         self,

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -25,6 +25,7 @@ from slimsched.serving.domain.profile_record import ProfileRecord
 from slimsched.serving.domain.roofline import modelled_profile
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
+from slimsched.serving.domain.service_noise import ServiceNoise
 from slimsched.serving.execution.model_source import read_model
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
@@ -82,6 +83,7 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     autoscale: dict[str, Any] | None = None
     fault: list[dict[str, Any]] = []
     neighbours_slowdown: tuple[Factor, ...] = ()
+    noise: dict[str, Any] = {}
 
 
 def load_scenario(
@@ -168,6 +170,7 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path) -> Scenario:
         hosts=tuple(hosts),
         costs=tuple(costs) if any(cost != ALONE for cost in costs) else (),
         neighbours_slowdown=file.neighbours_slowdown,
+        noise=read_section(file.noise, ServiceNoise, name, "noise"),
         devices=tuple(devices),
         beside=str(beside),
         autoscale=_autoscale(file.autoscale, name, len(names)),
@@ -220,14 +223,21 @@ def read_profile(path: Path) -> ProfileRecord:
 
 
 def with_accuracy(model: ServedModel, name: str) -> ServedModel:
-    """Return a model with another quality table: 'measured' is its own, others are in configs/accuracy."""
+    """Return a model with another quality table: 'measured' is its own, others are in configs/accuracy.
+
+    'paper' fills plans that the paper did not measure by an additive model, 'paper:nearest' by the paper's
+    own rule, the nearest neighbour.
+    """
     if name == "measured":
         return model
-    path = CONFIGS / "accuracy" / f"{name}.toml"
-    if not path.is_file():
-        raise UnknownNameError("accuracy table", name, ["measured", *_names(CONFIGS / "accuracy")])
+    table, _, rule = name.partition(":")
+    path = CONFIGS / "accuracy" / f"{table}.toml"
+    if not path.is_file() or rule not in ("", "nearest", "additive"):
+        known = _names(CONFIGS / "accuracy")
+        raise UnknownNameError("accuracy table", name, ["measured", *known, *(f"{n}:nearest" for n in known)])
     points = {model.spec.path(plan): float(value) / 100 for plan, value in read_toml(path)["percent"].items()}
-    quality = QualityTable.from_points(model.tree, name=name, points=points, fill="additive")
+    fill: Literal["nearest", "additive"] = "nearest" if rule == "nearest" else "additive"
+    quality = QualityTable.from_points(model.tree, name=name, points=points, fill=fill)
     return model.with_quality(quality)
 
 

@@ -12,26 +12,24 @@ from slimsched.serving.telemetry.plots import pyplot
 
 
 def save_run(path: Path, trainer: PpoTrainer, curve: list[Progress]) -> None:
-    """Write what a run needs to resume: network, optimiser, state statistics and curve."""
+    """Write what a run needs to resume: network, optimiser, statistics of the inputs, and curve."""
     write_checkpoint(
         path,
-        trainer.network,
+        trainer.learner.network,
         trainer.optimiser,
-        {"mean": torch.tensor(trainer.mean), "deviation": torch.tensor(trainer.deviation)},
-        {
-            "update": trainer.update_number,
-            "statistics": trainer.statistics,
-            "curve": msgspec.to_builtins(curve),
-        },
+        {f"policy.{name}": torch.tensor(value) for name, value in trainer.learner.weights().items()},
+        {"update": trainer.update_number, "scale": trainer.scale, "curve": msgspec.to_builtins(curve)},
     )
 
 
 def resume_run(path: Path, trainer: PpoTrainer) -> list[Progress]:
     """Bring a trainer to where a saved run stopped, and return the curve so far."""
-    with checkpoint_errors(path, "scenario", "start without --resume"):
-        tensors, story = read_checkpoint(path, trainer.network, trainer.optimiser)
-        trainer.mean, trainer.deviation = tensors["mean"].numpy().copy(), tensors["deviation"].numpy().copy()
-        trainer.resume(int(story["update"]), tuple(story["statistics"]))
+    with checkpoint_errors(path, "policy", "start without --resume"):
+        tensors, story = read_checkpoint(path, trainer.learner.network, trainer.optimiser)
+        trainer.learner.use(
+            {name.removeprefix("policy."): value.numpy().copy() for name, value in tensors.items()}
+        )
+        trainer.resume(int(story["update"]), float(story["scale"]))
         return [msgspec.convert(row, Progress) for row in story["curve"]]
 
 

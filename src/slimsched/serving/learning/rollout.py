@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from slimsched.models.spec import Path
+from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.request import Request
@@ -34,7 +36,7 @@ class RewardWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Outcome(Struct, frozen=True):
-    """A block that came back: the decision that sent it, and the terms of its reward."""
+    """A block that came back, or was unfinished when its episode ended, and the terms of its reward."""
 
     decision: int
     accuracy: float  # p_acc
@@ -42,6 +44,10 @@ class Outcome(Struct, frozen=True):
     energy_j: float  # E_t = P̄_t · L_t
     imbalance: float  # Var(U)
     fullness: float = 1.0  # requests / B_max
+    gain: float = 0.0  # expected accuracy after this choice less that before it
+    caused_s: float = 0.0  # waiting that each request of the block caused for those behind it
+    met_s: float = 0.0  # waiting for those before it, which is part of its latency
+    moved_s: float = 0.0  # time that its inputs need on an idle link
 
     def reward(self, weights: RewardWeights) -> float:
         """Return the reward of eq. (7)."""
@@ -54,57 +60,110 @@ class Outcome(Struct, frozen=True):
         )
 
 
+class _Out(Struct):
+    """A block at a server."""
+
+    sent_s: float
+    left: int  # requests that are not back
+    server: int
+    block: Block
+    moved_s: float
+
+
 class OutcomeRecorder:
     """Follows blocks from decision to return. Decision n of a router is block n + 1 of its gateway."""
 
     def __init__(self, cluster: Cluster, seen: Observation) -> None:
         self.outcomes: list[Outcome] = []
-        self._models = cluster.models
+        self._cluster, self._models = cluster, cluster.models
         self._seen = seen
         self._batch_limit = cluster.batch_limit
-        self._out: dict[int, tuple[float, int, int]] = {}  # block → (sent at, requests not back, size)
+        self._out: dict[int, _Out] = {}
+        self._pace = [Pace() for _ in cluster.names]
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         """Note the blocks that leave and the blocks that come back."""
         if machine != GATEWAY_NAME:
             return
         if isinstance(event, SegmentFinished):
-            for block in event.blocks:
-                sent = self._out.pop(block.id, None)
-                if sent is None:
+            device_s = self._pace[event.server].device_s(event) / event.size
+            for number, block in enumerate(event.blocks):
+                out = self._out.get(block.id)
+                if out is None:
                     continue
-                left = sent[1] - len(block.requests)
-                if left > 0:
-                    self._out[block.id] = (sent[0], left, sent[2])
-                else:
-                    self._record(block.id, block.requests, event.choice, now_s - sent[0], sent[2])
+                out.left -= len(block.requests)
+                if out.left <= 0:
+                    del self._out[block.id]
+                    caused_s = device_s * float(self._seen.outstanding[event.server])
+                    met_s = event.queue_s[number] if event.queue_s else 0.0
+                    self._record(out, (event.choice, *event.ahead), now_s, caused_s, met_s)
         for command in commands:
             if isinstance(command, SendBlock):
-                size = len(command.block.requests)
-                self._out[command.block.id] = (now_s, size, size)
+                block = command.block
+                key, size = block.key, len(block.requests)
+                move_s = self._cluster.move_s(key.model, key.segment, key.previous, command.source, size)
+                moved_s = float(move_s[command.server])
+                self._out[block.id] = _Out(now_s, size, command.server, block, moved_s)
 
-    def _record(
-        self, block: int, requests: Sequence[Request], choice: int, latency_s: float, size: int
-    ) -> None:
-        seen = self._seen
+    def give_up(self, now_s: float) -> None:
+        """Score the blocks that have not come back by the time they have taken so far."""
+        for out in self._out.values():
+            device_s = self._pace[out.server].usual_s
+            key, behind = out.block.key, float(self._seen.outstanding[out.server])
+            self._record(out, (key.choice, *key.ahead), now_s, device_s * behind, 0.0)
+        self._out.clear()
+
+    def _record(self, out: _Out, choices: Path, now_s: float, caused_s: float, met_s: float) -> None:
+        seen, block, latency_s = self._seen, out.block, now_s - out.sent_s
+        requests = block.requests
+        model, before = self._models[block.key.model], requests[0].path
+        after = (*before, *choices)
         self.outcomes.append(
             Outcome(
-                block - 1,
-                prior(self._models[requests[0].model], requests, choice),
+                block.id - 1,
+                prior(model, requests, choices),
                 latency_s,
                 float(seen.power_w.mean()) * latency_s,
                 float(np.var(seen.utilization)),
-                size / self._batch_limit,
+                len(requests) / self._batch_limit,
+                model.quality.expected(after) - model.quality.expected(before),
+                caused_s,
+                met_s,
+                out.moved_s,
             )
         )
 
 
-def prior(model: ServedModel, requests: Sequence[Request], choice: int) -> float:
+class Pace:
+    """How much of a server's device each batch had to itself, measured by how quickly batches follow.
+
+    Batches that run side by side each take longer. What a batch takes from those behind it is its time times
+    the share of the device that it had: the mean time between two ends over the mean time of a batch.
+    """
+
+    def __init__(self) -> None:
+        self.usual_s = 0.0
+        """Device time per request, over about the last 50 batches."""
+        self._ended_s = 0.0
+        self._busy_s = self._gap_s = 1e-9
+
+    def device_s(self, event: SegmentFinished) -> float:
+        """Return the device time of a batch that ended now."""
+        gap_s = min(event.busy_s, max(0.0, event.finished_s - self._ended_s))
+        self._ended_s = event.finished_s
+        self._busy_s += 0.02 * (event.busy_s - self._busy_s)
+        self._gap_s += 0.02 * (gap_s - self._gap_s)
+        device_s = event.busy_s * min(1.0, self._gap_s / self._busy_s)
+        self.usual_s += 0.02 * (device_s / event.size - self.usual_s)
+        return device_s
+
+
+def prior(model: ServedModel, requests: Sequence[Request], choices: Path) -> float:
     """Return p_acc: the accuracy expected after these choices; of a complete plan, the correct share."""
-    quality, first = model.quality, (*requests[0].path, choice)
+    quality, first = model.quality, (*requests[0].path, *choices)
     if not model.tree.is_plan(first):
         return quality.expected(first)
-    correct = [quality.is_correct((*request.path, choice), request.example) for request in requests]
+    correct = [quality.is_correct((*request.path, *choices), request.example) for request in requests]
     known = [hit for hit in correct if hit is not None]
     return sum(known) / len(known) if known else quality.accuracy(first)
 
@@ -124,6 +183,8 @@ class Rollout:
             stream=scenario.load.stream(seed, cluster.models, shares=scenario.shares),
             telemetry=scenario.telemetry,
             faults=scenario.faults,
+            costs=scenario.costs,
+            noises=scenario.noises(seed),
             observers=(self.recorder, self.meter),
         )
         self.now_s = 0.0
@@ -135,8 +196,10 @@ class Rollout:
         return self.now_s >= self.ends_s
 
     def advance(self, seconds: float) -> list[Outcome]:
-        """Simulate this much time and return the blocks that came back."""
+        """Simulate this much time; return the blocks that came back, and at the end all that did not."""
         self.recorder.outcomes.clear()
         self.now_s = min(self.ends_s, self.now_s + seconds)
         self.simulated.run(self.now_s)
+        if self.is_over:
+            self.recorder.give_up(self.now_s)
         return list(self.recorder.outcomes)

@@ -14,6 +14,7 @@ from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.quantity import Count, CountOrZero, Seconds
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.guard import GuardedRouter
+from slimsched.serving.routing.routers.goal import GoalRouter
 
 EASE = 0.6
 """Highest utilization that the remaining servers may reach when one leaves."""
@@ -141,9 +142,10 @@ def together(loads: Sequence[Load]) -> Load:
 def _missed(gateway: Gateway) -> str:
     """Describe the goal that the gateway's router misses now; empty if it misses none."""
     router = gateway.router
-    if not isinstance(router, GuardedRouter) or not gateway.in_system:
+    watched = router.router if isinstance(router, GuardedRouter) else None
+    if not isinstance(watched, GoalRouter) or not gateway.in_system:
         return ""
-    for model in router.router.active:
+    for model in watched.active:
         goal, meter = model.goal, model.meter
         if goal.p99_s and meter.p99_s is not None and meter.p99_s > goal.p99_s * (1 + 10 * MISSED_SHARE):
             return f"p99 {1e3 * meter.p99_s:.0f} ms, goal {1e3 * goal.p99_s:.0f} ms"

@@ -42,7 +42,7 @@ class Estimate:
         """Time of a full batch of the head's next segment at the widest choice, on each server."""
         return self.run_s(self._ways(seen.model, seen.path)[-1][1])
 
-    def fitting_choice(self, seen: Observation, server: int, share: float = 0.5) -> int:
+    def fitting_choice(self, seen: Observation, server: int, share: float) -> int:
         """Return the widest choice with which all remaining segments should end within a share of the slack.
 
         Each remaining segment should wait for one backlog and two messages, then run in a full batch.

@@ -41,6 +41,7 @@ from slimsched.serving.routing.forgetting import forget, forget_kept
 from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.growth import Growth
+from slimsched.serving.routing.network_planner import NetworkPlanner
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import AnswerListener, GoalFollower, Route, Router
 from slimsched.serving.routing.sent_block import SentBlock
@@ -173,6 +174,8 @@ class Gateway:
     def _use(self, router: Router) -> None:
         """Use this router from now on."""
         self.router = router
+        planner = NetworkPlanner(router, self.cluster.models) if self.options.plan == "network" else None
+        self._ask = router.route if planner is None else planner.route
         self._listener = router if isinstance(router, AnswerListener) else None
         self._escalation = Escalation(self.cluster, router)
 
@@ -199,12 +202,9 @@ class Gateway:
             seen.segment, seen.previous, seen.source, seen.plan, seen.model, _ = place
             seen.count, seen.path = count, first.path
             seen.choices = self.cluster.models[place[4]].tree.after[first.path]
-            seen.arrival_s, seen.deadline_s, seen.min_accuracy = (
-                first.arrival_s,
-                first.deadline_s,
-                first.min_accuracy,
-            )
-            route = self.router.route(seen)
+            seen.arrival_s, seen.deadline_s = first.arrival_s, first.deadline_s
+            seen.min_accuracy = first.min_accuracy
+            route = self._ask(seen)
             if route is None:
                 break
             requests = queue.take(place, max(1, route.group))
@@ -330,7 +330,8 @@ class Gateway:
     def _answer(self, requests: list[Request]) -> list[Command]:
         """Answer requests at the plans they have run, and free what is kept for them."""
         answer, count = Answer(requests=tuple(requests)), len(requests)
-        self._in_system, self.seen.done = self._in_system - count, self.seen.done + count
+        self._in_system -= count
+        self.seen.answered(count)
         if self.admission is not None:
             self.admission.leave(requests, self.seen.now_s)
         if self._listener is not None:

@@ -1,18 +1,19 @@
-"""The guard around the goal router: it uses a fallback router when something goes wrong.
+"""The guard around a router that follows a goal: it uses a fallback router when something goes wrong.
 
-The fallback decides in three cases: an input is outside the range of training, the goal router's answer is
-not a possible route, or queues keep growing although it could still choose narrower. In shadow mode the
-fallback always decides and the goal router is only compared with it. Each route says who decided and why.
+The fallback decides in three cases: an input is outside the range of training, the router's answer is not a
+possible route, or queues keep growing although it could still choose narrower. In shadow mode the fallback
+always decides and the router is only compared with it. Each route says who decided and why.
 """
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Protocol
 
+from slimsched.models.spec import Path
 from slimsched.serving.domain.request import Request
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.router import Route, Router, Verdict
-from slimsched.serving.routing.routers.goal import GoalRouter
+from slimsched.serving.routing.router import AnswerListener, Judge, Route, Router, Verdict
 
 CHECK_S = 0.25
 """Time between two checks of the queues."""
@@ -26,16 +27,42 @@ RUNAWAY_LOOKS = 8
 SERVERS_TRAINED = (1, 4096)
 
 
-class GuardedRouter:
-    """Asks the goal router, returns its route or the fallback's, and counts which.
+class Guarded(AnswerListener, Protocol):
+    """A router that a guard can watch: `goal`, and `ppo` that sees the head."""
 
-    `counts` holds the number of decisions since the start, by reason. "learned": the goal router's route was
+    @property
+    def goal(self) -> Goal:
+        """The goal that it follows."""
+        ...
+
+    @property
+    def saturated(self) -> bool:
+        """Whether it could not choose narrower to make queues shorter."""
+        ...
+
+    def route(self, seen: Observation) -> Route | None:
+        """Decide for the head of the queue."""
+        ...
+
+    def knows(self, model: int, path: Path) -> bool:
+        """Whether some plan of a model begins with this path."""
+        ...
+
+    def with_goal(self, goal: Goal) -> "Guarded":
+        """Return the same router with another goal."""
+        ...
+
+
+class GuardedRouter:
+    """Asks a router, returns its route or the fallback's, and counts which.
+
+    `counts` holds the number of decisions since the start, by reason. "learned": the router's route was
     taken. "out of range", "no such route", "queues grow": the fallback's route was taken, for this reason.
-    "shadow: same" and "shadow: other": in shadow mode, whether the goal router would have chosen the same
-    server and choice. A reason that never occurred has no entry.
+    "shadow: same" and "shadow: other": in shadow mode, whether the router would have chosen the same server
+    and choice. A reason that never occurred has no entry.
     """
 
-    def __init__(self, router: GoalRouter, fallback: Router, *, shadow: bool = False) -> None:
+    def __init__(self, router: Guarded, fallback: Router, *, shadow: bool = False) -> None:
         self.router = router
         self.fallback = fallback
         self.shadow = shadow
@@ -48,7 +75,7 @@ class GuardedRouter:
         self._in_range = True
 
     def route(self, seen: Observation) -> Route | None:
-        """Return the goal router's route if all is well, else the fallback's."""
+        """Return the router's route if all is well, else the fallback's."""
         if seen.now_s - self._looked_s >= CHECK_S:
             self._look(seen)
         if seen.now_s != self._now_s:  # once per scheduling step
@@ -73,33 +100,34 @@ class GuardedRouter:
         return GuardedRouter(self.router.with_goal(goal), self.fallback, shadow=self.shadow)
 
     def answered(self, requests: Sequence[Request], now_s: float) -> None:
-        """Pass answers on to the goal router."""
+        """Pass answers on to the router."""
         self.router.answered(requests, now_s)
 
     def keeps(self, model: int) -> bool:
-        """Whether the goal router judges answers of this model; in shadow mode it decides nothing."""
-        return not self.shadow and self.router.keeps(model)
+        """Whether the router judges answers of this model; in shadow mode it decides nothing."""
+        return not self.shadow and isinstance(self.router, Judge) and self.router.keeps(model)
 
     def judge(self, request: Request, confidence: float, top: int, seen: Observation) -> Verdict:
-        """Let the goal router judge."""
+        """Let the router judge."""
+        assert isinstance(self.router, Judge)
         return self.router.judge(request, confidence, top, seen)
 
     def _watch(self, route: Route | None, seen: Observation) -> Route | None:
-        """Decide by the fallback, and compare the goal router's route with it (shadow mode)."""
+        """Decide by the fallback, and compare the router's route with it (shadow mode)."""
         answer = self.fallback.route(seen)
         same = route is not None and answer is not None and route.server == answer.server
         same = same and route is not None and answer is not None and route.choice == answer.choice
         self.counts["shadow: same" if same else "shadow: other"] += 1
         if answer is None or route is None:
             return answer
-        reason = f"shadow: goal would take server {route.server} at choice {route.choice}"
+        reason = f"shadow: the router would take server {route.server} at choice {route.choice}"
         return Route(answer.server, answer.choice, answer.group, reason)
 
     def _look(self, seen: Observation) -> None:
         """Check whether long queues keep growing although the router could still choose narrower."""
         alive = len(seen.alive_ids) or 1
         backlog_s = float(seen.backlog_s.sum()) / alive
-        grew = backlog_s > max(RUNAWAY_S, self._backlog_s) and not self.router.pricing.saturated
+        grew = backlog_s > max(RUNAWAY_S, self._backlog_s) and not self.router.saturated
         self._growing = self._growing + 1 if grew else 0
         if self._growing >= RUNAWAY_LOOKS:
             self._running_away = True

@@ -10,12 +10,19 @@ from slimsched.models.spec import START, Path
 from slimsched.serving.domain.request import NEVER_S, NO_PLAN, Request
 from slimsched.serving.domain.snapshot import ServerSnapshot
 
+LATENESS_S = 0.01
+"""Added to times before they are compared, so that messages and scheduling steps count little."""
+
+LATENESS_SHARE = 0.05
+"""Weight of the last block in a server's lateness: it follows about the last twenty blocks."""
+
 
 class Observation:
     """The head of the queue and the state of the servers; the gateway updates it in place.
 
-    `outstanding` and `backlog_s` count what the gateway sent and has not got back. `utilization`, `power_w`
-    and `queued` are the servers' last telemetry, which may be old.
+    `outstanding` and `backlog_s` count what the gateway sent and has not got back. `lateness` says how much
+    longer blocks took lately than their backlog and profile say. `utilization`, `power_w` and `queued` are
+    the servers' last telemetry, which may be old.
     """
 
     def __init__(self, servers: int, models: int = 1) -> None:
@@ -36,6 +43,7 @@ class Observation:
         self.plans = False  # whether to plan all remaining segments at once
         self.fifo = 0
         self.done = 0
+        self.done_rate_per_s = 0.0
         self.arrival_rate_per_s = 0.0
         self.model_rates_per_s: NDArray[np.float64] = np.zeros(models)
         self._rates_s = 0.0  # the time of the rates
@@ -52,6 +60,7 @@ class Observation:
         self.power_w: NDArray[np.float64] = np.zeros(servers)
         self.vram_bytes: NDArray[np.float64] = np.zeros(servers)
         self.telemetry_s: NDArray[np.float64] = np.zeros(servers)
+        self.lateness: NDArray[np.float64] = np.ones(servers)  # time that blocks took over time expected
 
     def begin_step(self, now_s: float) -> None:
         """Bring the time and the rates up to date for a scheduling step."""
@@ -74,11 +83,34 @@ class Observation:
         if len(self.model_rates_per_s) > 1:
             self.model_rates_per_s[: len(counts)] += counts
 
+    def answered(self, count: int) -> None:
+        """Count requests that were answered."""
+        self.done += count
+        self.done_rate_per_s += count
+
+    def sent(self, server: int, count: int, work_s: float) -> float:
+        """Count requests sent to a server, each with its work; return the server's backlog with them."""
+        self.outstanding[server] += count
+        backlog_s = float(self.backlog_s[server]) + work_s * count
+        self.backlog_s[server] = backlog_s
+        return backlog_s
+
+    def came_back(self, server: int, count: int, work_s: float) -> None:
+        """Count requests that a server has done."""
+        self.outstanding[server] -= count
+        self.backlog_s[server] = max(0.0, self.backlog_s[server] - work_s * count)
+
+    def returned(self, server: int, took_s: float, expected_s: float) -> None:
+        """Note how long a block took at a server, and how long it should have taken by profile."""
+        ratio = (took_s + LATENESS_S) / (expected_s + LATENESS_S)
+        self.lateness[server] += LATENESS_SHARE * (ratio - self.lateness[server])
+
     def _fade_rates(self, now_s: float) -> None:
-        """Let past arrivals count less: rates are means over about a second."""
+        """Let past arrivals and answers count less: rates are means over about a second."""
         kept = exp(-(now_s - self._rates_s))
         self._rates_s = now_s
         self.arrival_rate_per_s *= kept
+        self.done_rate_per_s *= kept
         if len(self.model_rates_per_s) > 1:
             self.model_rates_per_s *= kept
 
@@ -112,3 +144,4 @@ class Observation:
         self.set_alive(server, False)
         self.outstanding[server] = self.backlog_s[server] = 0.0
         self.utilization[server] = self.queued[server] = self.power_w[server] = 0.0
+        self.lateness[server] = 1.0

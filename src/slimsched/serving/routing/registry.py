@@ -6,6 +6,7 @@ A router is named by a spec, and every command takes the same specs:
     lp:margin=1.2:every_s=0.5                with options; the constructor's annotations say their types
     goal[accuracy>=75, p99<=60ms]            with a goal in brackets, for routers that follow one
     goal[p99<=60ms]:shadow=true              with both
+    warm:drift-plus-penalty:v=0.7            any router, kept to choices that busy servers have loaded
     my_router.py:MyRouter:speed=3            a class in a file of yours
     their-router                             an entry point `slimsched.routers` of an installed package
 
@@ -18,14 +19,14 @@ import re
 from collections.abc import Callable
 from importlib.resources import files
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from slimsched.kernel.errors import ConfigError, DataError, SlimError
 from slimsched.kernel.plugins import PluginTable
 from slimsched.kernel.policy_file import read_policy, read_story
-from slimsched.kernel.quantity import Count, Share
+from slimsched.kernel.quantity import Count, PositiveAmount, Share
 from slimsched.kernel.section import convert
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.goal import Goal, parse_goal
@@ -35,12 +36,14 @@ from slimsched.serving.routing.routers.drift_plus_penalty import DriftPlusPenalt
 from slimsched.serving.routing.routers.goal import GoalParameters, GoalRouter
 from slimsched.serving.routing.routers.lp import LpRouter
 from slimsched.serving.routing.routers.ppo import PpoRouter
+from slimsched.serving.routing.routers.ppo_head import HEAD_V, HeadPpoRouter
 from slimsched.serving.routing.routers.random import RandomRouter
 from slimsched.serving.routing.routers.round_robin import RoundRobinRouter
 from slimsched.serving.routing.routers.sed import SedRouter
 from slimsched.serving.routing.routers.sharded import ShardedRouter
 from slimsched.serving.routing.routers.shortest_queue import JsqRouter, PowerOfTwoRouter, SpeedJsqRouter
 from slimsched.serving.routing.routers.slackfit import SlackFitRouter
+from slimsched.serving.routing.routers.warm import WarmRouter
 
 RouterMaker = Callable[[str, Cluster, int, Goal | None], Router]
 """Makes a router from its spec, the cluster, a seed, and the goal for routers that follow one."""
@@ -51,25 +54,47 @@ SERVING = "goal:in_time=0.7"
 FALLBACK_V = 0.5
 """The guard falls back to drift-plus-penalty with this V: it held the most load in docs/results.md."""
 
-SHIPPED_POLICIES = ("ppo-efficient", "ppo-balanced")
-"""The policies that come with the package."""
+SHIPPED_POLICIES = (
+    *(f"{kind}-{seed}" for kind in ("head", "paper-balanced", "paper-efficient") for seed in range(3)),
+    "paper-latency-0",
+)
+"""The policies that come with the package, each with its seed of training."""
+
+WARM = "warm:"
+"""Before a router's spec: it keeps to choices that busy servers have loaded."""
 
 _BRACKETS = re.compile(r"(?P<before>[^\[\]]*)\[(?P<goal>[^\[\]]*)\](?P<after>[^\[\]]*)")
 
 
-def make_ppo(cluster: Cluster, rng: Random, policy: str = "ppo-balanced") -> PpoRouter:
-    """Make the paper's router with a shipped policy, or with a file that `slim router train` wrote."""
-    shipped = files("slimsched.serving.routing") / "shipped" / f"{policy}.safetensors"
+def make_ppo(
+    cluster: Cluster,
+    rng: Random,
+    policy: str = "head-0",
+    v: PositiveAmount = HEAD_V,
+    goal: Goal | None = None,
+    shadow: bool = False,
+) -> Router:
+    """Make a PPO router with a shipped policy, or with a file that `slim router train` wrote.
+
+    A policy that sees the head runs behind the guard. `v` says how many seconds of waiting a unit of accuracy
+    is worth to it; where a goal states limits, v follows them.
+    """
+    shipped = files("slimsched.serving.routing") / "shipped" / f"ppo-{policy}.safetensors"
     file = str(shipped) if policy in SHIPPED_POLICIES else policy
     weights, story = read_policy(file)
-    known = convert({"epsilon": story.get("epsilon")}, _PpoStory, f"policy {file}")
+    known = convert(
+        {name: story[name] for name in ("state", "epsilon") if name in story}, _PpoStory, f"policy {file}"
+    )
+    if known.state == "head":
+        learned = HeadPpoRouter(cluster, rng, weights, v, goal=goal)
+        return GuardedRouter(learned, DriftPlusPenaltyRouter(cluster, rng, v=FALLBACK_V), shadow=shadow)
     return PpoRouter(cluster, rng, weights, known.epsilon)
 
 
-def _shipped_ppo(policy: str) -> Callable[..., PpoRouter]:
-    """Return the maker of the router with this policy; it has no options."""
+def _paper_ppo(policy: str) -> Callable[..., Router]:
+    """Return the maker of the paper's router with this policy; it has no options."""
 
-    def make(cluster: Cluster, rng: Random) -> PpoRouter:
+    def make(cluster: Cluster, rng: Random) -> Router:
         return make_ppo(cluster, rng, policy)
 
     return make
@@ -78,6 +103,7 @@ def _shipped_ppo(policy: str) -> Callable[..., PpoRouter]:
 class _PpoStory(msgspec.Struct, frozen=True, kw_only=True):
     """What the router needs of the file that says how its policy was trained."""
 
+    state: Literal["paper", "head"]
     epsilon: Share
 
 
@@ -142,7 +168,8 @@ ROUTERS: dict[str, Callable[..., Router]] = {
     "slackfit": SlackFitRouter,
     "lp": LpRouter,
     "ppo": make_ppo,
-    **{policy: _shipped_ppo(policy) for policy in SHIPPED_POLICIES},
+    "ppo-balanced": _paper_ppo("paper-balanced-0"),
+    "ppo-efficient": _paper_ppo("paper-efficient-0"),
     "goal": make_goal,
     "sharded": make_sharded,
 }
@@ -162,6 +189,8 @@ def router_names() -> tuple[str, ...]:
 
 def make_router(spec: str, cluster: Cluster, seed: int, goal: Goal | None = None) -> Router:
     """Make a router. `goal` is for a router that follows goals and whose spec states none."""
+    if spec.startswith(WARM):
+        return WarmRouter(cluster, make_router(spec.removeprefix(WARM), cluster, seed, goal))
     bare, own_goal = split_goal(spec)
     if own_goal is not None and not _TABLE.takes(bare, "goal"):
         raise ConfigError(f"router '{bare}' follows no goal; leave the brackets out, or use goal[…]")
@@ -190,7 +219,7 @@ def maker_of(router: str | Callable[..., Router]) -> tuple[str, RouterMaker]:
 
 def follows_goal(spec: str) -> bool:
     """Whether the router that a spec names follows a goal."""
-    return _TABLE.takes(split_goal(spec)[0], "goal")
+    return _TABLE.takes(split_goal(spec.removeprefix(WARM))[0], "goal")
 
 
 def split_goal(spec: str) -> tuple[str, Goal | None]:

@@ -12,6 +12,8 @@ class SentBlock(Struct):
     requests: tuple[Request, ...]
     work_s: float  # per request
     source: int  # where its inputs came from
+    sent_s: float = 0.0
+    expected_s: float = 0.0  # by profile: the backlog that it joined, and its own work
 
     @property
     def census(self) -> tuple[int, int, int, int]:

@@ -22,25 +22,22 @@ class SentBlocks:
 
     def add(self, block: int, sent: SentBlock) -> None:
         """Note what goes to which server."""
-        self._blocks[block] = sent
-        count, seen = len(sent.requests), self._seen
-        seen.outstanding[sent.server] += count
-        seen.backlog_s[sent.server] += sent.work_s * count
+        self._blocks[block], seen = sent, self._seen
+        sent.sent_s, sent.expected_s = seen.now_s, seen.sent(sent.server, len(sent.requests), sent.work_s)
 
     def bring_back(self, block: Block) -> tuple[Request, ...]:
         """Note that a block has come back and return its requests; none if the block is stale."""
         sent = self._blocks.get(block.id)
         if sent is None:
             return ()
-        count = len(block.requests)
+        count, seen = len(block.requests), self._seen
         if count == len(sent.requests):
             del self._blocks[block.id]
+            seen.returned(sent.server, seen.now_s - sent.sent_s, sent.expected_s)
         else:
             back = {request.id for request in block.requests}
             sent.requests = tuple(r for r in sent.requests if r.id not in back)
-        seen, server = self._seen, sent.server
-        seen.outstanding[server] -= count
-        seen.backlog_s[server] = max(0.0, seen.backlog_s[server] - sent.work_s * count)
+        seen.came_back(sent.server, count, sent.work_s)
         return block.requests
 
     def lose(self, server: int) -> Iterator[SentBlock]:

@@ -21,6 +21,7 @@ from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.fault import Fault
 from slimsched.serving.domain.machine import GATEWAY_NAME, life_name
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
+from slimsched.serving.domain.service_noise import NoiseSource
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution import scaling
 from slimsched.serving.execution.simulated.crowding import Crowding
@@ -73,6 +74,7 @@ class SimulatedCluster:
         faults: Sequence[Fault] = (),
         observers: Sequence[Observer] = (),
         costs: Sequence[ServiceCost] = (),
+        noises: Sequence[NoiseSource | None] = (),
         crowding: Crowding | None = None,
         autoscale: AutoscaleOptions | None = None,
     ) -> None:
@@ -84,6 +86,7 @@ class SimulatedCluster:
         self._telemetry = telemetry
         self._observers = observers
         self._costs = costs or [ALONE] * len(cluster)
+        self._noises = noises or [None] * len(cluster)
         self._crowding = crowding
         self._network = SimulatedNetwork(cluster)
         self._impatient: set[int] = set()  # requests under way whose senders will cancel
@@ -247,6 +250,8 @@ class SimulatedCluster:
                     self._notice(index, self._telemetry.detection_s, ServerUp(server=index))
             case "slow":
                 server.slow(fault.slowdown)
+            case "slow-link":
+                self._network.slow(index, fault.slowdown)
             case _:
                 assert_never(fault.kind)
 
@@ -335,6 +340,7 @@ class SimulatedCluster:
             profile=self._cluster.profiles[index],
             models=self._cluster.models,
             cost=self._costs[index],
+            noise=self._noises[index],
             options=self._schedulers[index],
             timeline=self.timeline,
             upstream=self,

@@ -6,6 +6,7 @@ from math import inf
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
+from slimsched.serving.domain.service_noise import NoiseSource
 
 
 class _Work:
@@ -13,11 +14,16 @@ class _Work:
 
     __slots__ = ("batch", "energy_j", "latencies_s", "left", "rate_per_s", "started_s")
 
-    def __init__(self, batch: Batch, profile: Profile, cost: ServiceCost, now_s: float) -> None:
+    def __init__(
+        self, batch: Batch, profile: Profile, cost: ServiceCost, noise: NoiseSource | None, now_s: float
+    ) -> None:
         self.batch = batch
         self.latencies_s = profile.latencies_s(batch.key, batch.size)
         if cost is not ALONE:
             self.latencies_s = [cost.latency_s(alone_s, now_s) for alone_s in self.latencies_s]
+        if noise is not None:
+            factor = noise.factor(now_s)
+            self.latencies_s = [factor * usual_s for usual_s in self.latencies_s]
         self.energy_j = profile.energy_j(batch.key, batch.size)
         self.left = 1.0
         self.rate_per_s = 0.0
@@ -31,10 +37,10 @@ class SimulatedDevice:
     neighbours on the same GPU are busy, everything takes `crowding` times as long.
     """
 
-    def __init__(self, profile: Profile, cost: ServiceCost = ALONE) -> None:
+    def __init__(self, profile: Profile, cost: ServiceCost = ALONE, noise: NoiseSource | None = None) -> None:
         self.profile = profile
         self.slowdown = self.crowding = 1.0
-        self._cost = cost
+        self._cost, self._noise = cost, noise
         self.version = 0  # changes whenever the time of the next finish may change
         self._running: list[_Work] = []
         self._waiting: deque[_Work] = deque()
@@ -49,7 +55,7 @@ class SimulatedDevice:
     def start(self, batch: Batch, now_s: float) -> None:
         """Start a batch next to those already running."""
         self._pass_time(now_s)
-        work = _Work(batch, self.profile, self._cost, now_s)
+        work = _Work(batch, self.profile, self._cost, self._noise, now_s)
         if len(self._running) < self.profile.top_concurrency:
             self._running.append(work)
             self._share()

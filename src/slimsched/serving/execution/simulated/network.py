@@ -9,6 +9,7 @@ class SimulatedNetwork:
     def __init__(self, cluster: Cluster) -> None:
         places = [GATEWAY, *range(len(cluster))]
         self._links = {place: cluster.link_of(place) for place in places}
+        self._slowdown = dict.fromkeys(places, 1.0)
         self._out_free_s = dict.fromkeys(places, 0.0)
         self._in_free_s = dict.fromkeys(places, 0.0)
 
@@ -21,10 +22,15 @@ class SimulatedNetwork:
             return now_s
         out, into = self._links[source], self._links[target]
         start_s = max(now_s, self._out_free_s[source])
-        sent_s = start_s + size_bytes / out.bandwidth_bytes_per_s
-        taken_s = max(sent_s, max(start_s, self._in_free_s[target]) + size_bytes / into.bandwidth_bytes_per_s)
+        sent_s = start_s + size_bytes * self._slowdown[source] / out.bandwidth_bytes_per_s
+        into_s = size_bytes * self._slowdown[target] / into.bandwidth_bytes_per_s
+        taken_s = max(sent_s, max(start_s, self._in_free_s[target]) + into_s)
         self._out_free_s[source], self._in_free_s[target] = sent_s, taken_s
         return taken_s + out.latency_s + into.latency_s
+
+    def slow(self, place: int, factor: float) -> None:
+        """From now on, let transfers over a link take `factor` times as long as its bandwidth says."""
+        self._slowdown[place] = factor
 
     def notify(self, source: int, target: int, now_s: float) -> float:
         """Return when a message arrives that is too small to queue."""

@@ -12,6 +12,7 @@ from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
+from slimsched.serving.domain.service_noise import NoiseSource
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.simulated.device import SimulatedDevice
 from slimsched.serving.execution.simulated.said import said_about
@@ -67,12 +68,13 @@ class SimulatedServer:
         upstream: Upstream,
         observers: Sequence[Observer],
         cost: ServiceCost = ALONE,
+        noise: NoiseSource | None = None,
     ) -> None:
         self.index = index
         self.name = name
         self.alive = True
         self.scheduler = GreedyScheduler(options, profile, models)
-        self.device = SimulatedDevice(profile, cost)
+        self.device = SimulatedDevice(profile, cost, noise)
         self._timeline = timeline
         self._upstream = upstream
         self._observers = observers

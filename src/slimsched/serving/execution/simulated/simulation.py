@@ -48,6 +48,7 @@ def simulate(
         faults=scenario.faults,
         observers=(meter, *observers),
         costs=scenario.costs,
+        noises=scenario.noises(seed),
         crowding=Crowding(scenario.hosts, scenario.neighbours_slowdown),
         autoscale=scenario.autoscale,
     )

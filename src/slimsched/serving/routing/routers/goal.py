@@ -228,6 +228,11 @@ class GoalRouter:
         model.cost_to_go.trusts = judgement.trust.holds
         self.pricing.demand_of(model.model.number, model.cost_to_go)
 
+    @property
+    def saturated(self) -> bool:
+        """Whether the price is so high that nothing narrows any more."""
+        return self.pricing.saturated
+
     def knows(self, model: int, path: Path) -> bool:
         """Whether some plan of a model begins with this path."""
         return path in self.models[model].cost_to_go.tree.row

@@ -28,21 +28,24 @@ def most_choices(cluster: Cluster) -> int:
 
 
 class Decision(Struct, frozen=True):
-    """One routing decision as PPO needs it: the state, the action and its log-probability (6)."""
+    """One routing decision as PPO needs it: the state, the action, ε and the log-probability (6)."""
 
     state: Values
+    alive: NDArray[np.bool_]
     action: tuple[int, int, int]
+    epsilon: float
     log_probability: float
 
 
 def state_of(seen: Observation) -> Values:
     """Return s_t of eq. (1): FIFO length, completed count, then queue, power and utilization by server.
 
-    Counts are logarithms and utilization is a share, in the paper's order.
+    Counts are logarithms and utilization is a share, in the paper's order. The completed count is that of
+    about the last second: the count since the start would only be a clock.
     """
     servers = len(seen.queued)
     state = np.empty(2 + 3 * servers)
-    state[0], state[1] = log1p(seen.fifo), log1p(seen.done)
+    state[0], state[1] = log1p(seen.fifo), log1p(seen.done_rate_per_s)
     state[2::3] = np.log1p(seen.queued)
     state[3::3] = seen.power_w
     state[4::3] = seen.utilization
@@ -99,7 +102,9 @@ class PpoRouter:
         action = (self._draw(server_p), self._draw(choice_p), self._draw(group_p))
         if self.decisions is not None:
             chance = server_p[action[0]] * choice_p[action[1]] * group_p[action[2]]
-            self.decisions.append(Decision(state, action, float(np.log(chance))))
+            self.decisions.append(
+                Decision(state, seen.alive.copy(), action, self.epsilon, float(np.log(chance)))
+            )
         return Route(action[0], action[1], self._groups[action[2]], "sampled from the policy")
 
     def _logits(self, state: Values) -> Values:

@@ -2,6 +2,7 @@
 
 from random import Random
 
+from slimsched.kernel.quantity import PositiveShare
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.estimate import Estimate
@@ -17,7 +18,8 @@ class SlackFitRouter:
     the head goes to the server where it can start first.
     """
 
-    def __init__(self, cluster: Cluster, rng: Random) -> None:
+    def __init__(self, cluster: Cluster, rng: Random, share: PositiveShare = 1.0) -> None:
+        self._share = share
         self._cluster = cluster
         self._estimate = Estimate(cluster)
         self._groups = group_sizes(cluster.batch_limit)
@@ -27,7 +29,11 @@ class SlackFitRouter:
         """Take the slowest bucket within the slack; else the narrowest choice in the largest group."""
         wait_s = self._estimate.wait_s(seen)
         server = int(wait_s.argmin())
-        share_s = (seen.deadline_s - seen.now_s) / (self._cluster.models[seen.model].segments - seen.segment)
+        share_s = (
+            self._share
+            * (seen.deadline_s - seen.now_s)
+            / (self._cluster.models[seen.model].segments - seen.segment)
+        )
         slack_s = share_s - float(wait_s[server]) - 2 * float(self._estimate.hop_s[server])
         buckets = self._sorted(seen.model, seen.path, server)
         for latency_s, choice, group in buckets:

@@ -1,0 +1,306 @@
+"""PPO that sees the head of the queue: one small network for any number of servers and choices.
+
+The paper's state (1) does not say which segment is to be routed, nor where its input lies. This router sees
+both. It scores every server with the same network, draws one, and then scores every choice on that server
+with a second network. So one policy file fits any cluster and any model. Training starts from a simple rule,
+`server_prior` and `choice_prior`, to which the networks add what was learned.
+
+`v` says how many seconds of waiting a unit of accuracy is worth. It is an input of both networks: one policy
+covers the whole trade-off of accuracy against latency. It needs only numpy.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from random import Random
+from typing import Any, TypeVar
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from slimsched.kernel.errors import ConfigError
+from slimsched.models.spec import Path
+from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.request import Request
+from slimsched.serving.routing.estimate import Estimate
+from slimsched.serving.routing.goal import Goal
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.router import Route
+from slimsched.serving.routing.worth import Worth
+
+Values = NDArray[np.float64]
+
+CONTEXT, SERVER, CHOICE = 6, 10, 7
+"""The number of features of the system, of a server and of a choice."""
+
+HEAD_V = 2.0
+"""Seconds of waiting that a unit of accuracy is worth, unless the operator says otherwise."""
+
+UNIT_S = 0.002
+"""Waiting times enter as log(1 + time / unit)."""
+
+POINT = 0.02
+"""Accuracy enters in steps of this size: about what one width more is worth."""
+
+MOVE = 2.0
+"""What a second of moving inputs counts beside a second of waiting: it takes time on two links."""
+
+COST_S = 0.005
+"""The unit of what a server costs; not in proportion to v, so that many servers stay told apart at any v."""
+
+IN_USE = 4.0
+"""Logits are multiplied by this outside training, so that chance only settles what is nearly equal."""
+
+LINK = 0.25
+"""Share of a server's outstanding requests that are taken to wait behind a move for the same links."""
+
+SHARPNESS = 30.0
+"""How strongly the rule that training starts from prefers a step of accuracy, or its worth in waiting."""
+
+LAYERS = tuple(
+    f"{net}.{layer}.{part}"
+    for net in ("server", "choice")
+    for layer in (0, 2, 4)
+    for part in ("weight", "bias")
+)
+"""The names of a policy's weights, as torch's Sequential numbers its layers."""
+
+
+Numbers = TypeVar("Numbers", Values, Any)
+"""An array of numpy, or a tensor of torch in training."""
+
+
+def server_prior(servers: Numbers) -> Numbers:
+    """Return where training starts: the less waiting a server's best choice causes, the likelier it is."""
+    return -10.0 * servers[..., 3]
+
+
+def choice_prior(choices: Numbers) -> Numbers:
+    """Return where training starts: the accuracy a choice gains, less the waiting it causes by profile."""
+    return SHARPNESS * (choices[..., 0] - choices[..., 2])
+
+
+class HeadDecision(Struct, frozen=True):
+    """One routing decision as PPO needs it: what was seen, what was drawn, and its log-probability."""
+
+    context: Values  # (CONTEXT,)
+    servers: Values  # (servers, SERVER)
+    alive: NDArray[np.bool_]
+    choices: Values  # (choices, CHOICE), on the server that was drawn
+    action: tuple[int, int]  # server, position of the choice
+    epsilon: float
+    log_probability: float
+
+
+class _Ahead(Struct, frozen=True):
+    """The choices after a path: their numbers, expected accuracy, and work by (choice, server)."""
+
+    numbers: list[int]
+    gain: Values  # above that of the narrowest, in units of POINT
+    work_s: Values
+    extra_s: Values  # above that of the narrowest
+    relative: Values  # over that of the widest
+    drift: Values  # extra work over the mean of the widest, as drift-plus-penalty counts it
+
+
+class HeadFeatures:
+    """Turns an observation into the inputs of the two networks."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.estimate = Estimate(cluster)
+        self._cluster = cluster
+        self.ahead = lru_cache(maxsize=None)(self._ahead)
+        active = cluster.active or cluster.models
+        full_s = np.mean([cluster.plan_s(model, model.spec.widest) for model in active], axis=0)
+        self._plans_per_s = 1.0 / full_s
+
+    def of_servers(self, seen: Observation, v: float) -> tuple[Values, Values]:
+        """Return the features of the system (CONTEXT,) and of each server (servers, SERVER)."""
+        ahead = self.ahead(seen.model, seen.path)
+        count = min(seen.count, self.estimate.group)
+        move_s = self._cluster.move_s(seen.model, seen.segment, seen.previous, seen.source, count)
+        run_s = count * ahead.work_s[-1]
+        end_s = seen.backlog_s + move_s + run_s
+        caused_s = (seen.outstanding + count) * ahead.work_s - (v * POINT) * ahead.gain[:, None]
+        cost_s = (MOVE + LINK * seen.outstanding / count) * move_s + caused_s.min(axis=0)
+        least_s = float((cost_s + seen.penalty_s).min())
+        servers = np.empty((len(end_s), SERVER))
+        servers[:, 0] = 0.25 * np.log1p(seen.backlog_s / UNIT_S)
+        servers[:, 1] = 0.25 * np.log1p(move_s / UNIT_S)
+        servers[:, 2] = 0.25 * np.log(run_s / UNIT_S)
+        servers[:, 3] = np.clip((cost_s - least_s) / COST_S, -5.0, 5.0)
+        servers[:, 4] = np.clip(5.0 * (end_s - (end_s + seen.penalty_s).min()), -5.0, 5.0)
+        servers[:, 5] = 0.0
+        if seen.source >= 0:
+            servers[seen.source, 5] = 1.0
+        servers[:, 6] = seen.utilization
+        servers[:, 7] = 0.25 * np.log1p(seen.queued)
+        servers[:, 8] = np.log(run_s / run_s.mean())
+        servers[:, 9] = np.log(np.maximum(seen.lateness, 0.05))
+        capacity_per_s = float(self._plans_per_s @ seen.alive) or 1.0
+        depth = self._cluster.models[seen.model].segments
+        context = np.array(
+            [
+                np.log(v),
+                seen.segment / depth,
+                np.log1p(seen.arrival_rate_per_s / capacity_per_s),
+                0.25 * np.log1p(max(0.0, (end_s + seen.penalty_s).min()) / UNIT_S),
+                0.25 * np.log1p(float(seen.backlog_s @ seen.alive) / (len(seen.alive_ids) or 1) / UNIT_S),
+                float(seen.source >= 0),
+            ]
+        )
+        return context, servers
+
+    def of_choices(self, seen: Observation, v: float, server: int, path: Path) -> Values:
+        """Return the features of each choice after a path on a server, (choices, CHOICE)."""
+        ahead = self.ahead(seen.model, path)
+        behind = float(seen.outstanding[server]) + min(seen.count, self.estimate.group)
+        delay = behind * ahead.extra_s[:, server] / (v * POINT)
+        drift = float(seen.backlog_s[server]) * ahead.drift[:, server] / (v * POINT)
+        choices = np.empty((len(ahead.numbers), CHOICE))
+        choices[:, 0] = ahead.gain
+        choices[:, 1] = ahead.relative[:, server]
+        choices[:, 2] = np.minimum(delay, 8.0)
+        choices[:, 3] = np.log1p(delay)
+        choices[:, 4] = np.minimum(drift, 8.0)
+        choices[:, 5] = np.log1p(drift)
+        choices[:, 6] = len(path) / self._cluster.models[seen.model].segments
+        return choices
+
+    def _ahead(self, model: int, path: Path) -> _Ahead:
+        served = self._cluster.models[model]
+        numbers = [int(choice) for choice in served.tree.choices[served.tree.row[path]]]
+        longer = [(*path, choice) for choice in numbers]
+        work_s = np.array([self._cluster.work_s[served.key_of_path(one)] for one in longer])
+        gain = np.array([served.weight * served.quality.expected(one) for one in longer])
+        extra_s = np.maximum(0.0, work_s - work_s[0])
+        return _Ahead(
+            numbers,
+            (gain - gain[0]) / POINT,
+            work_s,
+            extra_s,
+            work_s / work_s[-1],
+            extra_s / work_s[-1].mean(),
+        )
+
+
+class HeadPpoRouter:
+    """Draws a server, then a choice on it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        rng: Random,
+        weights: Mapping[str, Values],
+        v: float,
+        *,
+        epsilon: float = 0.0,
+        goal: Goal | None = None,
+    ) -> None:
+        self.features = HeadFeatures(cluster)
+        self.worth = Worth(cluster, v, goal)
+        self._cluster, self._rng, self._weights = cluster, rng, weights
+        self._narrowest = 0.0  # share of the last hundred decisions at the narrowest choice
+        self._now_s, self._plans = -1.0, False
+        self.epsilon = epsilon
+        self.decisions: list[HeadDecision] | None = None
+        """If this is a list, every decision is appended to it."""
+        self._random = rng.random
+        self._group = cluster.batch_limit
+        self.use(weights)
+
+    def use(self, weights: Mapping[str, Values]) -> None:
+        """Use these weights from now on."""
+        if missing := [name for name in LAYERS if name not in weights]:
+            raise ConfigError(
+                f"this is no policy of the router ppo: it has no '{missing[0]}'; "
+                "train one with: slim router train ppo"
+            )
+        self._server = _layers(weights, "server")
+        self._choice = _layers(weights, "choice")
+
+    def route(self, seen: Observation) -> Route:
+        """Choose a server by the first network, and the choice on it by the second."""
+        if seen.now_s != self._now_s:
+            self._now_s, self._plans = seen.now_s, seen.plans
+            if self.worth.is_stated:
+                self.worth.update(seen.now_s)
+        v = self.worth.v
+        context, servers = self.features.of_servers(seen, v)
+        logits = server_prior(servers) + _score(self._server, context, servers) - seen.penalty_s
+        sharp = 1.0 if self.decisions is not None else IN_USE
+        server_p = _softmax(sharp * logits)
+        if self.epsilon:
+            server_p = (1.0 - self.epsilon) * server_p + self.epsilon * seen.alive / len(seen.alive_ids)
+        server = self._draw(server_p)
+        choices = self.features.of_choices(seen, v, server, seen.path)
+        local = np.concatenate([context, servers[server]])
+        choice_p = _softmax(sharp * (choice_prior(choices) + _score(self._choice, local, choices)))
+        way = self._draw(choice_p)
+        if self.decisions is not None:
+            chance = float(np.log(server_p[server] * choice_p[way]))
+            self.decisions.append(
+                HeadDecision(
+                    context, servers, seen.alive.copy(), choices, (server, way), self.epsilon, chance
+                )
+            )
+        choice = self.features.ahead(seen.model, seen.path).numbers[way]
+        self._narrowest += 0.01 * (float(way == 0) - self._narrowest)
+        if self.worth.is_stated and not seen.plans:
+            self.worth.sent(seen, choice, min(seen.count, self._group))
+        return Route(server, choice, self._group, "learned")
+
+    @property
+    def v(self) -> float:
+        """How many seconds of waiting a unit of accuracy is worth now."""
+        return self.worth.v
+
+    @property
+    def goal(self) -> Goal:
+        """The goal that v follows."""
+        return self.worth.goal
+
+    @property
+    def saturated(self) -> bool:
+        """Whether it could hardly choose narrower."""
+        return self._narrowest > 0.8
+
+    def knows(self, model: int, path: Path) -> bool:
+        """Whether some plan of a model begins with this path."""
+        return path in self._cluster.models[model].tree.row
+
+    def answered(self, requests: Sequence[Request], now_s: float) -> None:
+        """Note answers, where whole networks are planned."""
+        if self._plans and self.worth.is_stated:
+            self.worth.answered(requests, now_s)
+
+    def with_goal(self, goal: Goal) -> "HeadPpoRouter":
+        """Return the same policy with another goal."""
+        return HeadPpoRouter(self._cluster, self._rng, self._weights, self.v, goal=goal)
+
+    def _draw(self, chances: Values) -> int:
+        return min(int(chances.cumsum().searchsorted(self._random(), side="right")), len(chances) - 1)
+
+
+Layer = tuple[Values, Values]
+
+
+def _layers(weights: Mapping[str, Values], net: str) -> list[Layer]:
+    return [
+        (weights[f"{net}.{layer}.weight"].T.copy(), weights[f"{net}.{layer}.bias"]) for layer in (0, 2, 4)
+    ]
+
+
+def _score(layers: list[Layer], shared: Values, rows: Values) -> Values:
+    """Return one logit per row; the first inputs of the network are shared by all rows."""
+    (first, bias), (second, more), (last, offset) = layers
+    x = np.tanh(rows @ first[len(shared) :] + (shared @ first[: len(shared)] + bias))
+    x = np.tanh(x @ second + more)
+    logits: Values = (x @ last)[:, 0] + offset
+    return logits
+
+
+def _softmax(logits: Values) -> Values:
+    raised = np.exp(logits - logits.max())
+    chances: Values = raised / raised.sum()
+    return chances
