@@ -236,8 +236,7 @@ class Gateway:
         self, requests: tuple[Request, ...], commands: list[Command], holder: int
     ) -> tuple[Request, ...]:
         """Drop cancelled requests; return the others."""
-        gone = tuple(request for request in requests if request.id in self._cancelled)
-        if not gone:
+        if not (gone := tuple(request for request in requests if request.id in self._cancelled)):
             return requests
         commands += self._drop(gone, DropReason.CANCELLED, holder=holder)
         return tuple(request for request in requests if request not in gone)
