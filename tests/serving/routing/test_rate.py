@@ -39,3 +39,10 @@ def test_after_a_silence_what_was_before_does_not_count() -> None:
     rate.after(mean, 0.5)
     burst, _ = follow(rate, 1200.0, mean, 0.25)
     assert burst > 800.0
+
+
+@pytest.mark.parametrize("passed_s", [0.0, 0.5])
+def test_a_single_request_to_a_slow_model_is_no_overload(passed_s: float) -> None:
+    capacity_per_s = 12.0
+    assert Rate().after(1.0, passed_s, capacity_per_s) < capacity_per_s
+    assert Rate().after(1.0, 0.5) > capacity_per_s, "a fast one is followed closely"

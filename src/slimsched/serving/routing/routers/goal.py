@@ -289,7 +289,7 @@ class GoalRouter:
             self._spread = self._spread_of(rates, worths)
         self.target_s = self._least_target_s()
         self.pricing.update(
-            rate_per_s=self._rate.after(seen.arrival_rate_per_s, passed_s),
+            rate_per_s=self._rate.after(seen.arrival_rate_per_s, passed_s, capacity_per_s),
             capacity_per_s=capacity_per_s,
             error=min(backlog_s / self.target_s - 1.0, PLANNED_ERROR if seen.plans else inf),
             passed_s=passed_s,
