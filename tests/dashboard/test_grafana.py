@@ -32,6 +32,8 @@ def exported(served: Served) -> dict[str, set[str]]:
     for family in text_string_to_metric_families(text):
         for one in family.samples:
             labels.setdefault(one.name, set()).update(one.labels)
+        if not family.samples:  # of something that this server does not do
+            labels[family.name] = set()
     return labels
 
 

@@ -84,7 +84,7 @@ def test_the_guard_of_a_learned_router_is_counted() -> None:
     recorder = Recorder(scenario.cluster, "goal", seconds=0.5)
     simulate(scenario, "goal:shadow=1", seed=0, observers=[recorder])
     (counted,) = recorder.frames[-1].guard.items()
-    assert counted[0] == "shadow: goal"
+    assert counted[0] == "shadow: the router"
     assert counted[1] > 10
 
 

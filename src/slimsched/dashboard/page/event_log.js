@@ -5,7 +5,7 @@
 const LOG_WINDOW_S = 1, LOG_FRAMES = 480;
 const GATEWAY = "gateway", AUTOSCALER = "autoscaler";
 // Places in a request, a block and a key: they are written as arrays.
-const [ID, ARRIVAL, DEADLINE, REQUEST_MODEL] = [0, 1, 2, 9], [KEY, REQUESTS] = [1, 2], [SEGMENT, CHOICE, AHEAD, KEY_MODEL] = [0, 1, 3, 4];
+const [ID, ARRIVAL, DEADLINE, REQUEST_MODEL, TRAIL] = [0, 1, 2, 9, 10], WHY = 5, [KEY, REQUESTS] = [1, 2], [SEGMENT, CHOICE, AHEAD, KEY_MODEL] = [0, 1, 3, 4];
 
 class LogStages { // numbers the segments of all models and the names of all choices, as telemetry/stage.py does
   constructor(models) {
@@ -78,6 +78,7 @@ class LogView {
     this.totals = { arrived: 0, answered: 0, dropped: 0 };
     this.decisions = [];
     this.guard = {};
+    this.judged = {};
     this.happenings = [];
   }
 
@@ -134,7 +135,12 @@ class LogView {
       this.decisions = [...this.decisions.slice(-7), { at_s: now, server: this.names[command.server], stage: this.stages.labels[stage], choice: this.choiceName(stage, key[CHOICE]), examples: requests.length, reason: command.reason }];
     } else if (command.type === "Answer") {
       this.totals.answered += command.requests.length;
-      for (const r of command.requests) { this.recent.answered.push([now, now - r[ARRIVAL], now <= r[DEADLINE]]); this.places.delete(r[ID]); }
+      for (const r of command.requests) {
+        this.recent.answered.push([now, now - r[ARRIVAL], now <= r[DEADLINE]]);
+        this.places.delete(r[ID]);
+        const why = r[TRAIL]?.[WHY];
+        if (why) this.judged = { ...this.judged, [why]: (this.judged[why] ?? 0) + 1 };
+      }
     } else if (command.type === "Drop") {
       this.note("dropped", now, command.requests.length);
       for (const r of command.requests) this.places.delete(r[ID]);
@@ -191,7 +197,7 @@ class LogView {
           utilization: mean(said.map((s) => s.utilization)), power_w: mean(said.map((s) => s.power_w)), choices: shares(choices[n]), examples_per_s: choices[n].reduce((a, b) => a + b, 0) / span,
         };
       }),
-      decisions: this.decisions, guard: this.guard, happenings: this.happenings,
+      decisions: this.decisions, guard: this.guard, judged: this.judged, sure_bound_accuracy: null, happenings: this.happenings,
     };
   }
 }
