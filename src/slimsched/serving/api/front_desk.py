@@ -3,7 +3,6 @@
 What comes and goes in one round of the event loop travels in one message.
 """
 
-import asyncio
 from time import monotonic
 
 from slimsched.serving.api.front_message import (
@@ -21,6 +20,7 @@ from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.frame_connection import FrameConnection
+from slimsched.serving.execution.live.next_round import NextRound
 from slimsched.serving.execution.live.parcel import Answered, DroppedError, Parcel
 
 LONGEST_LAG_S = 2.0
@@ -32,11 +32,10 @@ class FrontDesk:
 
     def __init__(self, service: InferenceService, cluster: LiveCluster, connection: FrameConnection) -> None:
         self._service, self._cluster, self._connection = service, cluster, connection
-        self._loop = asyncio.get_running_loop()
         self._open: dict[int, _Waiting] = {}
         self._answers: list[FrontAnswer] = []
         self._refusals: list[FrontRefusal] = []
-        self._is_due = False
+        self._round = NextRound(self._send)
 
     def introduce(self, limits: Limits, fronts: int) -> None:
         """Tell the front which models there are, and its share of the limits."""
@@ -106,8 +105,7 @@ class FrontDesk:
             return
         outputs = [one.data for one in answered.outputs]
         self._answers.append(FrontAnswer(number, outputs, answered.receipts))
-        if not self._is_due:
-            self._send_soon()
+        self._round.expect()
 
     def refuse(self, waiting: "_Waiting", why: DroppedError) -> None:
         """Say why a call has no answer."""
@@ -118,15 +116,9 @@ class FrontDesk:
         kind = "" if refusal is None else type(refusal).__name__
         retry_after_s = None if refusal is None else refusal.retry_after_s
         self._refusals.append(FrontRefusal(number, kind, str(refusal or ""), retry_after_s))
-        self._send_soon()
-
-    def _send_soon(self) -> None:
-        if not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._send)
+        self._round.expect()
 
     def _send(self) -> None:
-        self._is_due = False
         message = Answers(answers=self._answers, refusals=self._refusals)
         self._answers, self._refusals = [], []
         self._connection.send(message)

@@ -33,6 +33,7 @@ from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.frame_connection import FrameConnection
 from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
 from slimsched.serving.execution.live.messages import Ping, Pong
+from slimsched.serving.execution.live.next_round import NextRound
 from slimsched.serving.execution.model_source import read_model
 
 REPORT_S = 0.1
@@ -54,7 +55,7 @@ class FrontLink:
         self._waiting: dict[int, asyncio.Future[FrontAnswer]] = {}
         self._calls: list[FrontCall] = []
         self._left: list[int] = []
-        self._is_due = False
+        self._round = NextRound(self._send)
 
     def use(self, connection: FrameConnection) -> None:
         """Talk to the gateway over this connection."""
@@ -103,13 +104,13 @@ class FrontLink:
         laid, own = self._lay(call)
         given = () if laid else [memoryview(raw) for raw in call.inputs]
         self._calls.append(FrontCall(number, model, call.count, monotonic(), given, laid, call.terms))
-        self._send_soon()
+        self._round.expect()
         waiter = self._waiting[number] = self._loop.create_future()
         try:
             answer = await waiter
         except asyncio.CancelledError:
             self._left.append(number)
-            self._send_soon()
+            self._round.expect()
             raise
         finally:
             del self._waiting[number]
@@ -131,13 +132,7 @@ class FrontLink:
             offsets, own = [arena.offset(view) for view in laid], laid[0]
         return [offset for offset in offsets if offset is not None], own
 
-    def _send_soon(self) -> None:
-        if not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._send)
-
     def _send(self) -> None:
-        self._is_due = False
         message = Calls(calls=self._calls, left=self._left)
         self._calls, self._left = [], []
         self._connection.send(message)

@@ -66,19 +66,15 @@ class HttpServer:
 
     async def handle(self, request: HttpRequest) -> HttpResponse:
         """Answer one request; turn every error into a response. Count the answers of this desk."""
-        began_s, is_call = monotonic(), request.path.rstrip("/").endswith("/infer")
+        began_s, is_call, code = monotonic(), request.path.rstrip("/").endswith("/infer"), CLIENT_LEFT
         try:
             response = await self._answer(request, is_call)
-        except asyncio.CancelledError:
-            self._desk.tally.count_response(
-                "http", "infer" if is_call else "other", CLIENT_LEFT, monotonic() - began_s
-            )
-            raise
-        if is_call or not self._desk.passes_on:
-            self._desk.tally.count_response(
-                "http", "infer" if is_call else "other", str(response.status), monotonic() - began_s
-            )
-        return response
+            code = str(response.status)
+            return response
+        finally:
+            if is_call or not self._desk.passes_on:
+                kind = "infer" if is_call else "other"
+                self._desk.tally.count_response("http", kind, code, monotonic() - began_s)
 
     async def _answer(self, request: HttpRequest, is_call: bool) -> HttpResponse:
         try:

@@ -16,7 +16,7 @@ from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route, Router
 
-HEAD = ("segment", "previous", "source", "path", "choices", "penalty_s")
+HEAD = ("segment", "previous", "source", "path", "choices", "penalty_s", "is_decided")
 """What changes in the observation from segment to segment."""
 
 
@@ -42,7 +42,7 @@ class NetworkPlanner:
 
     def _ahead(self, seen: Observation, route: Route) -> tuple[int, ...]:
         model, path = self._models[seen.model], (*seen.path, route.choice)
-        seen.source = route.server
+        seen.source, seen.is_decided = route.server, True
         seen.penalty_s = np.full(len(seen.penalty_s), inf)
         seen.penalty_s[route.server] = 0.0
         ahead: list[int] = []

@@ -50,6 +50,9 @@ class Observation:
         # the servers
         self.alive: NDArray[np.bool_] = np.ones(servers, dtype=bool)
         self.alive_ids: list[int] = list(range(servers))
+        self.is_decided = (
+            False  # whether the server is chosen already: the question is about the rest of a plan
+        )
         self.penalty_s: NDArray[np.float64] = np.zeros(
             servers
         )  # infinite for servers that are down: add it to any cost

@@ -97,6 +97,7 @@ class LiveView:
         ran, span_s = recent.ran_by, recent.span_s(now_s)
         by_stage: list[list[int]] = ran.sum(axis=0).tolist()
         by_server: list[list[int]] = ran.sum(axis=1).tolist()
+        there = self._whereabouts.counts()
         return Frame(
             at_s=now_s,
             phase=phase,
@@ -104,7 +105,7 @@ class LiveView:
             arrived=self._arrived,
             answered=self._answered,
             dropped=self._dropped,
-            waiting=self._whereabouts.count(GATEWAY),
+            waiting=tuple(there[GATEWAY]),
             finished_per_s=tuple(sum(counts) / span_s for counts in by_stage),
             arrival_per_s=rate_per_s,
             goodput_per_s=recent.goodput_per_s(now_s),
@@ -125,7 +126,9 @@ class LiveView:
             bound_accuracy=bound,
             bound_share=recent.served_share() * accuracy / bound if bound and accuracy is not None else None,
             sure_bound_accuracy=sure if rate_per_s > 0 else None,
-            servers=tuple(self._server(index, counts, span_s) for index, counts in enumerate(by_server)),
+            servers=tuple(
+                self._server(index, there[index], counts, span_s) for index, counts in enumerate(by_server)
+            ),
             decisions=tuple(self._decisions),
             guard=dict(self._guard),
             judged=dict(self._judged),
@@ -219,7 +222,7 @@ class LiveView:
             text = f"{self._names[server]} is {'up' if up else 'down'}"
             self._happenings.append(Happening(at_s=now_s, text=text))
 
-    def _server(self, index: int, counts: list[int], span_s: float) -> ServerFrame:
+    def _server(self, index: int, there: list[int], counts: list[int], span_s: float) -> ServerFrame:
         up = self._up[index]
         said = self._snapshots[index] if up else ()
         last = said[-1] if said else None
@@ -227,7 +230,7 @@ class LiveView:
             name=self._names[index],
             up=up,
             given_up=self._given_up[index],
-            at=self._whereabouts.count(index),
+            at=tuple(there),
             queued=sum(last.queued) if last else 0,
             instances=last.instances if last else 0,
             utilization=_mean([one.utilization for one in said]),

@@ -24,13 +24,12 @@ class Headcount:
     def __init__(self, servers: int, stages: Stages, census: Census) -> None:
         self._servers, self._stages, self._census = servers, stages, census
 
-    def count(self, at: int) -> tuple[int, ...]:
-        """Count the requests at a server, or at the gateway, by stage."""
-        counts = [0] * len(self._stages)
+    def counts(self) -> list[list[int]]:
+        """Count the requests at each server, and last at the gateway, by stage."""
+        counts = [[0] * len(self._stages) for _ in range(self._servers + 1)]
         for place, model, segment, requests in self._census():
-            if place == at:
-                counts[self._stages.stage(model, segment)] += requests
-        return tuple(counts)
+            counts[place][self._stages.stage(model, segment)] += requests  # the gateway's number is -1
+        return counts
 
     def grow(self, stages: Stages) -> None:
         """Know the stages of further models."""
@@ -71,9 +70,9 @@ class Whereabouts:
         for counts in self._counts:
             counts += [0] * (len(stages) - len(counts))
 
-    def count(self, at: int) -> tuple[int, ...]:
-        """Count the requests at a server, or at the gateway, by stage."""
-        return tuple(self._counts[at])
+    def counts(self) -> list[list[int]]:
+        """Count the requests at each server, and last at the gateway, by stage."""
+        return self._counts
 
     def arrived(self, requests: Sequence[Request]) -> None:
         """Note that requests wait at the gateway."""

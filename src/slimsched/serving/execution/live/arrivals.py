@@ -1,12 +1,12 @@
 """Arrivals: what came in during one round of the event loop, told to the gateway together."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
 
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.request import NEVER_S, Request
 from slimsched.serving.domain.terms import Terms
+from slimsched.serving.execution.live.next_round import NextRound
 from slimsched.serving.routing.events import RequestsArrived, RequestsRefused
 from slimsched.serving.routing.gateway import Gateway
 
@@ -24,11 +24,12 @@ class Arrivals:
         self._gateway, self._tell = gateway, tell
         self._requests: list[Request] = []
         self._refused: Counter[int] = Counter()  # by model
+        self._round = NextRound(self._pass_on)
 
     def add(self, requests: list[Request]) -> None:
         """Tell the gateway of requests in the event loop's next round, together with others of this round."""
         if requests:
-            self._expect()
+            self._round.expect()
             self._requests += requests
 
     def refusal(self, terms: Terms, count: int, model: int, now_s: float) -> DropReason | None:
@@ -39,13 +40,9 @@ class Arrivals:
         (request,) = terms.requests(ONE, now_s, model)
         reason = admission.refusal(request, count, now_s)
         if reason is not None:
-            self._expect()
+            self._round.expect()
             self._refused[model] += count
         return reason
-
-    def _expect(self) -> None:
-        if not self._requests and not self._refused:
-            asyncio.get_running_loop().call_soon(self._pass_on)
 
     def _pass_on(self) -> None:
         requests, self._requests = tuple(self._requests), []

@@ -1,6 +1,5 @@
 """Round robin: servers in turn, choices in turn."""
 
-from math import inf
 from random import Random
 
 from slimsched.serving.domain.cluster import Cluster
@@ -18,10 +17,7 @@ class RoundRobinRouter:
     def route(self, seen: Observation) -> Route:
         """Return the next server in turn."""
         alive, choices = seen.alive_ids, seen.choices
-        is_decided = len(alive) > 1 and sum(seen.penalty_s[server] < inf for server in alive) == 1
-        self._turn += (
-            not is_decided
-        )  # the rest of a plan, on a server that is chosen, belongs to the same turn
+        self._turn += not seen.is_decided  # the rest of a plan belongs to the same turn
         turn = max(0, self._turn - 1)
         choice = choices[(turn // len(alive)) % len(choices)]
         return Route(alive[turn % len(alive)], choice, self._group, "next in turn")
