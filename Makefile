@@ -26,7 +26,8 @@ demo: $(VENV)/.ready  ## serve bursts on this machine, random routing against ou
 	$(BIN)/slim demo
 
 test: $(VENV)/.ready  ## run the tests
-	$(BIN)/pytest -n auto --dist loadgroup
+	$(BIN)/pytest -n auto --dist loadgroup -m "not alone"
+	$(BIN)/pytest -m alone
 
 ray: $(VENV)/.ready  ## install the extra 'ray' and run the tests that need it
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'

@@ -12,6 +12,7 @@ LATE_S = 0.25  # 50 ms are promised; the rest is for a busy machine that also ru
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_every_request_has_one_end_whatever_happens_to_servers(own_server: Callable[..., Served]) -> None:
     served = own_server()
     count = asyncio.run(run_chaos(served, 45.0, seed=1))

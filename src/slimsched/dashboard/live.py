@@ -49,6 +49,7 @@ class Dashboard:
         self._frames: deque[bytes] = deque(maxlen=HISTORY_FRAMES)
         self._newest, self._fresh = b"", asyncio.Event()
         self._trouble = ""
+        self._is_watched = False
 
     @property
     def assets(self) -> dict[str, Callable[[], HttpResponse]]:
@@ -66,15 +67,19 @@ class Dashboard:
         return {"/dashboard/frames": self._stream_response}
 
     async def run(self) -> None:
-        """Take a frame every quarter of a second until cancelled; report a failure and carry on."""
-        solving = asyncio.create_task(asyncio.to_thread(BoundCurve, self._cluster))
+        """Take a frame every quarter of a second until cancelled; report a failure and carry on.
+
+        The bound takes a second of a core to solve, so it is solved once somebody looks.
+        """
+        solving: asyncio.Task[BoundCurve] | None = None
         while True:
             now = self.view.current() if self.view.current is not None else self._cluster
             if now is not self._cluster and now.active:
-                self._cluster, self.view.bound = now, None
-                solving = asyncio.create_task(asyncio.to_thread(BoundCurve, now))
-            if self.view.bound is None and solving.done():
-                self._set_bound(solving)
+                self._cluster, self.view.bound, solving = now, None, None
+            if self._is_watched and self.view.bound is None:
+                solving = solving or asyncio.create_task(asyncio.to_thread(BoundCurve, self._cluster))
+                if solving.done():
+                    self._set_bound(solving)
             self._newest = self._next_message()
             fresh, self._fresh = self._fresh, asyncio.Event()
             fresh.set()
@@ -112,6 +117,7 @@ class Dashboard:
 
     async def _stream(self) -> AsyncIterator[bytes]:
         """Yield the last minute at once, then each new frame; a slow reader misses some."""
+        self._is_watched = True
         yield b"event: history\ndata: [" + b",".join(self._frames) + b"]\n\n"
         while True:
             await self._fresh.wait()

@@ -9,7 +9,7 @@ from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
 from slimsched.serving.routing.sure_bound import sure_accuracy_at
 
-POINTS, SURE_POINTS = 64, 12
+POINTS, SURE_POINTS = 32, 12
 BUDGETS = 16
 
 

@@ -1,6 +1,5 @@
 """Moves tensors between server processes through shared memory, with one copy on each side."""
 
-import contextlib
 import mmap
 import os
 from itertools import count
@@ -9,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from slimsched.serving.execution.live.shared_folder import FOLDER
 from slimsched.serving.execution.live.tensor_facts import TensorFacts
 
-FOLDER = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path("/tmp")
 _numbers = count()
 
 
@@ -54,10 +53,3 @@ def take(name: str, facts: TensorFacts) -> Tensor:
     raw = bytearray(path.read_bytes())
     path.unlink()
     return view_of(facts, raw)
-
-
-def clear(prefix: str) -> None:
-    """Remove shared memory that dead processes left behind."""
-    for path in FOLDER.glob(f"{prefix}-*"):
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()

@@ -6,7 +6,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from slimsched.serving.execution.live import shared_tensor
+from slimsched.serving.execution.live.shared_folder import clear
 
 PREFIX = "slim-"
 LOCK = "lock"
@@ -48,5 +48,5 @@ def _remove_stale() -> None:
 
 
 def _remove(folder: Path) -> None:
-    shared_tensor.clear(folder.name)
+    clear(folder.name)
     shutil.rmtree(folder, ignore_errors=True)
