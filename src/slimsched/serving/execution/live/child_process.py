@@ -21,7 +21,8 @@ class ChildProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the gateway, which stops its servers in order
+            process_group=0,  # Ctrl-C is for the gateway, which stops its servers in order; but no session of
+            # its own: Linux shares out cores by session, and two servers would leave the gateway a third
             env=dict(environment),
         )
         self._ended, self._loop = asyncio.Event(), loop
