@@ -3,8 +3,6 @@
 What comes and goes in one round of the event loop travels in one message.
 """
 
-from time import monotonic
-
 from slimsched.serving.api.front_message import (
     Answers,
     Calls,
@@ -14,7 +12,7 @@ from slimsched.serving.api.front_message import (
     Models,
 )
 from slimsched.serving.api.limits import Limits, shared
-from slimsched.serving.api.refusal import RefusalError, TooMany
+from slimsched.serving.api.refusal import RefusalError
 from slimsched.serving.api.service import InferenceService, refusal_of, too_late
 from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.domain.served_model import ServedModel
@@ -22,9 +20,6 @@ from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.frame_connection import FrameConnection
 from slimsched.serving.execution.live.next_round import NextRound
 from slimsched.serving.execution.live.parcel import Answered, DroppedError, Parcel
-
-LONGEST_LAG_S = 2.0
-"""A call that waited longer than this for the gateway is refused: the gateway is full."""
 
 
 class FrontDesk:
@@ -52,11 +47,9 @@ class FrontDesk:
         if message.calls:
             cluster = self._cluster
             models = {model.number: model for model in cluster.models}
-            lag_s = monotonic() - message.calls[0].arrived_s
-            self._service.tally.note_lag(lag_s)
             for call in message.calls:
                 try:
-                    self._take(call, models.get(call.model), lag_s)
+                    self._take(call, models.get(call.model))
                 except RefusalError as refusal:
                     self._refuse(call.number, refusal)
         for number in message.left:
@@ -69,14 +62,13 @@ class FrontDesk:
             self._cluster.cancel(waiting.parcel)
         self._open.clear()
 
-    def _take(self, call: FrontCall, model: ServedModel | None, lag_s: float) -> None:
+    def _take(self, call: FrontCall, model: ServedModel | None) -> None:
         number, offsets = call.number, call.offsets
         if model is None:
             self._refuse(number, None)
             return
-        if lag_s > LONGEST_LAG_S:
-            raise TooMany(f"the gateway is {lag_s:.1f} s behind; try again", retry_after_s=lag_s)
-        self._service.admit(model, call.terms, call.count)
+        arrived_s = self._cluster.since_zero_s(call.arrived_s)
+        self._service.admit(model, call.terms, call.count, arrived_s)
         waiting = self._open[number] = _Waiting(self, number)
         waiting.parcel = parcel = self._cluster.submit(
             self._inputs(call, model) if offsets else call.inputs,
@@ -84,7 +76,7 @@ class FrontDesk:
             count=call.count,
             model=model.number,
             waiter=waiting,
-            arrived_s=self._cluster.since_zero_s(call.arrived_s),
+            arrived_s=arrived_s,
         )
         if offsets:
             parcel.lies_at(offsets)

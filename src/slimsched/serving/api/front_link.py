@@ -32,6 +32,7 @@ from slimsched.serving.domain.model_change import ModelEntry
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.frame_connection import FrameConnection
 from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
+from slimsched.serving.execution.live.loop_lag import LoopLag
 from slimsched.serving.execution.live.messages import Ping, Pong
 from slimsched.serving.execution.live.next_round import NextRound
 from slimsched.serving.execution.model_source import read_model
@@ -55,7 +56,7 @@ class FrontLink:
         self._waiting: dict[int, asyncio.Future[FrontAnswer]] = {}
         self._calls: list[FrontCall] = []
         self._left: list[int] = []
-        self._round = NextRound(self._send)
+        self._round, self._lag = NextRound(self._send), LoopLag()
 
     def use(self, connection: FrameConnection) -> None:
         """Talk to the gateway over this connection."""
@@ -103,7 +104,8 @@ class FrontLink:
         number, model = self._next, call.face.model.number
         laid, own = self._lay(call)
         given = () if laid else [memoryview(raw) for raw in call.inputs]
-        self._calls.append(FrontCall(number, model, call.count, monotonic(), given, laid, call.terms))
+        arrived_s = monotonic() - self._lag.seconds
+        self._calls.append(FrontCall(number, model, call.count, arrived_s, given, laid, call.terms))
         self._round.expect()
         waiter = self._waiting[number] = self._loop.create_future()
         try:

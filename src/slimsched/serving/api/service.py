@@ -26,6 +26,9 @@ from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.input_arena import InputArena
 from slimsched.serving.execution.live.parcel import DroppedError
 
+LONGEST_LAG_S = 2.0
+"""A call that waited longer than this for the gateway is refused: the gateway is full."""
+
 
 class Phase(StrEnum):
     """The state of the service: it starts, is ready, then drains."""
@@ -93,9 +96,11 @@ class InferenceService:
 
     async def infer(self, call: Call) -> InferenceResult:
         """Run a call, or raise a refusal that says why not."""
-        model = call.face.model
-        self.admit(model, call.terms, call.count)
-        parcel = self._cluster.submit(call.inputs, call.terms, count=call.count, model=model.number)
+        model, arrived_s = call.face.model, self._cluster.arrived_s
+        self.admit(model, call.terms, call.count, arrived_s)
+        parcel = self._cluster.submit(
+            call.inputs, call.terms, count=call.count, model=model.number, arrived_s=arrived_s
+        )
         try:
             answered = await parcel
         except DroppedError as dropped:
@@ -117,8 +122,8 @@ class InferenceService:
         """Return the name, version and extensions of this server."""
         return {"name": "slim-scheduler", "version": __version__, "extensions": self.extensions}
 
-    def admit(self, model: ServedModel, terms: Terms, count: int) -> None:
-        """Refuse a call that cannot be accepted now."""
+    def admit(self, model: ServedModel, terms: Terms, count: int, arrived_s: float) -> None:
+        """Refuse a call that cannot be accepted now; `arrived_s` is on the cluster's clock."""
         if self.phase is not Phase.READY:
             raise Unavailable(f"the server is {self.phase}; try again shortly")
         if not self._cluster.any_alive:
@@ -129,12 +134,15 @@ class InferenceService:
                 f"parameter min_accuracy asks for {100 * terms.min_accuracy:.2f} %, but the best plan "
                 f"reaches {100 * best:.2f} %; ask for less"
             )
+        self.tally.note_lag(lag_s := self._cluster.now_s - arrived_s)
+        if lag_s > LONGEST_LAG_S:
+            raise TooMany(f"the gateway is {lag_s:.1f} s behind; try again", retry_after_s=lag_s)
         under_way, most = self._cluster.in_system, self.limits.examples_in_system
         if under_way + count > most:
             raise TooMany(
                 f"{under_way} examples are under way, {most} are the limit; try again", retry_after_s=1.0
             )
-        reason = self._cluster.refusal(terms, count=count, model=model.number)
+        reason = self._cluster.refusal(terms, arrived_s, count=count, model=model.number)
         if reason is not None:
             raise refusal_of(DroppedError(reason))
 

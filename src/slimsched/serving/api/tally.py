@@ -46,7 +46,7 @@ class Tally:
             self._took_s[protocol].observe(seconds)
 
     def note_lag(self, lag_s: float) -> None:
-        """Note how long calls of a front process waited for the gateway."""
+        """Note how long a call waited until the gateway came to it."""
         self._lag_s += LAG_GAIN * (lag_s - self._lag_s)
 
     def count_examples(self, receipts: Sequence[Receipt]) -> None:
@@ -89,7 +89,7 @@ class Tally:
             *family(
                 "slim_gateway_lag_seconds",
                 "gauge",
-                "How long calls wait between a front process and the gateway; it grows when that is full.",
+                "How long calls wait until the gateway comes to them; it grows when that is full.",
                 [({}, self._lag_s)],
             ),
             *histogram("slim_image_queue_seconds", f"Waiting at servers {example}", [({}, self._queue_s)]),

@@ -25,7 +25,7 @@ from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.server_pace import ServerPace
 from slimsched.serving.routing.work_ahead import WorkAhead, rank_of
 
-CLOSE = 0.2
+CLOSE = 0.25
 """An answer with less than this share of its time left counts as too close to the deadline."""
 
 LATE = (DropReason.DEADLINE_PASSED, DropReason.DEADLINE_OUT_OF_REACH)

@@ -32,12 +32,14 @@ class Arrivals:
             self._round.expect()
             self._requests += requests
 
-    def refusal(self, terms: Terms, count: int, model: int, now_s: float) -> DropReason | None:
+    def refusal(
+        self, terms: Terms, count: int, model: int, arrived_s: float, now_s: float
+    ) -> DropReason | None:
         """Say why a call with these terms cannot be answered in time, and count it; None if it can."""
         admission = self._gateway.admission
         if admission is None or terms.deadline_s >= NEVER_S:
             return None
-        (request,) = terms.requests(ONE, now_s, model)
+        (request,) = terms.requests(ONE, arrived_s, model)
         reason = admission.refusal(request, count, now_s)
         if reason is not None:
             self._round.expect()

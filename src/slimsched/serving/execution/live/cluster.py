@@ -22,6 +22,7 @@ from slimsched.serving.domain.terms import ANY_TERMS, Terms
 from slimsched.serving.execution.live.arrivals import Arrivals
 from slimsched.serving.execution.live.engine import Engine
 from slimsched.serving.execution.live.input_arena import InputArena
+from slimsched.serving.execution.live.loop_lag import LoopLag
 from slimsched.serving.execution.live.messages import (
     BatchDone,
     HostModel,
@@ -87,6 +88,11 @@ class LiveCluster:
         """Seconds since this cluster was made, on the host's monotonic clock."""
         return monotonic() - self._zero_s
 
+    @property
+    def arrived_s(self) -> float:
+        """When a call arrived that is read now: it has waited for as long as the event loop is late."""
+        return self.now_s - self._lag.seconds
+
     def since_zero_s(self, at_s: float) -> float:
         """Turn a time of the host's monotonic clock into one of this cluster."""
         return at_s - self._zero_s
@@ -126,7 +132,7 @@ class LiveCluster:
 
     async def start(self) -> None:
         """Start the servers; requests may arrive once this returns."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._lag = asyncio.get_running_loop(), LoopLag()
         for server in range(len(self._names)):
             self._tell(ServerDown(server=server))
         await self._engine.start(self)
@@ -159,9 +165,9 @@ class LiveCluster:
             parcels.append(parcel)
         return parcels
 
-    def refusal(self, terms: Terms, *, count: int = 1, model: int = 0) -> DropReason | None:
+    def refusal(self, terms: Terms, arrived_s: float, *, count: int, model: int) -> DropReason | None:
         """Say why a call with these terms would be refused; None if it can be answered in time."""
-        return self._arrivals.refusal(terms, count, model, self.now_s)
+        return self._arrivals.refusal(terms, count, model, arrived_s, self.now_s)
 
     def _parcel(
         self,
@@ -222,6 +228,7 @@ class LiveCluster:
             for parcel in set(self._open.values()):
                 self._refuse(parcel, DroppedError(DropReason.SHUTTING_DOWN, why))
         await self._engine.stop()
+        self._lag.stop()
 
     async def scale_forever(self, options: AutoscaleOptions, fleet: Fleet) -> None:
         """Let an autoscaler check the load periodically, and start and stop servers as it decides."""
