@@ -9,18 +9,15 @@ in a closed loop. A row says images per second of both and the median of the rat
 import argparse
 import json
 import os
-import signal
 import statistics
-import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from running import SLIM, running
 from wrk import run_wrk
 
 from slimsched.serving.api.client_message import write_request
@@ -30,29 +27,11 @@ from slimsched.serving.api.client_message import write_request
 def served(checkout: Path, scenario: str, port: int, log: Path) -> Iterator[str]:
     """Serve with this checkout's code; yield the address."""
     named = ["--config", str(checkout / scenario)] if scenario.endswith(".toml") else ["--scenario", scenario]
-    command = [sys.executable, "-c", "from slimsched.cli.app import main; main()", "serve", *named]
-    command += ["--http-port", str(port), "--grpc-port", str(port + 1)]
+    command = [*SLIM, "serve", *named, "--http-port", str(port), "--grpc-port", str(port + 1)]
     environment = {**os.environ, "PYTHONPATH": str((checkout / "src").resolve())}
-    with log.open("w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=checkout)
-    try:
-        _wait(f"http://127.0.0.1:{port}/v2/health/ready", process, log)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-
-
-def _wait(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    for _ in range(1800):
-        if process.poll() is not None:
-            raise SystemExit(log.read_text())
-        try:
-            with urllib.request.urlopen(url, timeout=1):
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise SystemExit(f"not ready after 180 s:\n{log.read_text()}")
+    url = f"http://127.0.0.1:{port}"
+    with running(command, f"{url}/v2/health/ready", log, environment, checkout):
+        yield url
 
 
 def main() -> None:

@@ -10,17 +10,13 @@ fronts, the servers and wrk took. The peer runs the same weights, each worker wi
 import argparse
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from running import SLIM, running
 from wrk import run_wrk
 
 from models import Utilization
@@ -29,29 +25,6 @@ from slimsched.serving.api.client_message import write_request
 HERE = Path(__file__).parent
 CONNECTIONS = {1: 128, 8: 128, 64: 48}
 TICKS = os.sysconf("SC_CLK_TCK")
-SLIM = [sys.executable, "-c", "from slimsched.cli.app import main; main()"]
-
-
-@contextmanager
-def running(command: list[str], ready: str, log: Path) -> Iterator[int]:
-    """Run a server until the end of the block; yield its process id once it answers."""
-    with log.open("w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out)
-    try:
-        for _ in range(1800):
-            if process.poll() is not None:
-                raise SystemExit(log.read_text())
-            try:
-                with urllib.request.urlopen(ready, timeout=1):
-                    break
-            except OSError:
-                time.sleep(0.1)
-        else:
-            raise SystemExit(log.read_text())
-        yield process.pid
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
 
 
 def processes(root: int) -> dict[int, str]:

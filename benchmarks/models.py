@@ -11,12 +11,10 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import time
-import urllib.request
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -25,6 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from running import SLIM, running
 from wrk import run_wrk
 
 from slimsched.models.spec import Path as Plan
@@ -112,29 +111,10 @@ def offline_cuda(source: str, plan: Plan, batch: int, seconds: float) -> float:
 def server(source: str, config: str, port: int, log: Path) -> Any:
     """`slim serve` with this model, in a process of its own."""
     models = [] if source == "slimresnet" else ["--model", source]
-    command = [sys.executable, "-c", "from slimsched.cli.app import main; main()", "serve", *models]
-    command += ["--config" if config.endswith(".toml") else "--scenario", config]
+    command = [*SLIM, "serve", *models, "--config" if config.endswith(".toml") else "--scenario", config]
     command += ["--http-port", str(port), "--grpc-port", str(port + 1)]
-    with log.open("w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out)
-    try:
-        _wait(f"http://127.0.0.1:{port}/v2/health/ready", process, log)
+    with running(command, f"http://127.0.0.1:{port}/v2/health/ready", log):
         yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-
-
-def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(2400):
-        if process.poll() is not None:
-            raise SystemExit(log.read_text())
-        try:
-            with urllib.request.urlopen(url, timeout=1):
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise SystemExit(f"not ready after 240 s:\n{log.read_text()}")
 
 
 def served_per_s(model: ServedModel, plan: Plan, options: argparse.Namespace) -> float:

@@ -1,0 +1,45 @@
+"""A server in a process of its own, for the length of a measurement."""
+
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+SLIM = [sys.executable, "-c", "from slimsched.cli.app import main; main()"]
+START_S = 240.0
+
+
+@contextmanager
+def running(
+    command: list[str],
+    ready: str,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Iterator[int]:
+    """Run a server until the end of the block; yield its process id once `ready` answers."""
+    with log.open("w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=folder)
+    try:
+        _wait(ready, process, log)
+        yield process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def _wait(ready: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    give_up_s = time.monotonic() + START_S
+    while time.monotonic() < give_up_s:
+        if process.poll() is not None:
+            raise SystemExit(log.read_text())
+        try:
+            with urllib.request.urlopen(ready, timeout=1):
+                return
+        except OSError:
+            time.sleep(0.1)
+    raise SystemExit(f"not ready after {START_S:.0f} s:\n{log.read_text()}")
