@@ -1,5 +1,6 @@
 """Live metrics: counts the entries of the event log as they happen and writes them as a Prometheus page."""
 
+import asyncio
 import platform
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -66,6 +67,7 @@ class Metrics:
         self._sampled_s: dict[str, float] = {}
         self._past: deque[_Count] = deque([_Count(0.0, 0, 0, 0, 0.0)])
         self._bound = FluidGauge(lambda: gateway.cluster)
+        self._page: HttpResponse | None = None
         self.log: LogState | None = None
         """The event log that the server writes, if any."""
 
@@ -88,9 +90,16 @@ class Metrics:
                 self._drops[command.reason] += len(command.requests)
 
     def page(self) -> HttpResponse:
-        """Return the metrics in the Prometheus text format."""
-        lines = [*self._tally.lines(), *self._examples(), *self._window(), *self._servers(), *self._logged()]
-        return HttpResponse(status=200, body=("\n".join(lines) + "\n").encode(), content_type=CONTENT_TYPE)
+        """Return the metrics in the Prometheus text format; all who ask in one round get the same page."""
+        if self._page is None:
+            lines = [*self._tally.lines(), *self._examples(), *self._window(), *self._servers()]
+            body = ("\n".join([*lines, *self._logged()]) + "\n").encode()
+            self._page = HttpResponse(status=200, body=body, content_type=CONTENT_TYPE)
+            asyncio.get_running_loop().call_soon(self._forget_page)
+        return self._page
+
+    def _forget_page(self) -> None:
+        self._page = None
 
     def _ran(self, event: SegmentFinished) -> None:
         """Count a batch that a server has run."""
