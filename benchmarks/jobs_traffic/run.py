@@ -48,9 +48,11 @@ def main() -> None:
         for _ in range(given.runs):
             for scheduler in given.schedulers.split(","):
                 row = {"scheduler": scheduler, "gangs": given.gangs, "seed": given.seed}
-                row["measured"] = figures(run(racks, gangs, scheduler))
-                row["predicted"] = figures(predict(racks, gangs, scheduler, overhead))
+                measured = run(racks, gangs, scheduler)
+                told = predict(racks, gangs, scheduler, overhead)
+                row |= {"measured": figures(measured), "predicted": figures(told)}
                 print(json.dumps(row), flush=True)
+                row["courses"] = [measured, told]
                 if given.out:
                     with given.out.open("a") as out:
                         out.write(json.dumps(row) + "\n")
