@@ -110,8 +110,8 @@ class Site:
             controller.terminate()
             controller.wait()
 
-    def courses(self, submitted_s: dict[str, float]) -> dict[str, Course]:
-        """What became of the gangs."""
+    def courses(self, submitted_s: dict[str, float]) -> list[Course]:
+        """What became of the gangs, in order of submission."""
         rack_of = self._racks.topology.rack_of_name
         lines = [json.loads(line) for line in (self._folder / "journal").read_text().splitlines()]
         courses: dict[str, Course] = {}
@@ -126,7 +126,7 @@ class Site:
         lost = [job for job in submitted_s if job not in courses]
         if lost:
             raise SystemExit(f"{len(lost)} gangs never ran, the first is job {lost[0]}; see {self._folder}")
-        return courses
+        return [courses[job] for job in submitted_s]
 
 
 def run(racks: Racks, gangs: Sequence[Gang], scheduler: str) -> list[Course]:
@@ -143,6 +143,6 @@ def run(racks: Racks, gangs: Sequence[Gang], scheduler: str) -> list[Course]:
                     time.sleep(max(0.0, begun_s + gang.arrival_s - time.time()))
                     submitted_s[site.submit(gang)] = time.time()
                 wait_until(site.idle, "all gangs are done", timeout_s=500, step_s=0.5)
-            return list(site.courses(submitted_s).values())
+            return site.courses(submitted_s)
         finally:
             site.slurm.stop()

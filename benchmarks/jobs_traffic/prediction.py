@@ -1,5 +1,6 @@
 """What the simulator says about the same gangs."""
 
+import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,9 @@ from slimsched.jobs.execution.simulated.failure import Checkpoint
 from slimsched.jobs.telemetry.runs import JobHistory, histories
 
 FITS = 3
+DRAWS = 20
+LATE_S = 1.0
+"""How much later Slurm or the controller may notice a gang, at most."""
 REQUEUE_S = 6.0
 """What a stop costs on this Slurm: a stopped gang may start again after cred_expire and a second."""
 
@@ -25,7 +29,17 @@ class Overhead(NamedTuple):
     after_s: float
 
 
-def predict(racks: Racks, gangs: Sequence[Gang], scheduler: str, overhead: Overhead) -> list[Course]:
+def predict(racks: Racks, gangs: Sequence[Gang], scheduler: str, overhead: Overhead) -> list[list[Course]]:
+    """Simulate the gangs often, each time a little later: a second decides who starts beside whom."""
+    rng = random.Random(0)
+    draws = [
+        [gang._replace(arrival_s=gang.arrival_s + rng.uniform(0.0, LATE_S)) for gang in gangs]
+        for _ in range(DRAWS)
+    ]
+    return [_simulate(racks, drawn, scheduler, overhead) for drawn in draws]
+
+
+def _simulate(racks: Racks, gangs: Sequence[Gang], scheduler: str, overhead: Overhead) -> list[Course]:
     """Simulate the gangs; the overhead is the same at every tier, so it is fitted to each gang's slowdown."""
     speed = 1.0 if scheduler == SLURM else SPEED
     policy = "backfill:interval_s=1" if scheduler == SLURM else scheduler

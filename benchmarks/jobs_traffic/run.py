@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 from live import SLURM, Course, Site, gang_server, run
 from prediction import Overhead, predict
@@ -49,10 +49,12 @@ def main() -> None:
             for scheduler in given.schedulers.split(","):
                 row = {"scheduler": scheduler, "gangs": given.gangs, "seed": given.seed}
                 measured = run(racks, gangs, scheduler)
-                told = predict(racks, gangs, scheduler, overhead)
-                row |= {"measured": figures(measured), "predicted": figures(told)}
+                told = [figures(one) for one in predict(racks, gangs, scheduler, overhead)]
+                row["measured"] = figures(measured)
+                row["predicted"] = {name: fmean(one[name] for one in told) for name in told[0]}
+                row["spread"] = {name: stdev(one[name] for one in told) for name in told[0]}
                 print(json.dumps(row), flush=True)
-                row["courses"] = [measured, told]
+                row |= {"overhead": overhead, "courses": measured}
                 if given.out:
                     with given.out.open("a") as out:
                         out.write(json.dumps(row) + "\n")
@@ -106,12 +108,12 @@ def _alone(site: Site, gang: Gang, nodes: str) -> tuple[Course, float]:
     submitted_s = time.time()
     job = site.submit(gang, f"--nodelist={nodes}")
     wait_until(site.idle, "the gang is done", timeout_s=60, step_s=0.05)
-    return site.courses({job: submitted_s})[job], time.time()
+    return site.courses({job: submitted_s})[0], time.time()
 
 
 def show(rows: Sequence[dict]) -> None:
     """Print every scheduler's runs beside the prediction."""
-    print("| scheduler | | measured | mean | predicted | difference |\n|---|---|---|---|---|---|")
+    print("| scheduler | | measured | mean | predicted ± spread | difference |\n|---|---|---|---|---|---|")
     for scheduler in dict.fromkeys(row["scheduler"] for row in rows):
         its = [row for row in rows if row["scheduler"] == scheduler]
         for what in its[0]["measured"]:
@@ -119,7 +121,8 @@ def show(rows: Sequence[dict]) -> None:
             mean, told = fmean(runs), fmean(row["predicted"][what] for row in its)
             each = ", ".join(f"{one:.1f}" for one in runs)
             off = f"{100 * (told / mean - 1):+.1f} %" if mean else "–"
-            print(f"| {scheduler} | {what} | {each} | {mean:.1f} | {told:.1f} | {off} |")
+            spread = fmean(row["spread"][what] for row in its)
+            print(f"| {scheduler} | {what} | {each} | {mean:.1f} | {told:.1f} ± {spread:.1f} | {off} |")
 
 
 if __name__ == "__main__":
