@@ -3,7 +3,9 @@
     python benchmarks/jobs_traffic/gang_server.py FOLDER
 
 One server has torch imported and forks, because eight machines share two cores here and importing it anew in
-each process would take longer than training. Computing is a sleep. The all-reduce is real: gloo over TCP.
+each process would take longer than training. Computing is a sleep. The all-reduce is real (gloo over TCP) and
+goes rack by rack, as the simulator's model does: a flat ring over four machines in two racks would send half
+as much again through the uplinks.
 """
 
 import json
@@ -19,7 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from racks import address, enter
+from racks import Racks, address, enter
 
 from slimsched.jobs.traces.hostlist import host_names
 
@@ -86,17 +88,44 @@ def train(rank: int, machines: tuple[str, ...], request: dict[str, Any], saved: 
         dist.init_process_group(
             "gloo", init_method=store, rank=rank, world_size=len(machines), timeout=timedelta(seconds=60)
         )
+    exchange = Exchange(rank, machines) if len(machines) > 1 else None
     gradients = torch.zeros(request["gradient_bytes"] // 4)
     step = int(saved.read_text()) if saved.exists() else 0
     while step < request["steps"]:
         time.sleep(request["compute_s"])
-        if len(machines) > 1:
-            dist.all_reduce(gradients)
+        if exchange is not None:
+            exchange.all_reduce(gradients)
         step += 1
         if rank == 0:
             partial = saved.with_suffix(".partial")
             partial.write_text(str(step))
             partial.replace(saved)
+
+
+class Exchange:
+    """An all-reduce in each rack, then between one machine of each rack, then back into the racks."""
+
+    def __init__(self, rank: int, machines: tuple[str, ...]) -> None:
+        rack_of = Racks().topology.rack_of_name
+        by_rack: dict[int, list[int]] = {}
+        for number, machine in enumerate(machines):
+            by_rack.setdefault(rack_of[machine], []).append(number)
+        # every process has to make every group, in the same order
+        groups = [(ranks, dist.new_group(ranks)) for ranks in by_rack.values()]
+        self._ranks, self._rack = next(group for group in groups if rank in group[0])
+        self._leaders = dist.new_group([ranks[0] for ranks in by_rack.values()])
+        self._leads = rank == self._ranks[0]
+        self._crosses = len(by_rack) > 1
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """Sum a tensor over all machines."""
+        if len(self._ranks) > 1:
+            dist.all_reduce(tensor, group=self._rack)
+        if self._crosses:
+            if self._leads:
+                dist.all_reduce(tensor, group=self._leaders)
+            if len(self._ranks) > 1:
+                dist.broadcast(tensor, self._ranks[0], group=self._rack)
 
 
 if __name__ == "__main__":
