@@ -47,6 +47,8 @@ from setuptools import setup
 
 setup(name="slimsched-compiled", packages=[], ext_modules=mypycify({modules!r}, opt_level="3"))
 """
+OPTIONS = ["--follow-imports=silent", "--ignore-missing-imports"]
+"""What the compiled modules import is looked at for its types only."""
 
 
 def main(folder: Path) -> None:
@@ -58,7 +60,7 @@ def main(folder: Path) -> None:
     for module, name in OPEN_CLASSES.items():
         path = folder / "slimsched" / "jobs" / "scheduling" / module
         path.write_text(path.read_text().replace(f"\nclass {name}", f"\n{OPEN}\nclass {name}", 1))
-    (folder / "setup.py").write_text(SETUP.format(modules=MODULES))
+    (folder / "setup.py").write_text(SETUP.format(modules=OPTIONS + MODULES))
     subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=folder, check=True)
     shutil.rmtree(folder / "build")
     print(f"use it with: PYTHONPATH={folder}")

@@ -3,11 +3,13 @@
     git clone https://github.com/SymbioticLab/Tiresias
     git clone https://github.com/stanford-futuredata/gavel && make -C gavel/scheduler rpc_stubs
     git clone https://github.com/Rivendile/Muri
+    git clone https://github.com/msr-fiddle/blox
     python benchmarks/authors/run.py --trace helios --data ~/data --tiresias Tiresias \\
-        --gavel gavel --muri Muri --python old-venv/bin/python
+        --gavel gavel --muri Muri --blox blox --python old-venv/bin/python
 
 `--trace` may also be a file, such as `traces/philly.csv` of Sia's simulator. `--python` has cvxpy with ECOS,
-numpy, grpcio and psutil for Gavel and Muri; Tiresias needs nothing. A flat pool of `--gpus`.
+numpy, grpcio and psutil for Gavel and Muri, pandas 1.5 for Blox; Tiresias needs nothing. A flat pool of
+`--gpus`.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import blox
 import gavel
 import our_side
 import tiresias
@@ -33,7 +36,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--python", default=sys.executable)
-    for name in ("tiresias", "gavel", "muri"):
+    for name in ("tiresias", "gavel", "muri", "blox"):
         parser.add_argument(f"--{name}", type=Path)
     given = parser.parse_args()
 
@@ -49,6 +52,8 @@ def main() -> None:
             _gavel(given.gavel.resolve(), jobs(any_size), given.gpus, given.python, reset_s)
     if given.muri:
         _muri(given.muri.resolve(), jobs(tiresias.MURI_SIZES), given.gpus, given.python)
+    if given.blox:
+        _blox(given.blox.resolve(), jobs(any_size), given.gpus, given.python)
 
 
 def _tiresias(checkout: Path, jobs: Sequence[Job], gpus: int) -> None:
@@ -73,6 +78,13 @@ def _muri(checkout: Path, jobs: Sequence[Job], gpus: int, python: str) -> None:
         return tiresias.run_muri(checkout, schedule, these, gpus, folder, python)
 
     show("Muri", tiresias.MURI_SCHEDULES, jobs, gpus, run)
+
+
+def _blox(checkout: Path, jobs: Sequence[Job], gpus: int, python: str) -> None:
+    def run(schedule: str, these: Sequence[Job], folder: Path) -> dict[str, float]:
+        return blox.run(checkout, schedule, these, gpus, folder, python)
+
+    show("Blox", blox.SCHEDULES, blox.in_rounds(jobs), gpus, run)
 
 
 def show(name: str, schedules: dict[str, str], jobs: Sequence[Job], gpus: int, run: Theirs) -> None:

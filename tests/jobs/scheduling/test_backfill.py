@@ -6,12 +6,13 @@ import pytest
 
 from jobs.workloads import SMALL, job, news, simulation
 from slimsched.jobs.scheduling.commands import StartJob
-from slimsched.jobs.scheduling.free_later import FreeLater
+from slimsched.jobs.scheduling.free_gpus import FreeGpus
+from slimsched.jobs.scheduling.planned import Plan, Slot
 from slimsched.jobs.scheduling.policies.backfill import Backfill
 
 
 def starts(*jobs) -> dict[str, float]:
-    log = simulation(Backfill(interval_s=10.0), jobs).run()
+    log = simulation(Backfill(interval_s=10.0, resolution_s=1.0), jobs).run()
     return {entry.job_id: at_s for at_s, entry in news(log) if isinstance(entry, StartJob)}
 
 
@@ -51,13 +52,26 @@ def test_a_job_passes_on_gpus_that_the_one_before_it_will_not_need() -> None:
     assert found["next"] == 100.0
 
 
-def test_free_gpus_are_planned_by_time() -> None:
-    later = FreeLater(10.0, 2, [(50.0, 4), (5.0, 1), (inf, 8)])
-    assert later.earliest_s(3, 100.0) == 10.0  # a job past its limit is as good as gone
-    assert later.earliest_s(4, 10.0) == 50.0
-    assert later.earliest_s(8, 1.0) == inf
-    later.take(3, 10.0, 20.0)
-    assert later.earliest_s(1, 5.0) == 30.0
-    later.take(5, 50.0, inf)
-    assert later.earliest_s(3, 30.0) == inf
-    assert later.earliest_s(2, inf) == 30.0
+def plan(*ends: tuple[float, int, int]) -> Plan:
+    """A plan at 10 s on the small cluster, whose machines are full but for what `ends` leaves."""
+    free = FreeGpus(SMALL)
+    for machine in SMALL.machines:
+        free.take(((machine.name, machine.gpus),))
+    return Plan(10.0, free, ends, 60.0)
+
+
+def test_jobs_that_end_close_together_count_as_ending_at_the_last_of_them() -> None:
+    full = plan((50.0, 0, 4), (70.0, 1, 4), (200.0, 2, 4), (inf, 3, 4))
+    assert full.find(4, 1, 100.0) == Slot(70.0, 170.0, (0,))
+    assert full.find(4, 3, 100.0) == Slot(200.0, 300.0, (0, 1, 2))
+    assert full.find(4, 4, 100.0) is None
+
+
+def test_a_planned_job_reserves_whole_machines_in_whole_minutes() -> None:
+    full = plan((50.0, 0, 2), (70.0, 1, 4), (200.0, 2, 4))
+    full.reserve(Slot(70.0, 170.0, (0,)))
+    assert full.blocked(0.0, 59.0) == set()
+    assert full.blocked(10.0, 60.0) == full.blocked(119.0, 500.0) == {0}
+    assert full.blocked(120.0, 500.0) == set()
+    # two GPUs of the first machine would be free at 50 s, but another job has all of it by then
+    assert full.find(2, 1, 100.0) == Slot(70.0, 170.0, (1,))

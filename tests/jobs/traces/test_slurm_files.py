@@ -53,7 +53,7 @@ def test_a_slurm_conf_gives_machines_partitions_and_the_present_policy(tmp_path)
     files = read_slurm_conf(path)
     assert files.machines_of(None) == {"n1": 8, "n2": 8, "n3": 8, "n4": 8, "big": 6}
     assert files.machines_of("small") == {"n1": 8, "n2": 8}
-    assert files.policy == "backfill:interval_s=60"
+    assert files.policy == "backfill:interval_s=60:resolution_s=60"
     with pytest.raises(SlimError, match="unknown partition 'none'"):
         files.machines_of("none")
 

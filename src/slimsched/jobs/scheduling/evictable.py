@@ -31,13 +31,12 @@ class Eviction:
 
 
 class _Ripe:
-    """The jobs that may be stopped for waiting jobs of one class, counted by machine, rack and in all."""
+    """GPUs of the jobs that may be stopped for waiting jobs of one class, by machine, by rack and in all."""
 
-    __slots__ = ("by_machine", "by_rack", "jobs", "on", "total")
+    __slots__ = ("by_machine", "by_rack", "number", "total")
 
-    def __init__(self, machines: int, racks: int) -> None:
-        self.jobs: dict[JobState, None] = {}
-        self.on: list[dict[JobState, int]] = [{} for _ in range(machines)]
+    def __init__(self, number: int, machines: int, racks: int) -> None:
+        self.number = number
         self.by_machine = [0] * machines
         self.by_rack = [0] * racks
         self.total = 0
@@ -46,13 +45,17 @@ class _Ripe:
 class Evictable:
     """Running jobs by the class of waiting jobs they may be stopped for.
 
-    A job ripens for class 0 first, then for class 1 and so on, each at a time the policy tells.
+    A job ripens for class 0 first, then for class 1 and so on, each at a time the policy tells. So one number
+    per job says for which classes it is ripe: all below its level.
     """
 
     def __init__(self, free: FreeGpus, policy: Policy) -> None:
         self._free = free
         self._policy = policy
-        self._classes = [_Ripe(len(free.names), len(free.by_rack)) for _ in range(policy.eviction_classes)]
+        machines, racks = len(free.names), len(free.by_rack)
+        self._classes = [_Ripe(number, machines, racks) for number in range(policy.eviction_classes)]
+        self._level: dict[JobState, int] = {}
+        self._on: list[dict[JobState, int]] = [{} for _ in range(machines)]
         self._unripe: list[tuple[float, int, JobState, int, int]] = []
         self._machines_of: list[list[int]] = [[] for _ in free.by_rack]
         for machine, rack in enumerate(free.rack_of):
@@ -64,48 +67,48 @@ class Evictable:
 
     def remove(self, job: JobState) -> None:
         """A job has stopped, or is about to."""
-        if job not in self._classes[0].jobs:
-            return
+        level = self._level.pop(job, 0)
+        if level:
+            for name, _ in job.placement:
+                del self._on[self._free.index[name]][job]
+            for number in range(level):
+                self._count(self._classes[number], job, -1)
+
+    def _count(self, ripe: _Ripe, job: JobState, sign: int) -> None:
+        """Add a job's GPUs to those of a class, or take them off."""
         index, rack_of = self._free.index, self._free.rack_of
-        for ripe in self._classes:
-            if job not in ripe.jobs:
-                break
-            del ripe.jobs[job]
-            ripe.total -= job.gpus
-            for name, gpus in job.placement:
-                machine = index[name]
-                ripe.by_machine[machine] -= gpus
-                ripe.by_rack[rack_of[machine]] -= gpus
-                del ripe.on[machine][job]
+        ripe.total += sign * job.gpus
+        for name, gpus in job.placement:
+            machine = index[name]
+            ripe.by_machine[machine] += sign * gpus
+            ripe.by_rack[rack_of[machine]] += sign * gpus
 
     def _ripen(self, now_s: float) -> None:
         """Let jobs ripen whose time has come."""
         unripe, classes = self._unripe, self._classes
-        index, rack_of = self._free.index, self._free.rack_of
         while unripe and unripe[0][0] <= now_s:
             _, _, job, epoch, number = heappop(unripe)
             if job.epoch != epoch or job.phase != Phase.RUNNING:
                 continue
+            if not number:
+                for name, gpus in job.placement:
+                    self._on[self._free.index[name]][job] = gpus
             at_s = now_s
             while at_s <= now_s:
-                ripe = classes[number]
-                ripe.jobs[job] = None
-                ripe.total += job.gpus
-                for name, gpus in job.placement:
-                    machine = index[name]
-                    ripe.by_machine[machine] += gpus
-                    ripe.by_rack[rack_of[machine]] += gpus
-                    ripe.on[machine][job] = gpus
+                self._count(classes[number], job, 1)
                 number += 1
                 if number == len(classes):
                     break
                 at_s = self._policy.evictable_at_s(job, number, now_s)
             else:
                 heappush(unripe, (at_s, job.seq, job, epoch, number))
+            self._level[job] = number
 
     def find(self, waiting: JobState, now_s: float) -> Eviction | None:
         """The victims whose going lets this gang fit at its allowed tier, or None."""
-        self._ripen(now_s)
+        unripe = self._unripe
+        if unripe and unripe[0][0] <= now_s:
+            self._ripen(now_s)
         free, gpus = self._free, waiting.gpus
         ripe = self._classes[self._policy.eviction_class(waiting)]
         if free.total + ripe.total < gpus:
@@ -139,16 +142,18 @@ class Evictable:
 
     def _members(self, tier: int, domain: int, ripe: _Ripe, waiting: JobState, now_s: float) -> Members:
         """The jobs in a domain that may be stopped for this one, in the order they should go."""
+        level, number = self._level, ripe.number
         inside: dict[JobState, int]
         if tier == Tier.MACHINE:
-            inside = ripe.on[domain]
+            inside = {job: gpus for job, gpus in self._on[domain].items() if level[job] > number}
         elif tier == Tier.NETWORK:
-            inside = {job: job.gpus for job in ripe.jobs}
+            inside = {job: job.gpus for job, its in level.items() if its > number}
         else:
             inside = {}
             for machine in self._machines_of[domain]:
-                for job, gpus in ripe.on[machine].items():
-                    inside[job] = inside.get(job, 0) + gpus
+                for job, gpus in self._on[machine].items():
+                    if level[job] > number:
+                        inside[job] = inside.get(job, 0) + gpus
         policy = self._policy
         members = [(gpus, job) for job, gpus in inside.items() if policy.may_evict(job, waiting, now_s)]
         if len(members) > 1:

@@ -4,6 +4,8 @@ A machine is a bit. `_with[c]` is the set of machines with exactly c free GPUs, 
 says that this set is not empty: the smallest sufficient count is then one shift and one mask away.
 """
 
+from collections.abc import Collection
+
 from slimsched.jobs.domain.placement import Placement, Tier
 from slimsched.jobs.domain.topology import Topology
 
@@ -91,16 +93,16 @@ class FreeGpus:
                 order = quiet
         return self._fill(order, gpus)
 
-    def find_shares(self, gpus: int, machines: int) -> Placement | None:
+    def find_shares(self, gpus: int, machines: int, *, without: Collection[int] = ()) -> Placement | None:
         """Find equal shares on so many machines, in one rack if they are there; unequal ones go anywhere."""
         share, rest = divmod(gpus, machines)
         if rest:
             return self.find(gpus, Tier.NETWORK)
-        if machines == 1:
+        if machines == 1 and not without:
             return self.find(gpus, Tier.MACHINE)
         fitting: list[list[int]] = [[] for _ in self.by_rack]
         for machine, free in enumerate(self.by_machine):
-            if free >= share:
+            if free >= share and machine not in without:
                 fitting[self.rack_of[machine]].append(machine)
         whole = [rack for rack in fitting if len(rack) >= machines]
         chosen: list[int] = []
@@ -108,6 +110,19 @@ class FreeGpus:
             rack.sort(key=lambda machine: self.by_machine[machine])
             chosen += rack[: machines - len(chosen)]
         return tuple((self.names[machine], share) for machine in chosen) if len(chosen) == machines else None
+
+    def has_quiet(self, gpus: int, racks: int, *, without: Placement, crossed: list[int]) -> bool:
+        """Whether that many quiet racks would hold a gang if it were gone from where it runs now."""
+        room = [0 if crossing else free for crossing, free in zip(self.crossing, self.by_rack, strict=True)]
+        for rack in crossed:
+            if self.crossing[rack] == 1:
+                room[rack] = self.by_rack[rack]
+        for name, count in without:
+            rack = self.rack_of[self.index[name]]
+            if self.crossing[rack] == 1:
+                room[rack] += count
+        room.sort(reverse=True)
+        return sum(room[:racks]) >= gpus
 
     def find_quiet(self, gpus: int, racks: int) -> Placement | None:
         """Find a placement on a limited number of racks whose uplinks nobody uses, or None."""

@@ -56,6 +56,11 @@ class Occupancy:
         self.free.take(placement)
         self._launch(job, placement, now_s)
 
+    def start_at(self, job: JobState, placement: Placement, now_s: float) -> None:
+        """Start a waiting job on these free GPUs."""
+        self.waiting.leave(job)
+        self._start(job, placement, now_s)
+
     def start_on_held(self, job: JobState, placement: Placement, now_s: float) -> None:
         """Start a waiting job on GPUs that a claim has lent it."""
         self.waiting.leave(job)

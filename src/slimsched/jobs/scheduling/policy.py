@@ -42,6 +42,8 @@ class Policy:
     """Whether a gang takes as many machines as its user asked for, and no other number."""
     backfills: ClassVar[bool] = False
     """Whether jobs may pass others if by all time limits that delays nobody; tried every quantum."""
+    resolution_s: ClassVar[float] = 60.0
+    """Steps to which a policy that backfills rounds the times it plans."""
     knows_service: ClassVar[bool] = False
     """Whether the policy is told how long jobs take, which a live cluster cannot tell."""
 

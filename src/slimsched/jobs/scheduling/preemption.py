@@ -58,6 +58,8 @@ def _without(scheduler: "JobScheduler", job: JobState, racks: list[int]) -> Plac
     """Find quiet racks for a gang as if its own GPUs were free."""
     free = scheduler.free
     up = tuple(part for part in job.placement if part[0] not in scheduler.down)
+    if not free.has_quiet(job.gpus, len(racks), without=up, crossed=racks):
+        return None
     free.give(up)
     for rack in racks:
         free.crossing[rack] -= 1

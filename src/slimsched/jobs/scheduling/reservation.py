@@ -8,22 +8,22 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from slimsched.jobs.domain.placement import Placement, Tier
-from slimsched.jobs.scheduling.free_later import FreeLater
 from slimsched.jobs.scheduling.job_state import JobState, Phase
+from slimsched.jobs.scheduling.planned import Plan
 
 if TYPE_CHECKING:
     from slimsched.jobs.scheduling.scheduler import JobScheduler
 
 BACKFILL_TRIES = 8
 """Waiting jobs that are offered held GPUs at each quantum."""
-PLANNED_JOBS = 100
+PLANNED_JOBS = 500
 """Waiting jobs that a policy that backfills plans at each quantum."""
 
 
 def reserve(scheduler: "JobScheduler", now_s: float) -> None:
     """Give the longest waiting job a claim once it has waited too long."""
     limit_s = scheduler.policy.reserve_after_s
-    starving = [job for job in scheduler.waiting.jobs() if now_s - job.since_s >= limit_s]
+    starving = [job for job in scheduler.waiting.unordered() if now_s - job.since_s >= limit_s]
     if not starving:
         return
     job = min(starving, key=lambda job: (job.since_s, job.seq))
@@ -50,49 +50,32 @@ def backfill(scheduler: "JobScheduler", now_s: float) -> None:
 
 
 def plan_ahead(scheduler: "JobScheduler", now_s: float) -> None:
-    """Plan waiting jobs in order on the GPUs that will be free by all time limits; start those of now."""
-    later = _machines_later(scheduler, now_s)
+    """Plan waiting jobs in order on the machines that will be free by all time limits; start those of now."""
+    free = scheduler.free
+    plan = Plan(now_s, free, _ends(scheduler), scheduler.policy.resolution_s)
     for job in scheduler.waiting.jobs()[:PLANNED_JOBS]:
-        if not scheduler.free.total:
+        if not free.total:
             break
         length_s = inf if job.job.limit_s is None else job.job.limit_s
         machines = job.job.machines or -(-job.gpus // scheduler.topology.largest_machine)
-        share = -(-job.gpus // machines)
-        chosen = _soonest(later, share, machines, length_s, not_now=False)
-        if chosen and chosen[-1][0] == now_s:
-            scheduler.try_start(job, now_s)
-            if job.phase == Phase.RUNNING:
-                for name, gpus in job.placement:
-                    later[scheduler.free.index[name]].take(gpus, now_s, length_s)
-                continue
-            chosen = _soonest(later, share, machines, length_s, not_now=True)
-        if chosen:
-            for _, i in chosen:
-                later[i].take(share, chosen[-1][0], length_s)
+        slot = plan.find(-(-job.gpus // machines), machines, length_s)
+        if slot is not None and slot.start_s == now_s:
+            placement = free.find_shares(job.gpus, machines, without=plan.blocked(now_s, slot.end_s))
+            if placement is not None:
+                scheduler.start_at(job, placement, now_s)
+                plan.take([(free.index[name], gpus) for name, gpus in job.placement], slot.end_s)
+        elif slot is not None:
+            plan.reserve(slot)
 
 
-def _machines_later(scheduler: "JobScheduler", now_s: float) -> list[FreeLater]:
-    """What every machine will have free, by the limits of those that run on it."""
-    ends: list[list[tuple[float, int]]] = [[] for _ in scheduler.topology.machines]
-    for job in scheduler.running.values():
-        end_s = inf if job.job.limit_s is None else job.since_s + job.job.limit_s
-        for name, gpus in job.placement:
-            ends[scheduler.free.index[name]].append((end_s, gpus))
-    return [FreeLater(now_s, free, ends[i]) for i, free in enumerate(scheduler.free.by_machine)]
-
-
-def _soonest(
-    later: list[FreeLater], share: int, machines: int, length_s: float, *, not_now: bool
-) -> list[tuple[float, int]]:
-    """The machines to start on as soon as enough have a share free, and when; empty if that is never.
-
-    Of those that are free by then, the last to become so: the others stay for jobs that come before.
-    """
-    times = sorted((one.earliest_s(share, length_s, not_now=not_now), i) for i, one in enumerate(later))
-    if len(times) < machines or times[machines - 1][0] == inf:
-        return []
-    ready = [one for one in times if one[0] <= times[machines - 1][0]]
-    return sorted(ready, key=lambda one: (-one[0], one[1]))[:machines][::-1]
+def _ends(scheduler: "JobScheduler") -> list[tuple[float, int, int]]:
+    """When every running job must end, on which machine and with how many GPUs there."""
+    index = scheduler.free.index
+    return [
+        (inf if job.job.limit_s is None else job.since_s + job.job.limit_s, index[name], gpus)
+        for job in scheduler.running.values()
+        for name, gpus in job.placement
+    ]
 
 
 def _target(scheduler: "JobScheduler", job: JobState) -> Placement | None:

@@ -110,6 +110,8 @@ class BenefitTuner(Tuner):
         self._services = ServiceHistory()
         self._lost_s = [0.0, 0.0, 0.0]
         self._predicted_s = [0.0, 0.0, 0.0]
+        self._inflation = [1.0, 1.0, 1.0]
+        """Time that runs at a tier lost, over what the slowdowns predicted."""
 
     def timers(self, job: JobState, situation: Situation) -> Timers:
         """Tm and Tr from what the next tier would cost."""
@@ -124,13 +126,7 @@ class BenefitTuner(Tuner):
 
     def slowdown(self, job: JobState, tier: Tier) -> float:
         """The slowdown with the network to itself, its excess scaled by experience."""
-        return 1.0 + (job.slow[tier] - 1.0) * self._inflation(tier)
-
-    def _inflation(self, tier: Tier) -> float:
-        """Time runs at this tier lost, over what the slowdowns predicted."""
-        if self._predicted_s[tier] < 60.0:
-            return 1.0
-        return max(1.0, self._lost_s[tier] / self._predicted_s[tier])
+        return 1.0 + (job.slow[tier] - 1.0) * self._inflation[tier]
 
     def ran(self, job: JobState, tier: Tier, run_s: float, served_s: float) -> None:
         """Compare what a run lost with the prediction; no run counts for more than an hour."""
@@ -138,9 +134,12 @@ class BenefitTuner(Tuner):
             weight = min(served_s, 3600.0) / served_s
             lost_s = max(0.0, run_s - CHECKPOINT_S - served_s)
             self._lost_s[tier] = FORGETTING * self._lost_s[tier] + weight * lost_s
-            self._predicted_s[tier] = (
-                FORGETTING * self._predicted_s[tier] + weight * (job.slow[tier] - 1.0) * served_s
-            )
+            predicted_s = FORGETTING * self._predicted_s[tier] + weight * (job.slow[tier] - 1.0) * served_s
+            self._predicted_s[tier] = predicted_s
+            if predicted_s >= 60.0:
+                self._inflation[tier] = max(1.0, self._lost_s[tier] / predicted_s)
+            else:
+                self._inflation[tier] = 1.0
 
     def finished(self, service_s: float) -> None:
         """Remember what a job took."""

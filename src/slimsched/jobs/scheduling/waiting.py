@@ -86,6 +86,10 @@ class Waiting:
         entries = [entry for group in self.groups for entry in group.heap if entry[2].epoch == entry[3]]
         return [job for _, _, job, _ in sorted(entries, key=lambda entry: (entry[0], entry[1]))]
 
+    def unordered(self) -> list[JobState]:
+        """All waiting jobs, in any order."""
+        return [job for group in self.groups for _, _, job, epoch in group.heap if job.epoch == epoch]
+
     def reorder(self, key_of: "dict[JobState, Key]") -> None:
         """Give every waiting job a new key."""
         for group in self.groups:

@@ -22,13 +22,15 @@ class SlurmFiles(Struct, frozen=True, kw_only=True):
     partitions: dict[str, tuple[str, ...]]
     scheduler: str = "sched/backfill"
     backfill_interval_s: float = 30.0
+    backfill_resolution_s: float = 60.0
 
     @property
     def policy(self) -> str:
         """Return the policy of ours that schedules as this Slurm does."""
         if self.scheduler == "sched/builtin":
             return "fifo"
-        return f"backfill:interval_s={self.backfill_interval_s:g}"
+        times = f"interval_s={self.backfill_interval_s:g}:resolution_s={self.backfill_resolution_s:g}"
+        return f"backfill:{times}"
 
     def machines_of(self, partition: str | None) -> dict[str, int]:
         """GPUs of each machine with GPUs, of one partition or of all."""
@@ -60,13 +62,20 @@ def read_slurm_conf(path: Path) -> SlurmFiles:
         raise ConfigError(
             f"{path} names no machine with GPUs; give the slurm.conf with NodeName=… Gres=gpu:N lines"
         )
-    interval = re.search(r"bf_interval=(\d+)", settings.get("schedulerparameters", ""))
+    parameters = settings.get("schedulerparameters", "")
     return SlurmFiles(
         gpus=gpus,
         partitions=partitions,
         scheduler=settings.get("schedulertype", "sched/backfill"),
-        backfill_interval_s=float(interval[1]) if interval else 30.0,
+        backfill_interval_s=_parameter(parameters, "bf_interval", 30.0),
+        backfill_resolution_s=_parameter(parameters, "bf_resolution", 60.0),
     )
+
+
+def _parameter(parameters: str, name: str, default: float) -> float:
+    """Read a number out of SchedulerParameters."""
+    value = re.search(rf"\b{name}=(\d+)", parameters)
+    return float(value[1]) if value else default
 
 
 def read_racks(path: Path) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Backfill: arrival order, but a job may pass others if by everybody's time limit it delays none of them.
 
-What Slurm's sched/backfill does between its strict passes: every `interval_s`, the first 100 waiting jobs
-are planned in order on the GPUs that time limits say will be free. A job planned for now starts. A job
-without a limit counts as one that never ends.
+What Slurm's sched/backfill does between its strict passes: every `interval_s`, the first 500 waiting jobs
+are planned in order on the machines that time limits say will be free (`planned.py`). A job planned for now
+starts. A job without a limit counts as one that never ends. `resolution_s` is Slurm's bf_resolution.
 """
 
 from slimsched.jobs.domain.placement import Tier
@@ -18,8 +18,9 @@ class Backfill(Policy):
     obeys = True
     backfills = True
 
-    def __init__(self, *, interval_s: PositiveSeconds = 30.0) -> None:
+    def __init__(self, *, interval_s: PositiveSeconds = 30.0, resolution_s: PositiveSeconds = 60.0) -> None:
         self.quantum_s = interval_s  # type: ignore[misc]
+        self.resolution_s = resolution_s  # type: ignore[misc]
         self._changed = True
 
     def worth_planning(self) -> bool:
