@@ -64,6 +64,16 @@ async function numberedModels(lines) { // for a log that does not name its model
 
 const ranAt = (event) => [event.choice ?? event.width, ...(event.ahead ?? [])]; // logs of the first version say width
 
+function goalText(goal) { // as format_goals in serving/routing/goal.py
+  const shown = (number) => String(Number(number.toPrecision(6)));
+  const one = (g) => [
+    ...(g.min_accuracy ? [`accuracy>=${shown(100 * g.min_accuracy)}`] : []), ...(g.energy_j ? [`energy<=${shown(1e3 * g.energy_j)}mJ`] : []), ...(g.power_w ? [`power<=${shown(g.power_w)}W`] : []),
+    ...["p99", "p95", "mean"].filter((figure) => g[`${figure}_s`]).map((figure) => `${figure}<=${shown(1e3 * g[`${figure}_s`])}ms`),
+    g.objective === "accuracy" ? "max accuracy" : `min ${g.objective}`,
+  ].join(", ");
+  return [one(goal), ...Object.entries(goal.by_model).map(([model, own]) => `${model}: ${one(own)}`)].join("; ");
+}
+
 class LogView {
   constructor(header, models) {
     const name = (s) => ((s.count ?? 1) === 1 ? [s.name] : Array.from({ length: s.count }, (_, n) => `${s.name}-${n}`));
@@ -80,6 +90,7 @@ class LogView {
     this.guard = {};
     this.judged = {};
     this.happenings = [];
+    this.fell = new Set();
   }
 
   observe([now, machine, event, commands]) {
@@ -116,6 +127,8 @@ class LogView {
     } else if (event.type === "ServerUp") {
       this.givenUp[event.server] = false;
       this.turn(now, event.server, true);
+    } else if (event.type === "GoalChanged") {
+      this.happen(now, `the goal is now: ${goalText(event.goal)}`, "goal");
     }
   }
 
@@ -154,10 +167,13 @@ class LogView {
   turn(now, server, up) {
     if (this.up[server] === up) return;
     this.up[server] = up;
-    if (up || this.said[server].length) this.happen(now, `${this.names[server]} is ${up ? "up" : "down"}`);
+    if (!up && !this.said[server].length) return; // it has never reported
+    const name = this.names[server], again = up && this.fell.has(server) ? " again" : "";
+    if (!up) this.fell.add(server);
+    this.happen(now, `${name.startsWith("server") ? name : `server ${name}`}: ${up ? "up" : "down"}${again}`, up ? "up" : "down");
   }
 
-  happen(now, text) { this.happenings = [...this.happenings.slice(-5), { at_s: now, text }]; }
+  happen(now, text, kind = "note") { this.happenings = [...this.happenings.slice(-5), { at_s: now, text, kind }]; }
 
   frame(now) {
     for (const [name, entries] of Object.entries(this.recent)) {
