@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from slimsched.cli.progress import count_bar
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.comparison import Compared
 from slimsched.serving.learning import experiments
@@ -22,10 +23,16 @@ def run_experiment(
     name: str, *, accuracy: str, seconds: float | None, data: Path | None, seed: int, seeds: int, workers: int
 ) -> tuple[dict[str, Any], Callable[[Console], None]]:
     """Run all cases of an experiment; return its rows, and a function that shows them."""
-    how = experiments.Run(seed=seed, seeds=seeds, workers=workers, progress=lambda router: None)
     results: list[tuple[str, list[Compared]]] = []
     for case in _cases(name, accuracy, seconds, data):
-        results.append((case.label, experiments.run_case(case, how)))
+        with count_bar(f"{name}: {case.label}", len(case.routers) * seeds) as bar:
+            how = experiments.Run(
+                seed=seed,
+                seeds=seeds,
+                workers=workers,
+                progress=lambda router, bar=bar: bar.update(bar.task_ids[0], advance=1),
+            )
+            results.append((case.label, experiments.run_case(case, how)))
         print(f"{name}: {case.label} done", file=sys.stderr)
 
     def show(console: Console) -> None:

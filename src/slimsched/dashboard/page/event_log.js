@@ -64,6 +64,16 @@ async function numberedModels(lines) { // for a log that does not name its model
 
 const ranAt = (event) => [event.choice ?? event.width, ...(event.ahead ?? [])]; // logs of the first version say width
 
+function goalText(goal) { // as format_goals in serving/routing/goal.py
+  const shown = (number) => String(Number(number.toPrecision(6)));
+  const one = (g) => [
+    ...(g.min_accuracy ? [`accuracy>=${shown(100 * g.min_accuracy)}`] : []), ...(g.energy_j ? [`energy<=${shown(1e3 * g.energy_j)}mJ`] : []), ...(g.power_w ? [`power<=${shown(g.power_w)}W`] : []),
+    ...["p99", "p95", "mean"].filter((figure) => g[`${figure}_s`]).map((figure) => `${figure}<=${shown(1e3 * g[`${figure}_s`])}ms`),
+    g.objective === "accuracy" ? "max accuracy" : `min ${g.objective}`,
+  ].join(", ");
+  return [one(goal), ...Object.entries(goal.by_model).map(([model, own]) => `${model}: ${one(own)}`)].join("; ");
+}
+
 class LogView {
   constructor(header, models) {
     const name = (s) => ((s.count ?? 1) === 1 ? [s.name] : Array.from({ length: s.count }, (_, n) => `${s.name}-${n}`));
@@ -116,6 +126,8 @@ class LogView {
     } else if (event.type === "ServerUp") {
       this.givenUp[event.server] = false;
       this.turn(now, event.server, true);
+    } else if (event.type === "GoalChanged") {
+      this.happen(now, `the goal is now: ${goalText(event.goal)}`);
     }
   }
 
@@ -132,7 +144,7 @@ class LogView {
       const key = command.block[KEY], requests = command.block[REQUESTS], stage = this.stages.stage(key);
       for (const r of requests) { const place = this.places.get(r[ID]); if (place) Object.assign(place, { at: command.server, stage, holder: command.source }); }
       if (/^(guard|shadow): /.test(command.reason)) { const why = command.reason.split(" would")[0]; this.guard = { ...this.guard, [why]: (this.guard[why] ?? 0) + 1 }; }
-      this.decisions = [...this.decisions.slice(-7), { at_s: now, server: this.names[command.server], stage: this.stages.labels[stage], choice: this.choiceName(stage, key[CHOICE]), examples: requests.length, reason: command.reason }];
+      this.decisions = [...this.decisions.slice(-7), { at_s: now, server: this.names[command.server], stage: this.stages.labels[stage], choice: this.choiceName(stage, key[CHOICE]), examples: requests.length, reason: this.explained(command, stage) }];
     } else if (command.type === "Answer") {
       this.totals.answered += command.requests.length;
       for (const r of command.requests) {
@@ -148,6 +160,14 @@ class LogView {
   }
 
   choiceName(stage, choice) { return this.stages.names[this.stages.name(stage, choice)] ?? String(choice); }
+
+  explained(command, stage) { // as serving/telemetry/explanation.py
+    if (!command.why) return command.reason;
+    const [binding, worth, cost, server, choice, behind] = command.why;
+    const decides = binding === "" ? "device time is free" : binding === "load" ? "the load decides" : `${binding} decides`;
+    const other = server < 0 ? "" : `; next best ${this.names[server]} at ${this.choiceName(stage, choice)}, ${(100 * behind).toFixed(3)} points worse`;
+    return `${command.reason}: ${(100 * worth).toFixed(2)} % within reach for ${(1e3 * cost).toFixed(3)} ms of device time; ${decides}${other}`;
+  }
 
   note(what, now, number) { this.totals[what] += number; this.recent[what].push([now, number]); }
 

@@ -31,7 +31,7 @@ from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.routing.autoscaler import AutoscaleOptions
 from slimsched.serving.routing.gateway_options import GatewayOptions
-from slimsched.serving.routing.goal import Goal, check_reachable, parse_goal, reachable_goal
+from slimsched.serving.routing.goal import Goal, check_affordable, check_reachable, parse_goal, reachable_goal
 from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.workload.load import Load
 
@@ -175,6 +175,8 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path) -> Scenario:
         beside=str(beside),
         autoscale=_autoscale(file.autoscale, name, len(names)),
     )
+    if scenario.goal is not None:
+        check_affordable(scenario.goal, cluster)
     return scenario.with_faults(tuple(read_section(raw, Fault, name, "fault") for raw in file.fault))
 
 

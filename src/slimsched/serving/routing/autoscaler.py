@@ -147,8 +147,10 @@ def _missed(gateway: Gateway) -> str:
         return ""
     for model in watched.active:
         goal, meter = model.goal, model.meter
-        if goal.p99_s and meter.p99_s is not None and meter.p99_s > goal.p99_s * (1 + 10 * MISSED_SHARE):
-            return f"p99 {1e3 * meter.p99_s:.0f} ms, goal {1e3 * goal.p99_s:.0f} ms"
+        for limit in goal.latency_limits:
+            figure_s = meter.latency_s(limit.figure)
+            if figure_s is not None and figure_s > limit.limit_s * (1 + 10 * MISSED_SHARE):
+                return f"{limit.figure} {1e3 * figure_s:.0f} ms, goal {1e3 * limit.limit_s:.0f} ms"
         floor = goal.min_accuracy * (1 - MISSED_SHARE)
         if floor and meter.accuracy is not None and meter.accuracy < floor:
             return f"accuracy {100 * meter.accuracy:.1f} %, goal {100 * goal.min_accuracy:.1f} %"

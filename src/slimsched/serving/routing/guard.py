@@ -141,6 +141,11 @@ class GuardedRouter:
         return bool(seen.alive[route.server]) and route.group >= 1 and self.router.knows(seen.model, path)
 
 
+def goal_of(router: Router) -> Goal | None:
+    """Return the goal that a router follows; None if it follows none."""
+    return router.router.goal if isinstance(router, GuardedRouter) else None
+
+
 def _is_in_range(seen: Observation) -> bool:
     """Whether a training run can have shown such inputs."""
     total = float(seen.backlog_s.sum()) + seen.arrival_rate_per_s

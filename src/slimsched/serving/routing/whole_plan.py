@@ -14,6 +14,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from slimsched.serving.domain.why import Why
 from slimsched.serving.routing.cost_to_go import CostToGo, Values
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.observation import Observation
@@ -57,23 +58,41 @@ class WholePlan:
         return Route(int(done_s.argmin()), choice, group, "stated plan, done first", tuple(ahead))
 
     def cheapest(
-        self, seen: Observation, price: float, objective_price: float, crowd: Values, own_per_s: float
+        self,
+        seen: Observation,
+        price: float,
+        objective_price: float,
+        crowd: Values,
+        own_per_s: float,
+        binding: str = "",
     ) -> Route:
         """Return the cheapest server and choices; a second of the head's own time costs `own_per_s`."""
         cost_to_go = self._costs_to_go[seen.model]
         count, floor = min(seen.count, self._estimate.group), seen.min_accuracy
         row = cost_to_go.tree.row[seen.path]
         prices = PRICES[np.searchsorted(PRICES[:-1], price + crowd)]
-        wait_s, best = self._estimate.wait_s(seen), (inf, 0)
+        wait_s, best, second = self._estimate.wait_s(seen), (inf, 0), (inf, -1)
         for server in seen.alive_ids:
             kind = self._kind_of[server]
             value, rest = cost_to_go.at(float(prices[server]), objective_price, floor)
             own_s = wait_s[server] + count * self._full_s[server] * rest[row, kind]
-            best = min(best, (own_per_s * own_s - value[row, kind], server))
+            cost = own_per_s * own_s - value[row, kind]
+            if cost < best[0]:
+                best, second = (cost, server), best
+            elif cost < second[0]:
+                second = cost, server
         server = best[1]
         at = (int(self._kind_of[server]), float(prices[server]), objective_price, floor)
         choice, *ahead = cost_to_go.course(seen.path, *at)
-        return Route(server, choice, self._estimate.group, "least price of a whole plan", tuple(ahead))
+        quality, path = self._estimate.cluster.models[seen.model].quality, (*seen.path, choice, *ahead)
+        rest = cost_to_go.at(*at[1:])[1]
+        worth, cost_s = quality.accuracy(path), float(self._full_s[server] * rest[row, at[0]])
+        why = Why(binding, worth, cost_s)
+        if second[0] < inf:
+            other, kind = second[1], int(self._kind_of[second[1]])
+            its = cost_to_go.course(seen.path, kind, float(prices[other]), objective_price, floor)
+            why = Why(binding, worth, cost_s, other, its[0], float(second[0] - best[0]))
+        return Route(server, choice, self._estimate.group, "least price of a whole plan", tuple(ahead), why)
 
     def update_target(self, limit_s: float, passed_s: float) -> float:
         """Lower the limit at once, raise it gradually; return the backlog to aim for."""

@@ -10,7 +10,6 @@ import numpy as np
 from slimsched.kernel.observer import Observer
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.models.arrays import NUMPY
-from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.cluster import GATEWAY
 from slimsched.serving.domain.drop_reason import DropReason
@@ -52,6 +51,7 @@ from slimsched.serving.routing.events import (
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.health import Health, health_of
+from slimsched.serving.routing.terms import least_energy_j
 
 DRAIN_LOOK_S = 0.02
 """How often to look whether the last requests are answered, of a model or of all."""
@@ -158,6 +158,10 @@ class LiveCluster:
             self._arrivals.add(terms.requests(parcel.requests, now_s, call.model, call.example))
             parcels.append(parcel)
         return parcels
+
+    def least_energy_j(self, model: int) -> float:
+        """Return the least energy that an example of a model can take here."""
+        return least_energy_j(self._gateway.cluster, model)
 
     def refusal(self, terms: Terms, *, count: int = 1, model: int = 0) -> DropReason | None:
         """Say why a call with these terms would be refused; None if it can be answered in time."""
@@ -306,8 +310,8 @@ class LiveCluster:
 
     def _carry_out(self, command: Command, now_s: float) -> None:
         match command:
-            case SendBlock(server=server, block=block, source=source, reason=reason):
-                self._send(server, block, source, reason)
+            case SendBlock():
+                self._send(command)
             case Answer(requests=requests):
                 self._answer(requests, now_s)
             case Drop(requests=requests, reason=reason, detail=detail):
@@ -320,13 +324,16 @@ class LiveCluster:
             case _:
                 assert_never(command)
 
-    def _send(self, server: int, block: Block, source: int, reason: str) -> None:
+    def _send(self, command: SendBlock) -> None:
+        server, block, source, why = command.server, command.block, command.source, command.why
         inputs: list[list[memoryview]] = []
         pieces: list[InputPiece] = []
         segment, peer = block.key.segment, ""
+        runner_up = "" if why is None or why.server < 0 else self._gateway.cluster.names[why.server]
         for _, parcel, start, end in self._stretches(block.requests):
             for receipt in parcel.receipts(start, end):
-                receipt.reasons = (*receipt.reasons[:segment], *[reason] * len(block.key.legs))
+                receipt.reasons = (*receipt.reasons[:segment], *[command.reason] * len(block.key.legs))
+                receipt.why, receipt.runner_up = why, runner_up
             if source == GATEWAY:
                 if (piece := parcel.piece(start, end)) is not None:
                     pieces.append(piece)

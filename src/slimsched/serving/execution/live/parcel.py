@@ -14,6 +14,7 @@ from slimsched.kernel.errors import SlimError
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.request import NEVER_S, Request
 from slimsched.serving.domain.trail import Trail
+from slimsched.serving.domain.why import Why
 from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
 from slimsched.serving.execution.live.messages import InputPiece
 
@@ -54,6 +55,8 @@ class Receipt(Struct, kw_only=True, array_like=True):
     energy_source: str = ""
     latency_s: float = 0.0
     trail: Trail | None = None
+    why: Why | None = None  # the numbers behind the last decision
+    runner_up: str = ""  # the server that was second best then
 
 
 class Answered(Struct, frozen=True, kw_only=True):

@@ -12,9 +12,9 @@ with e_i seconds more work than T; s_i is how slow the server is. own_i is the h
 backlog, then this and all later segments. move_i is the time to move its inputs over the network. A busy
 server is not asked for a choice that it would have to load first (`warmth.py`).
 
-π follows the load, ε follows the accuracy floor, and T follows the limit on p99 latency. That latency is
-about a fixed time plus one backlog per segment. Where all segments are planned at once, `whole_plan.py`
-replaces the score and latency is measured on answers.
+π follows the load, ε follows the accuracy floor or a limit on energy or power (`energy_limit.py`), and T
+follows the limits on latency. Latency is about a fixed time plus one backlog per segment. Where all segments
+are planned at once, `whole_plan.py` replaces the score and latency is measured on answers.
 
 Several models share one price of device time, because a second of a device must be worth the same to all.
 
@@ -34,7 +34,9 @@ from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.request import Request, alike
+from slimsched.serving.domain.why import Why
 from slimsched.serving.routing.cost_to_go import CostToGo, Values
+from slimsched.serving.routing.energy_limit import EnergyLimit
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.judgement import Judgement
@@ -100,7 +102,7 @@ class GoalRouter:
             ModelGoal(
                 model,
                 self.goal.of(model.name),
-                CostToGo(model, work, _objective(cluster, self.goal.of(model.name), first), sure=sure),
+                CostToGo(model, work, _objective(cluster, self._priced(model.name), first), sure=sure),
                 target_s=self.gains.target_s,
                 empty_s=self._estimate.empty_s,
                 competes=len(active) > 1,
@@ -125,6 +127,7 @@ class GoalRouter:
             for model in self.models
             if model.cost_to_go.escalation is not None
         }
+        self._energy = EnergyLimit(self.goal, sum(profile.idle_w for profile in cluster.profiles))
         self._crowded: tuple[float, Values] = (-1.0, self._full_s)  # when, and what queues add to prices
         self._plans = False
         self._spread = 1.0
@@ -142,7 +145,9 @@ class GoalRouter:
         if self._spread == 1.0 or self._whole_plan.limit_s:
             return min(model.target_s for model in self.active)
         shared_s = [
-            model.target_s if model.goal.p99_s else min(TARGET_LIMIT_S, self._spread * model.target_s)
+            model.target_s
+            if model.goal.latency_limits
+            else min(TARGET_LIMIT_S, self._spread * model.target_s)
             for model in self.active
         ]
         return min(shared_s)
@@ -164,8 +169,9 @@ class GoalRouter:
         row = tree.row[seen.path]
         work, choices = self._work[seen.model][row], tree.choices[row]
         count = min(seen.count, self._estimate.group)
+        price = self._price(model)
         advantage, onward = model.cost_to_go.ahead(
-            row, self._price(model), model.objective_price, seen.min_accuracy
+            row, price, self._objective_price(model), seen.min_accuracy
         )
         own_s = seen.backlog_s + count * self._full_s * onward.take(self._kind_of, axis=1)
         own = (gains.wait * own_s + gains.move * self._estimate.move_s(seen)) / target_s
@@ -173,7 +179,10 @@ class GoalRouter:
         score -= model.worth * advantage.take(self._kind_of, axis=1)
         if gains.cold and not self.pricing.free and not model.is_short:
             score += gains.cold * self._warmth.cold(seen).take(choices, axis=0)
-        way, server = divmod(int(score.argmin()), len(self._cluster))
+        flat = score.reshape(-1)
+        best = int(flat.argmin())
+        least, flat[best] = flat[best], inf
+        way, server = divmod(best, len(self._cluster))
         choice = int(choices[way])
         due = self._warmth.due(seen, server) if gains.cold else None
         if due is not None and due > choice and due in choices:
@@ -181,15 +190,49 @@ class GoalRouter:
             return Route(server, due, 1, "kept warm")
         self._warmth.ask(seen, server, choice)
         model.note(seen, choice, count)
-        return Route(server, choice, self._estimate.group, "least price")
+        other = int(flat.argmin())
+        behind = float(flat[other] - least) / model.worth
+        after, there = divmod(other, len(self._cluster)) if behind < inf else (-1, -1)
+        why = Why(
+            self._binding(model, price),
+            model.model.quality.best_reachable((*seen.path, choice)),
+            float(onward[way, self._kind_of[server]] * self._full_s[server]),
+            there,
+            int(choices[after]) if after >= 0 else -1,
+            behind if after >= 0 else 0.0,
+        )
+        return Route(server, choice, self._estimate.group, "least price", (), why)
 
     def _plan(self, seen: Observation) -> Route:
         """Plan all remaining segments at once."""
         plan, model = self._whole_plan, self.models[seen.model]
         crowd = self._queues_price(seen)
         own_per_s = self.gains.wait / (plan.limit_s or self.target_s)
-        price = self._price(model)
-        return plan.cheapest(seen, price, model.objective_price, crowd / model.worth, own_per_s / model.worth)
+        price, objective_price = self._price(model), self._objective_price(model)
+        binding = self._binding(model, price)
+        return plan.cheapest(
+            seen, price, objective_price, crowd / model.worth, own_per_s / model.worth, binding
+        )
+
+    def _binding(self, model: ModelGoal, price: float) -> str:
+        """Name what decides now: a limit of the goal, the load, or nothing."""
+        return self._energy.binding or model.binding or ("load" if price > 0.0 else "")
+
+    def _priced(self, model: str) -> Goal:
+        """Return the goal that says whether energy or time is priced for a model."""
+        return self.goal if self.goal.limits_energy else self.goal.of(model)
+
+    def _objective_price(self, model: ModelGoal) -> float:
+        """Return the objective's price: what the model's goal asks, or more to keep a limit on energy."""
+        return max(model.objective_price, self._energy.price)
+
+    @property
+    def yielding(self) -> list[str]:
+        """The limits that are not kept now, in the order in which they yield."""
+        named = len(self.active) > 1
+        limits = [f"{one.model.name}: {c}" if named else c for one in self.active for c in one.yielding]
+        first = [limit for limit in limits if "accuracy" in limit]
+        return [*first, *self._energy.yielding, *(limit for limit in limits if limit not in first)]
 
     def _queues_price(self, seen: Observation) -> Values:
         """Return what each server's queue adds to the price of a whole plan."""
@@ -213,8 +256,8 @@ class GoalRouter:
         at = max(
             1, int(np.searchsorted(PRICES[:-1], price))
         )  # who began narrow goes on where time is free too
-        prices = (float(PRICES[at]), model.objective_price)
-        limit_s = model.goal.p99_s or self._whole_plan.limit_s
+        prices = (float(PRICES[at]), self._objective_price(model))
+        limit_s = model.goal.tail_s or self._whole_plan.limit_s
         until_s = min(request.deadline_s, request.arrival_s + limit_s) if limit_s else request.deadline_s
         return judgement.judge(request, confidence, prices, until_s - seen.now_s, seen)
 
@@ -248,7 +291,7 @@ class GoalRouter:
 
     def _price(self, model: ModelGoal) -> float:
         """Return the planner's price of one widest plan, in accuracy of this model."""
-        return max(0.0, self.gains.planner * self.pricing.next() / model.worth - model.objective_price)
+        return max(0.0, self.gains.planner * self.pricing.next() / model.worth - self._objective_price(model))
 
     def _spread_of(self, rates_per_s: Values, worths: Values) -> float:
         """How many models share the backlog: 1 / Σ share², times what their accuracy is worth in the mean."""
@@ -270,13 +313,14 @@ class GoalRouter:
         self._now_s, self._plans = seen.now_s, seen.plans
         for model in self.models:
             model.meter.fade(passed_s)
-        if seen.plans and self.gains.in_time and not any(model.goal.p99_s for model in self.active):
+        if seen.plans and self.gains.in_time and not any(model.goal.latency_limits for model in self.active):
             limit_s = self.gains.in_time * (seen.deadline_s - seen.arrival_s)
             if target_s := self._whole_plan.update_target(limit_s, passed_s):
                 for model in self.models:
                     model.target_s = target_s
         for model in self.models:
             model.chase(passed_s)
+        self._energy.update(seen.active_w, seen.done_rate_per_s, passed_s)
         if not seen.alive.all():
             self._warmth.forget(~seen.alive)
         plans_per_s = np.where(seen.alive, 1.0 / self._full_s, 0.0)
@@ -306,7 +350,7 @@ def _kinds(cluster: Cluster) -> tuple[np.ndarray, list[int]]:
 
 def _objective(cluster: Cluster, goal: Goal, first: list[int]) -> list[dict[Key, float]]:
     """Return each key's share of the objective on each kind of device; a widest plan costs 1 on average."""
-    if goal.objective == "energy":
+    if goal.objective == "energy" or goal.limits_energy:
         batch = cluster.batch_limit
         raw = [{k: cluster.profiles[i].energy_j(k, batch) / batch for k in cluster.work_s} for i in first]
     else:
