@@ -15,7 +15,7 @@ from slimsched.serving.api.json_body import read_body
 from slimsched.serving.api.refusal import BadRequest, NotFound, Unavailable
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.goal import Goal, check_affordable, format_goal, parse_goal, reachable_goal
-from slimsched.serving.routing.guard import goal_of
+from slimsched.serving.routing.guard import goal_of, yielding_of
 
 Text = Annotated[str, Meta(max_length=1000)]
 
@@ -113,11 +113,11 @@ class GoalControl:
         return goal_of(self._gateway.router)
 
     def show(self) -> dict[str, object]:
-        """Return the goal as text and as numbers."""
+        """Return the goal as text and as numbers, and the limits that are not kept now."""
         if (goal := self.goal) is None:
             return {"goal": None, "reason": "this server's router follows no goal; start it with --goal"}
         own = {"models": {name: _shown(one) for name, one in goal.by_model.items()}} if goal.by_model else {}
-        return {**_shown(goal), **own}
+        return {**_shown(goal), **own, "yielding": list(yielding_of(self._gateway.router))}
 
     def change(self, body: bytes | bytearray) -> dict[str, object]:
         """Set the goal that a request's body holds, and return it."""

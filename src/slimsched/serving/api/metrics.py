@@ -30,7 +30,7 @@ from slimsched.serving.routing.events import (
 from slimsched.serving.routing.fluid import fluid_optimum
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.goal import format_goal
-from slimsched.serving.routing.guard import GuardedRouter, goal_of
+from slimsched.serving.routing.guard import GuardedRouter, goal_of, yielding_of
 from slimsched.serving.routing.registry import split_goal
 from slimsched.serving.routing.routers.goal import GoalRouter
 
@@ -207,7 +207,13 @@ class Metrics:
         goals = [
             ({"model": m.name, "goal": format_goal(goal.of(m.name))}, 1.0) for m in models if goal is not None
         ]
+        yielding = yielding_of(self._gateway.router)
+        clauses = dict.fromkeys(
+            clause for m in models if goal is not None for clause in goal.of(m.name).clauses
+        )
+        kept = [({"limit": c}, float(not any(y.endswith(c) for y in yielding))) for c in clauses]
         return [
+            *family("slim_goal_limit_kept", "gauge", "1 while a limit of the goal is kept, else 0.", kept),
             *family("slim_goal_info", "gauge", "Always 1; each model's goal is in the labels.", goals),
             *family(
                 "slim_goal_changes_total",

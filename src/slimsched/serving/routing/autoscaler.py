@@ -26,8 +26,8 @@ MISSED_SHARE = 0.01
 class AutoscaleOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits and waiting times; `max` 0 means every server of the scenario."""
 
-    min: Count = 1
-    max: CountOrZero = 0
+    min: Count = 1  # least servers
+    max: CountOrZero = 0  # most servers; 0: all of the scenario
     up_backlog_s: Seconds = 0.25  # start another server when the backlog per server is longer, in device time
     up_after_s: Seconds = 1.0  # how long that backlog, or a missed goal, must last
     down_idle_s: Seconds = 30.0  # how long the others must have been able to carry the load before one leaves

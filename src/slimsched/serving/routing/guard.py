@@ -7,7 +7,7 @@ always decides and the router is only compared with it. Each route says who deci
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from slimsched.models.spec import Path
 from slimsched.serving.domain.request import Request
@@ -50,6 +50,16 @@ class Guarded(AnswerListener, Protocol):
 
     def with_goal(self, goal: Goal) -> "Guarded":
         """Return the same router with another goal."""
+        ...
+
+
+@runtime_checkable
+class LimitKeeper(Protocol):
+    """A router that knows which limits of its goal it cannot keep."""
+
+    @property
+    def yielding(self) -> Sequence[str]:
+        """The limits that are not kept now, in the order in which they yield."""
         ...
 
 
@@ -144,6 +154,12 @@ class GuardedRouter:
 def goal_of(router: Router) -> Goal | None:
     """Return the goal that a router follows; None if it follows none."""
     return router.router.goal if isinstance(router, GuardedRouter) else None
+
+
+def yielding_of(router: Router) -> Sequence[str]:
+    """Return the limits of its goal that a router cannot keep now, in the order in which they yield."""
+    watched = router.router if isinstance(router, GuardedRouter) else None
+    return watched.yielding if isinstance(watched, LimitKeeper) else ()
 
 
 def _is_in_range(seen: Observation) -> bool:

@@ -67,7 +67,9 @@ class ModelGoal:
         self.meter = GoalMeter()
         self.target_s = target_s
         self._sought = 0.02
-        self.objective_price = 0.0 if goal.objective == "accuracy" else self._sought
+        self._floor_price = 0.0 if goal.objective == "accuracy" else self._sought
+        self.objective_price = self._floor_price
+        """The price of the objective: what the accuracy floor leaves, or what a limit on energy asks for."""
         self._competes = competes
         self._boost = 1.0
         self.worth = 1.0
@@ -120,11 +122,17 @@ class ModelGoal:
         """Move the backlog target towards the latency limit, and the objective's price towards the floor."""
         goal, meter = self.goal, self.meter
         self.binding, yielding = "", list[str]()
+        self.objective_price = self._floor_price
         if self._limits:
             self._keep_latency(passed_s, yielding)
         if goal.min_accuracy and meter.accuracy is not None:
             self._keep_accuracy(passed_s, meter.accuracy, yielding)
         self.yielding = yielding
+
+    def pay_for_energy(self, price: float, binding: str) -> None:
+        """Raise the objective's price to what a limit on energy or power asks for; it decides then."""
+        if price > self.objective_price:
+            self.objective_price, self.binding = price, binding
 
     def _keep_latency(self, passed_s: float, yielding: list[str]) -> None:
         """Move the backlog target by the limit that leaves the least room."""
@@ -162,7 +170,7 @@ class ModelGoal:
             low, high = OBJECTIVE_PRICES[0], OBJECTIVE_PRICES[-1]
             self._sought = float(max(low, min(high, self._sought * exp(-CHASE_PER_S * passed_s * missing))))
             nearest = int(np.abs(np.log(OBJECTIVE_PRICES / self._sought)).argmin())
-            self.objective_price = float(OBJECTIVE_PRICES[nearest])
+            self.objective_price = self._floor_price = float(OBJECTIVE_PRICES[nearest])
         elif missing > 0.0 and not self._limits:
             self._aim(self.target_s * exp(CHASE_PER_S * passed_s * missing), TARGET_LIMIT_S)
 

@@ -71,27 +71,28 @@ class WholePlan:
         count, floor = min(seen.count, self._estimate.group), seen.min_accuracy
         row = cost_to_go.tree.row[seen.path]
         prices = PRICES[np.searchsorted(PRICES[:-1], price + crowd)]
-        wait_s, best, second = self._estimate.wait_s(seen), (inf, 0), (inf, -1)
+        wait_s, best, second, left = self._estimate.wait_s(seen), (inf, 0), (inf, -1), 0.0
         for server in seen.alive_ids:
             kind = self._kind_of[server]
             value, rest = cost_to_go.at(float(prices[server]), objective_price, floor)
-            own_s = wait_s[server] + count * self._full_s[server] * rest[row, kind]
+            rest_s = self._full_s[server] * rest[row, kind]
+            own_s = wait_s[server] + count * rest_s
             cost = own_per_s * own_s - value[row, kind]
             if cost < best[0]:
-                best, second = (cost, server), best
+                best, second, left = (cost, server), best, rest_s
             elif cost < second[0]:
                 second = cost, server
         server = best[1]
         at = (int(self._kind_of[server]), float(prices[server]), objective_price, floor)
         choice, *ahead = cost_to_go.course(seen.path, *at)
-        quality, path = self._estimate.cluster.models[seen.model].quality, (*seen.path, choice, *ahead)
-        rest = cost_to_go.at(*at[1:])[1]
-        worth, cost_s = quality.accuracy(path), float(self._full_s[server] * rest[row, at[0]])
-        why = Why(binding, worth, cost_s)
+        quality = self._estimate.cluster.models[seen.model].quality
+        worth = quality.accuracy((*seen.path, choice, *ahead))
         if second[0] < inf:
             other, kind = second[1], int(self._kind_of[second[1]])
             its = cost_to_go.course(seen.path, kind, float(prices[other]), objective_price, floor)
-            why = Why(binding, worth, cost_s, other, its[0], float(second[0] - best[0]))
+            why = Why(binding, worth, float(left), other, its[0], float(second[0] - best[0]))
+        else:
+            why = Why(binding, worth, float(left))
         return Route(server, choice, self._estimate.group, "least price of a whole plan", tuple(ahead), why)
 
     def update_target(self, limit_s: float, passed_s: float) -> float:

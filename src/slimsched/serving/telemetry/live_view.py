@@ -72,6 +72,9 @@ class LiveView:
         self._judged: Counter[str] = Counter()
         self._distrusted: set[int] = set()
         self._arrived = self._answered = self._dropped = 0
+        self.yielding: Callable[[], Sequence[str]] = tuple
+        """Gives the limits of the goal that are not kept now, where a router runs that knows it."""
+        self._yielded: list[str] = []
 
     def ask(self, census: Census) -> None:
         """Ask a running gateway where requests are, instead of following them."""
@@ -91,6 +94,7 @@ class LiveView:
 
     def frame(self, now_s: float, phase: str = "ready") -> Frame:
         """Return the current frame."""
+        self._note_yielding(now_s)
         recent = self._recent
         recent.forget(now_s)
         p50_s, p95_s, p99_s = recent.latency_s()
@@ -137,6 +141,14 @@ class LiveView:
             judged=dict(self._judged),
             happenings=tuple(self._happenings),
         )
+
+    def _note_yielding(self, now_s: float) -> None:
+        """Note which limits of the goal began to yield, or are kept again, since the last frame."""
+        now, before = list(self.yielding()), self._yielded
+        changes = [f"{limit} is not kept now" for limit in now if limit not in before]
+        changes += [f"{limit} is kept again" for limit in before if limit not in now]
+        self._yielded = now
+        self._happenings.extend(Happening(at_s=now_s, text=text) for text in changes)
 
     def _told(self, now_s: float, event: Struct) -> None:
         whereabouts = self._whereabouts

@@ -25,14 +25,14 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     A trace is rescaled to `rate_per_s`, unless it is to be played `as_recorded`: then the rate is its own.
     """
 
-    rate_per_s: Rate
-    seconds: RunSeconds
+    rate_per_s: Rate  # mean requests per second
+    seconds: RunSeconds  # length of the run
     warmup_s: Seconds = 0.0  # the start of a run that its figures leave out
-    arrivals: str = "poisson"
+    arrivals: str = "poisson"  # a process by name, or the path of a trace
     as_recorded: bool = False  # play a trace from its start, at its own rate
-    shape: dict[str, Finite] = {}
-    deadline_s: Deadline = NEVER_S
-    min_accuracy: Share = 0.0
+    shape: dict[str, Finite] = {}  # shape of the process; see the arrival formats
+    deadline_s: Deadline = NEVER_S  # time until an answer is due
+    min_accuracy: Share = 0.0  # accuracy that every request asks for
     plan: str = ""  # the plan that every request states; empty lets the router choose
     urgent_share: Share = 0.0  # share of requests with priority 1; the others have 0
     cancel_share: Share = 0.0  # share of requests whose sender hangs up if they are not answered by then

@@ -52,6 +52,9 @@ from slimsched.serving.routing.whole_plan import DEAREST, WholePlan
 PLANNED_ERROR = 1.0
 """Largest error of the backlog that counts where plans are final: a burst is not a lack of capacity."""
 
+LOAD = "load"
+"""Stands for the load where no limit of the goal decides."""
+
 STEEPER = 3.0
 """How much steeper than linear the price of backlog rises, so that the router reacts to bursts at once."""
 
@@ -118,6 +121,12 @@ class GoalRouter:
             [one.work.T[longer][:, self._kind_of] for longer in one.tree.children] for one in costs_to_go
         ]
         """Work of each choice after a path, by model and row of the path: (choices, servers)."""
+        self._reach = [
+            [[one.model.quality.best_reachable((*path, c)) for c in after] for path, after in its]
+            for one, its in ((one, _choices_after(one)) for one in self.models)
+        ]
+        """The accuracy within reach after each choice, by model and row of the path before."""
+        self._kinds, self._seconds = self._kind_of.tolist(), self._full_s.tolist()
         self._warmth = Warmth(cluster)
         self._whole_plan = WholePlan(self._estimate, costs_to_go, self._kind_of, self._full_s)
         self._judgements = {
@@ -170,9 +179,7 @@ class GoalRouter:
         work, choices = self._work[seen.model][row], tree.choices[row]
         count = min(seen.count, self._estimate.group)
         price = self._price(model)
-        advantage, onward = model.cost_to_go.ahead(
-            row, price, self._objective_price(model), seen.min_accuracy
-        )
+        advantage, onward = model.cost_to_go.ahead(row, price, model.objective_price, seen.min_accuracy)
         own_s = seen.backlog_s + count * self._full_s * onward.take(self._kind_of, axis=1)
         own = (gains.wait * own_s + gains.move * self._estimate.move_s(seen)) / target_s
         score = self._crowd_price(seen, target_s) * work + own
@@ -190,17 +197,16 @@ class GoalRouter:
             return Route(server, due, 1, "kept warm")
         self._warmth.ask(seen, server, choice)
         model.note(seen, choice, count)
+        worth = self._reach[seen.model][row][way]
+        cost_s = float(onward[way, self._kinds[server]]) * self._seconds[server]
         other = int(flat.argmin())
         behind = float(flat[other] - least) / model.worth
-        after, there = divmod(other, len(self._cluster)) if behind < inf else (-1, -1)
-        why = Why(
-            self._binding(model, price),
-            model.model.quality.best_reachable((*seen.path, choice)),
-            float(onward[way, self._kind_of[server]] * self._full_s[server]),
-            there,
-            int(choices[after]) if after >= 0 else -1,
-            behind if after >= 0 else 0.0,
-        )
+        binding = model.binding or (LOAD if price > 0.0 else "")
+        if behind < inf:
+            after, there = divmod(other, len(self._cluster))
+            why = Why(binding, worth, cost_s, there, int(choices[after]), behind)
+        else:
+            why = Why(binding, worth, cost_s)
         return Route(server, choice, self._estimate.group, "least price", (), why)
 
     def _plan(self, seen: Observation) -> Route:
@@ -208,23 +214,15 @@ class GoalRouter:
         plan, model = self._whole_plan, self.models[seen.model]
         crowd = self._queues_price(seen)
         own_per_s = self.gains.wait / (plan.limit_s or self.target_s)
-        price, objective_price = self._price(model), self._objective_price(model)
-        binding = self._binding(model, price)
+        price, objective_price = self._price(model), model.objective_price
+        binding = model.binding or (LOAD if price > 0.0 else "")
         return plan.cheapest(
             seen, price, objective_price, crowd / model.worth, own_per_s / model.worth, binding
         )
 
-    def _binding(self, model: ModelGoal, price: float) -> str:
-        """Name what decides now: a limit of the goal, the load, or nothing."""
-        return self._energy.binding or model.binding or ("load" if price > 0.0 else "")
-
     def _priced(self, model: str) -> Goal:
         """Return the goal that says whether energy or time is priced for a model."""
         return self.goal if self.goal.limits_energy else self.goal.of(model)
-
-    def _objective_price(self, model: ModelGoal) -> float:
-        """Return the objective's price: what the model's goal asks, or more to keep a limit on energy."""
-        return max(model.objective_price, self._energy.price)
 
     @property
     def yielding(self) -> list[str]:
@@ -256,7 +254,7 @@ class GoalRouter:
         at = max(
             1, int(np.searchsorted(PRICES[:-1], price))
         )  # who began narrow goes on where time is free too
-        prices = (float(PRICES[at]), self._objective_price(model))
+        prices = (float(PRICES[at]), model.objective_price)
         limit_s = model.goal.tail_s or self._whole_plan.limit_s
         until_s = min(request.deadline_s, request.arrival_s + limit_s) if limit_s else request.deadline_s
         return judgement.judge(request, confidence, prices, until_s - seen.now_s, seen)
@@ -291,7 +289,7 @@ class GoalRouter:
 
     def _price(self, model: ModelGoal) -> float:
         """Return the planner's price of one widest plan, in accuracy of this model."""
-        return max(0.0, self.gains.planner * self.pricing.next() / model.worth - self._objective_price(model))
+        return max(0.0, self.gains.planner * self.pricing.next() / model.worth - model.objective_price)
 
     def _spread_of(self, rates_per_s: Values, worths: Values) -> float:
         """How many models share the backlog: 1 / Σ share², times what their accuracy is worth in the mean."""
@@ -318,9 +316,11 @@ class GoalRouter:
             if target_s := self._whole_plan.update_target(limit_s, passed_s):
                 for model in self.models:
                     model.target_s = target_s
+        self._energy.update(seen.active_w, seen.done_rate_per_s, passed_s)
         for model in self.models:
             model.chase(passed_s)
-        self._energy.update(seen.active_w, seen.done_rate_per_s, passed_s)
+            if self._energy.price > 0.0:
+                model.pay_for_energy(self._energy.price, self._energy.binding)
         if not seen.alive.all():
             self._warmth.forget(~seen.alive)
         plans_per_s = np.where(seen.alive, 1.0 / self._full_s, 0.0)
@@ -338,6 +338,12 @@ class GoalRouter:
             error=min(backlog_s / self.target_s - 1.0, PLANNED_ERROR if seen.plans else inf),
             passed_s=passed_s,
         )
+
+
+def _choices_after(goal: ModelGoal) -> list[tuple[Path, list[int]]]:
+    """Return the paths of a model in the order of its tree, each with the choices that may follow."""
+    tree = goal.cost_to_go.tree
+    return [(path, [int(c) for c in tree.choices[row]]) for row, path in enumerate(tree.paths)]
 
 
 def _kinds(cluster: Cluster) -> tuple[np.ndarray, list[int]]:
