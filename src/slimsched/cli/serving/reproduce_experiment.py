@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from slimsched.cli.progress import count_bar
@@ -30,7 +31,7 @@ def run_experiment(
                 seed=seed,
                 seeds=seeds,
                 workers=workers,
-                progress=lambda router, bar=bar: bar.update(bar.task_ids[0], advance=1),
+                progress=_advancing(bar),
             )
             results.append((case.label, experiments.run_case(case, how)))
         print(f"{name}: {case.label} done", file=sys.stderr)
@@ -51,6 +52,11 @@ def run_experiment(
         for label, ones in results
     }
     return {"cases": rows}, show
+
+
+def _advancing(bar: Progress) -> Callable[[str], None]:
+    """Return a function that moves a bar on by one run."""
+    return lambda router: bar.update(bar.task_ids[0], advance=1)
 
 
 def _cases(name: str, accuracy: str, seconds: float | None, data: Path | None) -> list[experiments.Case]:

@@ -45,7 +45,8 @@ class WholePlan:
     ) -> None:
         self.limit_s = 0.0
         self._estimate, self._costs_to_go = estimate, costs_to_go
-        self._kind_of, self._full_s = kind_of, full_s
+        self._kinds: list[int] = kind_of.tolist()
+        self._full_s: list[float] = full_s.tolist()
         self._stated_s = lru_cache(maxsize=None)(self._stated)
 
     def soonest(self, seen: Observation) -> Route:
@@ -70,29 +71,29 @@ class WholePlan:
         cost_to_go = self._costs_to_go[seen.model]
         count, floor = min(seen.count, self._estimate.group), seen.min_accuracy
         row = cost_to_go.tree.row[seen.path]
-        prices = PRICES[np.searchsorted(PRICES[:-1], price + crowd)]
-        wait_s, best, second, left = self._estimate.wait_s(seen), (inf, 0), (inf, -1), 0.0
+        prices = PRICES[np.searchsorted(PRICES[:-1], price + crowd)].tolist()
+        wait_s, best, second, left = self._estimate.wait_s(seen).tolist(), (inf, 0), (inf, -1), 0.0
         for server in seen.alive_ids:
-            kind = self._kind_of[server]
-            value, rest = cost_to_go.at(float(prices[server]), objective_price, floor)
-            rest_s = self._full_s[server] * rest[row, kind]
-            own_s = wait_s[server] + count * rest_s
-            cost = own_per_s * own_s - value[row, kind]
+            kind = self._kinds[server]
+            value, rest = cost_to_go.at(prices[server], objective_price, floor)
+            each = float(rest[row, kind])
+            own_s = wait_s[server] + count * self._full_s[server] * each
+            cost = own_per_s * own_s - float(value[row, kind])
             if cost < best[0]:
-                best, second, left = (cost, server), best, rest_s
+                best, second, left = (cost, server), best, each
             elif cost < second[0]:
                 second = cost, server
         server = best[1]
-        at = (int(self._kind_of[server]), float(prices[server]), objective_price, floor)
-        choice, *ahead = cost_to_go.course(seen.path, *at)
+        kind, cost_s = self._kinds[server], left * self._full_s[server]
+        choice, *ahead = cost_to_go.course(seen.path, kind, prices[server], objective_price, floor)
         quality = self._estimate.cluster.models[seen.model].quality
         worth = quality.accuracy((*seen.path, choice, *ahead))
         if second[0] < inf:
-            other, kind = second[1], int(self._kind_of[second[1]])
-            its = cost_to_go.course(seen.path, kind, float(prices[other]), objective_price, floor)
-            why = Why(binding, worth, float(left), other, its[0], float(second[0] - best[0]))
+            other = second[1]
+            its = cost_to_go.course(seen.path, self._kinds[other], prices[other], objective_price, floor)
+            why = Why(binding, worth, cost_s, other, its[0], second[0] - best[0])
         else:
-            why = Why(binding, worth, float(left))
+            why = Why(binding, worth, cost_s)
         return Route(server, choice, self._estimate.group, "least price of a whole plan", tuple(ahead), why)
 
     def update_target(self, limit_s: float, passed_s: float) -> float:

@@ -23,6 +23,7 @@ judged by the same prices (`judgement.py`): it is sent, or a wider plan goes on 
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import inf
 
 import numpy as np
@@ -126,7 +127,8 @@ class GoalRouter:
             for one, its in ((one, _choices_after(one)) for one in self.models)
         ]
         """The accuracy within reach after each choice, by model and row of the path before."""
-        self._kinds, self._seconds = self._kind_of.tolist(), self._full_s.tolist()
+        self._seconds = self._full_s.tolist()
+        self._ahead = lru_cache(maxsize=2048)(self._ahead_by_server)
         self._warmth = Warmth(cluster)
         self._whole_plan = WholePlan(self._estimate, costs_to_go, self._kind_of, self._full_s)
         self._judgements = {
@@ -144,6 +146,7 @@ class GoalRouter:
         self._now_s = -1.0
         self.target_s = self._least_target_s()
         """The backlog to aim for."""
+        self._crowd_at_target = self._crowd * self.target_s
 
     def _least_target_s(self) -> float:
         """Return the least backlog that any model asks for.
@@ -179,11 +182,11 @@ class GoalRouter:
         work, choices = self._work[seen.model][row], tree.choices[row]
         count = min(seen.count, self._estimate.group)
         price = self._price(model)
-        advantage, onward = model.cost_to_go.ahead(row, price, model.objective_price, seen.min_accuracy)
-        own_s = seen.backlog_s + count * self._full_s * onward.take(self._kind_of, axis=1)
+        advantage, onward = self._ahead(seen.model, row, price, model.objective_price, seen.min_accuracy)
+        own_s = seen.backlog_s + count * self._full_s * onward
         own = (gains.wait * own_s + gains.move * self._estimate.move_s(seen)) / target_s
-        score = self._crowd_price(seen, target_s) * work + own
-        score -= model.worth * advantage.take(self._kind_of, axis=1)
+        score = self._crowd_price(seen) * work + own
+        score -= model.worth * advantage
         if gains.cold and not self.pricing.free and not model.is_short:
             score += gains.cold * self._warmth.cold(seen).take(choices, axis=0)
         flat = score.reshape(-1)
@@ -198,7 +201,7 @@ class GoalRouter:
         self._warmth.ask(seen, server, choice)
         model.note(seen, choice, count)
         worth = self._reach[seen.model][row][way]
-        cost_s = float(onward[way, self._kinds[server]]) * self._seconds[server]
+        cost_s = float(onward[way, server]) * self._seconds[server]
         other = int(flat.argmin())
         behind = float(flat[other] - least) / model.worth
         binding = model.binding or (LOAD if price > 0.0 else "")
@@ -208,6 +211,13 @@ class GoalRouter:
         else:
             why = Why(binding, worth, cost_s)
         return Route(server, choice, self._estimate.group, "least price", (), why)
+
+    def _ahead_by_server(
+        self, model: int, row: int, price: float, objective_price: float, floor: float
+    ) -> tuple[Values, Values]:
+        """Return each choice's advantage and the work from there on, by server: (choices, servers)."""
+        advantage, onward = self.models[model].cost_to_go.ahead(row, price, objective_price, floor)
+        return advantage.take(self._kind_of, axis=1), onward.take(self._kind_of, axis=1)
 
     def _plan(self, seen: Observation) -> Route:
         """Plan all remaining segments at once."""
@@ -236,7 +246,7 @@ class GoalRouter:
         """Return what each server's queue adds to the price of a whole plan."""
         if self._whole_plan.limit_s:
             return self.pricing.scale * self._whole_plan.crowd(seen.backlog_s)
-        return self._crowd_price(seen, self.target_s)
+        return self._crowd_price(seen)
 
     def keeps(self, model: int) -> bool:
         """Whether answers of this model are judged."""
@@ -267,6 +277,7 @@ class GoalRouter:
     def _judge_anew(self, model: ModelGoal, judgement: Judgement) -> None:
         """Value plans by themselves while a model's confidence is not trusted, else with what may follow."""
         model.cost_to_go.trusts = judgement.trust.holds
+        self._ahead.cache_clear()
         self.pricing.demand_of(model.model.number, model.cost_to_go)
 
     @property
@@ -299,10 +310,10 @@ class GoalRouter:
         shares = rates_per_s / total
         return float((shares @ worths) / (shares @ shares))
 
-    def _crowd_price(self, seen: Observation, target_s: float) -> Values:
+    def _crowd_price(self, seen: Observation) -> Values:
         """Return what each server's queue adds to the price."""
-        excess = np.maximum(seen.backlog_s / target_s - 1.0, 0.0)
-        price: Values = self._crowd * target_s * excess * (1.0 + STEEPER * excess)
+        excess = np.maximum(seen.backlog_s / self.target_s - 1.0, 0.0)
+        price: Values = self._crowd_at_target * excess * (1.0 + STEEPER * excess)
         return np.minimum(price, DEAREST * self.pricing.scale)
 
     def _tick(self, seen: Observation) -> None:
@@ -332,6 +343,7 @@ class GoalRouter:
             self.pricing.mix(rates / max(float(rates.sum()), 1e-9), worths)
             self._spread = self._spread_of(rates, worths)
         self.target_s = self._least_target_s()
+        self._crowd_at_target = self._crowd * self.target_s
         self.pricing.update(
             rate_per_s=self._rate.after(seen.arrival_rate_per_s, passed_s, capacity_per_s),
             capacity_per_s=capacity_per_s,
