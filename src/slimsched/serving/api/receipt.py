@@ -45,6 +45,7 @@ def write_receipt(
         "energy_mj": 1e3 * energy_j,
         "energy_source": receipts[0].energy_source,
         "reason": receipts[0].reasons[-1],
+        "request": receipts[0].request,
         **_weighed(receipts[0]),
         **_how_sure(spec, receipts),
         **_missed(terms, energy_j / count),

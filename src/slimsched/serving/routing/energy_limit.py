@@ -21,6 +21,9 @@ SCALE = 0.05
 """Distance from that share, relative to the limit, at which the price moves at full pace."""
 
 CHASE_PER_S = 2.5
+LEAST_PER_S = 1e-6
+"""Below this rate of answers nothing is known about energy per answer."""
+
 SLACK = 1.03
 """A limit counts as yielding while the figure is above this multiple of it."""
 
@@ -48,9 +51,9 @@ class EnergyLimit:
 
     def update(self, active_w: float, answered_per_s: float, passed_s: float) -> None:
         """Move the price, given the power above idle and the rate of answers."""
-        if not self._limits:
+        if not self._limits or answered_per_s < LEAST_PER_S:
             return
-        energy_j = active_w / max(answered_per_s, 1e-9)
+        energy_j = active_w / answered_per_s
         figures = [energy_j if is_energy else active_w + self._idle_w for is_energy in self._is_energy]
         shares = [figure / limit for figure, (limit, _) in zip(figures, self._limits, strict=True)]
         most = max(shares)

@@ -57,6 +57,7 @@ class Receipt(Struct, kw_only=True, array_like=True):
     trail: Trail | None = None
     why: Why | None = None  # the numbers behind the last decision
     runner_up: str = ""  # the server that was second best then
+    request: int = -1  # number of the call's first request in the log
 
 
 class Answered(Struct, frozen=True, kw_only=True):
@@ -107,7 +108,7 @@ class Parcel:
         self._here = count
         self._offsets: Sequence[int] = ()
         self._release: Callable[[], None] | None = None
-        self._receipts = [Receipt(examples=count)]
+        self._receipts = [Receipt(examples=count, request=first)]
         self._outputs: Arrays | None = None
 
     def __await__(self) -> Generator[Any, None, Answered]:
