@@ -9,7 +9,7 @@ import pytest
 from command_line import slim
 from slimsched import __version__
 from slimsched.cli.app import command_line
-from slimsched.serving.execution.scenario_file import load_scenario, scenario_names
+from slimsched.serving.execution.scenario_file import read_scenario, scenario_names
 from slimsched.serving.routing.registry import ABOUT, ROUTERS
 
 
@@ -51,7 +51,8 @@ def test_each_command_lists_the_scenarios_that_it_can_run() -> None:
     live_scenario = live.partition("--scenario")[2].partition("--config")[0]
     for name in scenario_names():
         assert name in simulated
-        assert (name in live_scenario) == all(host is not None for host in load_scenario(name).hosts)
+        servers = read_scenario(name)[0]["server"]
+        assert (name in live_scenario) == all("host" in server for server in servers)
 
 
 def test_every_router_has_a_line() -> None:

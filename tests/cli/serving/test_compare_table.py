@@ -44,8 +44,7 @@ def test_a_limit_that_was_missed_is_named_with_the_order_of_yielding() -> None:
 def test_a_spec_is_broken_before_its_parts() -> None:
     assert wrap_spec("sed") == "sed"
     assert wrap_spec("goal[accuracy>=75, p99<=80ms]:in_time=0.5").splitlines() == [
-        "goal",
-        " [accuracy>=75,",
+        "goal[accuracy>=75,",
         " p99<=80ms]",
         " :in_time=0.5",
     ]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from slimsched.cli.options import AsJson, with_options
 from slimsched.kernel.errors import ConfigError, DataError
@@ -38,10 +40,10 @@ def command(
     from slimsched.serving.execution.run_setting import read_setting
     from slimsched.serving.telemetry.request_story import slowest, tell_story
 
-    logs = [log for one in find_logs(run) if (log := Log(one)).header.kind == "serving"]
+    logs = [one for one in find_logs(run) if Log(one).header.kind == "serving"]
     if not logs:
         raise DataError(f"{run} has no log of a serving run; slim jobs explain explains training jobs")
-    setting = read_setting(logs[0].header)
+    setting = read_setting(Log(logs[0]).header)
     number = slowest(logs) if request is None else request
     if number is None:
         raise ConfigError(f"no request of {run} was answered; name one: slim explain {run} REQUEST")
@@ -53,7 +55,9 @@ def command(
 
 
 def _print(console: Console, story: "RequestStory", router: str) -> None:
-    console.print(f"[bold]Request {story.request}[/bold], router {router}", soft_wrap=True)
+    console.print(f"[bold]Request {story.request}[/bold], router {escape(router)}")
+    steps = Table.grid(padding=(0, 2, 0, 0))
+    steps.add_column(justify="right", no_wrap=True)
     for step in story.steps:
-        console.print(f"{step.at_s:10.4f} s  ", end="")
-        console.print(step.text, markup=False, soft_wrap=True)
+        steps.add_row(f"{step.at_s:.4f} s", escape(step.text))
+    console.print(steps)

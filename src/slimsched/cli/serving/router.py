@@ -106,7 +106,7 @@ def list_routers(as_json: AsJson = False) -> None:
     width = max(map(len, names))
     for name in names:
         print(f"{name:{width}}  {ABOUT.get(name, 'from an installed package')}")
-    print("Options follow a colon (lp:margin=1.2), a goal stands in brackets (goal[p99<=60ms]).")
+    print("Options follow a colon: lp:margin=1.2. A goal in brackets: goal[p99<=60ms].")
 
 
 @app.command()

@@ -29,14 +29,16 @@ ScenarioName = Annotated[
     str,
     typer.Option(
         "--scenario",
-        help="A shipped scenario: paper, edge-12, fleet-64, laptop, h200, one-gpu.",
+        help="A shipped scenario: paper, edge-12, fleet-64, laptop, h200; or one-gpu, with a --model that "
+        "was profiled on a GPU.",
     ),
 ]
 LiveScenarioName = Annotated[
     str,
     typer.Option(
         "--scenario",
-        help="A shipped scenario that this machine can run: laptop (CPU), h200 and one-gpu (NVIDIA GPU).",
+        help="A shipped scenario that can run here: laptop (CPU), h200 (that GPU), or one-gpu, with a "
+        "--model that was profiled on this GPU.",
     ),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A scenario file of your own instead.")]

@@ -121,8 +121,10 @@ class ModelGoal:
     def chase(self, passed_s: float) -> None:
         """Move the backlog target towards the latency limit, and the objective's price towards the floor."""
         goal, meter = self.goal, self.meter
-        self.binding, yielding = "", list[str]()
-        self.objective_price = self._floor_price
+        self.binding, self.objective_price = "", self._floor_price
+        if not self._limits and not goal.min_accuracy:
+            return
+        yielding: list[str] = []
         if self._limits:
             self._keep_latency(passed_s, yielding)
         if goal.min_accuracy and meter.accuracy is not None:

@@ -1,6 +1,7 @@
 """The story of one request, read from the log of a run: what happened to it, when, and why."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -32,22 +33,25 @@ class RequestStory(Struct, frozen=True, kw_only=True):
 Entry = tuple[float, Event, list[Command]]
 
 
-def tell_story(logs: Sequence[Log], request: int, cluster: Cluster) -> RequestStory:
+def tell_story(logs: Sequence[Path], request: int, cluster: Cluster) -> RequestStory:
     """Read what the gateway was told and decided about a request."""
-    steps = [
-        StoryStep(at_s=now_s, text=text)
-        for now_s, event, commands in _entries(logs)
-        for text in [
-            *_told(event, request, cluster),
-            *(said for command in commands for said in _decided(command, request, cluster, now_s)),
+    try:
+        steps = [
+            StoryStep(at_s=now_s, text=text)
+            for now_s, event, commands in _entries(logs)
+            for text in [
+                *_told(event, request, cluster),
+                *(said for command in commands for said in _decided(command, request, cluster, now_s)),
+            ]
         ]
-    ]
+    except (msgspec.ValidationError, LookupError) as error:
+        raise DataError(f"the log does not fit its own scenario ({error}); write it again") from None
     if not steps:
         raise DataError(f"the log has no request {request}; requests have numbers from 0 on")
     return RequestStory(request=request, steps=steps)
 
 
-def slowest(logs: Sequence[Log]) -> int | None:
+def slowest(logs: Sequence[Path]) -> int | None:
     """Return the number of the answered request that took longest; None if none was answered."""
     answers = (
         (now_s - request.arrival_s, request.id)
@@ -59,11 +63,11 @@ def slowest(logs: Sequence[Log]) -> int | None:
     return max(answers, default=(0.0, None))[1]
 
 
-def _entries(logs: Sequence[Log]) -> Iterator[Entry]:
+def _entries(logs: Sequence[Path]) -> Iterator[Entry]:
     """Read what the gateways of a run were told and decided, in order of time."""
     events, commands = msgspec.json.Decoder(Event), msgspec.json.Decoder(list[Command])
     for log in logs:
-        for entry in log.entries():
+        for entry in Log(log).entries():
             if entry.machine == GATEWAY_NAME:
                 yield entry.now_s, events.decode(entry.event), commands.decode(entry.commands)
 

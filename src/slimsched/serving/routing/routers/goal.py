@@ -146,7 +146,7 @@ class GoalRouter:
         self._now_s = -1.0
         self.target_s = self._least_target_s()
         """The backlog to aim for."""
-        self._crowd_at_target = self._crowd * self.target_s
+        self._crowd_at: tuple[float, Values] = (0.0, self._crowd)  # a target, and the price of crowds there
 
     def _least_target_s(self) -> float:
         """Return the least backlog that any model asks for.
@@ -313,7 +313,9 @@ class GoalRouter:
     def _crowd_price(self, seen: Observation) -> Values:
         """Return what each server's queue adds to the price."""
         excess = np.maximum(seen.backlog_s / self.target_s - 1.0, 0.0)
-        price: Values = self._crowd_at_target * excess * (1.0 + STEEPER * excess)
+        if self._crowd_at[0] != self.target_s:
+            self._crowd_at = self.target_s, self._crowd * self.target_s
+        price: Values = self._crowd_at[1] * excess * (1.0 + STEEPER * excess)
         return np.minimum(price, DEAREST * self.pricing.scale)
 
     def _tick(self, seen: Observation) -> None:
@@ -343,7 +345,6 @@ class GoalRouter:
             self.pricing.mix(rates / max(float(rates.sum()), 1e-9), worths)
             self._spread = self._spread_of(rates, worths)
         self.target_s = self._least_target_s()
-        self._crowd_at_target = self._crowd * self.target_s
         self.pricing.update(
             rate_per_s=self._rate.after(seen.arrival_rate_per_s, passed_s, capacity_per_s),
             capacity_per_s=capacity_per_s,
