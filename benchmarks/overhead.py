@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimsched.serving.api.client_message import read_answer
-from slimsched.serving.api.load_generator import LoadGenerator, Target, due_times
+from slimsched.serving.api.load_generator import LoadGenerator, Target, due_times, load_of
 from slimsched.serving.execution.live.event_loop import run
 
 PARTS = ("queue", "compute", "hops", "http", "overhead", "latency")
@@ -43,7 +43,7 @@ async def measure(port: int, rate: float, width: float, seconds: float) -> NDArr
     generator = LoadGenerator(
         f"http://127.0.0.1:{port}", {"images": images}, Target().prefix({"plan": str(width)})
     )
-    sent = await generator.run(*due_times("poisson", rate, seconds, 0, len(images), 1))
+    sent = await generator.run(*due_times(load_of("poisson", rate, seconds), 0, len(images), 1))
     rows = []
     for one in sent[len(sent) // 10 :]:
         if one.reply is None or one.status != 200:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimsched.cli.serving.examples import test_examples
-from slimsched.serving.api.load_generator import Inputs, LoadGenerator, Target, due_times
+from slimsched.serving.api.load_generator import Inputs, LoadGenerator, Target, due_times, load_of
 from slimsched.serving.api.load_report import LoadReport, report
 from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.model_source import shipped_model
@@ -86,7 +86,7 @@ async def soak(
     server: Server, images: Inputs, count: int, rate: float, seconds: float, labels: NDArray[np.int64] | None
 ) -> tuple[LoadReport, dict[str, list[float]]]:
     """Send the load and read the memory of every process once per second."""
-    due_s, numbers = due_times("poisson", rate / IMAGES, seconds, 0, count, IMAGES)
+    due_s, numbers = due_times(load_of("poisson", rate / IMAGES, seconds), 0, count, IMAGES)
     generator = LoadGenerator(server.url, images, Target().prefix(TERMS))
     sending = asyncio.create_task(generator.run(due_s, numbers))
     processes = server.processes()

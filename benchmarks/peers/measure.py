@@ -9,7 +9,7 @@ from contender import Contender
 from numpy.typing import NDArray
 from setting import Setting
 
-from slimsched.serving.api.load_generator import LoadGenerator, SentRequest, due_times
+from slimsched.serving.api.load_generator import LoadGenerator, SentRequest, due_times, load_of
 from slimsched.serving.api.load_report import LoadReport, report
 from slimsched.serving.execution.live.event_loop import run
 
@@ -60,7 +60,9 @@ class Client:
     ) -> LoadReport:
         """Run open-loop arrivals at this rate and return the report."""
         rate = images_per_s / self._setting.images
-        due_s, numbers = due_times(arrivals, rate, seconds, 1, len(self._images), self._setting.images)
+        due_s, numbers = due_times(
+            load_of(arrivals, rate, seconds), 1, len(self._images), self._setting.images
+        )
         sent = self._send(terms, due_s, numbers, connections=512)
         return report(
             sent,

@@ -68,6 +68,7 @@ SHORT: dict[str, Run | Ask | Not] = {
     "SLIM_DEATHS=50 pytest tests/hostile": Not("takes ten minutes", where="tests/hostile/test_servers.py"),
     "python tests/hostile/chaos.py": Not("takes its minutes", where="tests/hostile/test_chaos.py"),
     "slim replay": Run(),
+    "slim explain": Run(),
     "slim report": Run(),
     "slim reproduce": Run("--seconds 0.02 --seeds 1 --workers 1"),
     "slim reproduce fig1 fig2 fig3 --live": Not(
@@ -113,6 +114,7 @@ SHORT: dict[str, Run | Ask | Not] = {
     "python examples/": Not("an example", where="tests/examples"),
     "python benchmarks/": Not("a measurement, never a test"),
     "scripts/dashboard-picture": Run(),
+    "scripts/reference": Run("--check"),
     "make": Not("make -n says what it would do"),
     "make serve": Ask(),
 }

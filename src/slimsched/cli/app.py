@@ -2,11 +2,14 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
+from slimsched import __version__
 from slimsched.cli import replay, report
 from slimsched.cli.failure import line_of
+from slimsched.cli.help_text import tidy
 from slimsched.cli.jobs import app as jobs
 from slimsched.cli.models import data, model
 from slimsched.cli.serving import (
@@ -14,6 +17,7 @@ from slimsched.cli.serving import (
     client,
     compare,
     demo,
+    explain,
     load,
     profile,
     reproduce,
@@ -36,6 +40,7 @@ app.command("demo")(demo.command)
 app.command("simulate")(simulate.command)
 app.command("compare")(compare.command)
 app.command("bound")(bound.command)
+app.command("explain")(explain.command)
 app.command("replay")(replay.command)
 app.command("report")(report.command)
 app.command("serve")(serve.command)
@@ -51,6 +56,27 @@ app.add_typer(data.app, name="data", help="Fetch and check data sets.")
 app.add_typer(jobs.app, name="jobs", help="Place training jobs on a cluster.")
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"slim-scheduler {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Serve elastic models on unequal devices; place training jobs where the network lets them run."""
+
+
+def command_line() -> Any:
+    """Return the command line with all its commands, their help tidied."""
+    return tidy(typer.main.get_command(app))
+
+
 def main() -> None:
     """Run the command line."""
     sys.exit(run(sys.argv[1:]))
@@ -60,7 +86,7 @@ def run(words: Sequence[str]) -> int:
     """Run one command and return its exit code; an error becomes one line, a bug keeps its traceback."""
     try:
         try:
-            app(list(words), prog_name="slim")
+            command_line()(list(words), prog_name="slim")
         finally:
             sys.stdout.flush()  # a full disk behind it shows here, not when Python ends
     except SystemExit as end:
@@ -68,7 +94,7 @@ def run(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        known = line_of(error)
+        known = line_of(error, words[0] if words else "")
         if known is None:
             raise
         print(f"slim: {known[0]}", file=sys.stderr)

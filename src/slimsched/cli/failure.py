@@ -9,7 +9,7 @@ from slimsched.kernel.errors import SlimError
 
 EXTRAS = {
     "torch": "torch",
-    "PIL": "torch",
+    "PIL": "client",
     "tensorboard": "torch",
     "matplotlib": "plot",
     "gymnasium": "learn",
@@ -23,6 +23,26 @@ EXTRAS = {
     "opentelemetry": "otel",
 }
 """Module → the extra of pyproject.toml that installs it."""
+
+INCLUDES = {
+    "serve": {"torch", "PIL", "tensorboard", "httptools", "uvloop", "grpc", "google", "pynvml"},
+    "torch": {"torch", "PIL", "tensorboard"},
+    "learn": {"torch", "gymnasium", "cma"},
+}
+"""Extra → the modules that come with it."""
+
+NEEDS = {
+    "serve": "serve",
+    "load": "serve",
+    "demo": "serve",
+    "validate": "serve",
+    "profile": "torch",
+    "model": "torch",
+    "data": "torch",
+    "jobs": "torch",
+    "router": "learn",
+}
+"""Command → the extra that has all it needs; what is named for one module would lack the next."""
 
 REMEDIES = {
     errno.ENOSPC: "make room on the disk, or choose another place",
@@ -43,14 +63,16 @@ SHOWN = 200
 """Characters of a path that a line shows."""
 
 
-def line_of(error: BaseException) -> tuple[str, int] | None:
-    """Return the line and the exit code for an error; None if it is a bug of ours."""
+def line_of(error: BaseException, command: str = "") -> tuple[str, int] | None:
+    """Return the line and the exit code for an error of a command; None if it is a bug of ours."""
     match error:
         case SlimError():
             return str(error), 2
         case ModuleNotFoundError(name=str(name)) if name.partition(".")[0] in EXTRAS:
             module = name.partition(".")[0]
-            remedy = f"install it with: pip install 'slim-scheduler[{EXTRAS[module]}]'"
+            extra = NEEDS.get(command, "")
+            extra = extra if module in INCLUDES.get(extra, ()) else EXTRAS[module]
+            remedy = f'install it with: pip install "slim-scheduler[{extra}]"'
             return f"this command needs {module}, which is not installed; {remedy}", 1
         case OSError():
             return _line_of_os_error(error), 1

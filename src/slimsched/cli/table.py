@@ -1,58 +1,118 @@
-"""Figures of runs, as a table for people."""
+"""Figures of runs, as a table for people: one row per router, at most 80 columns wide."""
 
+import re
 from collections.abc import Mapping, Sequence
+from math import isnan
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from slimsched.serving.routing.goal import YIELDING, Goal
+from slimsched.serving.telemetry.goal_check import missed
 from slimsched.serving.telemetry.summary import Summary
 
 NARROW = 110
 """Terminals narrower than this get the main columns only."""
+LONGEST_NAME = 18
+"""Characters of a router's spec per line."""
 
 
 def print_summaries(
-    console: Console, rows: Sequence[Summary], title: str, intervals: Sequence[Mapping[str, float]] = ()
+    console: Console,
+    rows: Sequence[Summary],
+    title: str,
+    intervals: Sequence[Mapping[str, float]] = (),
+    goals: Sequence[tuple[Goal | None, Sequence[Summary]]] = (),
 ) -> None:
-    """Print one row per router; `intervals` holds half of the 95 % interval of each figure over seeds."""
-    wide = console.width >= NARROW
+    """Print one row per router.
+
+    `intervals` holds half of the 95 % interval of each figure over seeds. `goals` holds the goal by which
+    each row is judged, and the runs to judge: one per seed.
+    """
     console.print(f"[bold]{escape(title)}[/bold]")
-    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("router", no_wrap=True)
-    names = ["accuracy", "of bound", "latency", "p99", "in time", "answered"]
-    for name in names + (["J/request", "J (paper)", "GPU var", "batch"] if wide else []):
+    judged = any(goal is not None for goal, _ in goals)
+    console.print(_table(rows, intervals, goals if judged else (), wide=console.width >= NARROW))
+    if intervals and any(intervals):
+        console.print("± is half the 95 % interval over seeds.")
+    for row, (goal, runs) in zip(rows, goals, strict=False):
+        if goal is not None and len(runs) == 1:
+            _print_missed(console, row, goal)
+
+
+def wrap_spec(spec: str, width: int = LONGEST_NAME) -> str:
+    """Break a router's spec into lines before its brackets, options and clauses."""
+    lines, line = [], ""
+    for part in re.split(r"(?=\[)|(?=:)|(?<=,) ", spec):
+        joined = f"{line} {part}" if line.endswith(",") else line + part
+        if line and len(joined) > width:
+            lines.append(line)
+            joined = f" {part}"
+        line = joined
+    return "\n".join([*lines, line])
+
+
+def _table(
+    rows: Sequence[Summary],
+    intervals: Sequence[Mapping[str, float]],
+    goals: Sequence[tuple[Goal | None, Sequence[Summary]]],
+    *,
+    wide: bool,
+) -> Table:
+    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=0, show_edge=False)
+    table.add_column("router\n", overflow="fold")
+    names = ["accuracy\n%", "of bound\n%", "mean\nms", "p99\nms", "in time\n%", "answered\n%"]
+    names += ["mJ per\nanswer", "J\n(paper)", "GPU\nvar", "batch\n"] if wide else []
+    for name in names + (["goal\nkept"] if goals else []):
         table.add_column(name, justify="right", no_wrap=True)
-    for row, half in zip(rows, intervals or [{}] * len(rows), strict=True):
+    for number, row in enumerate(rows):
+        half = intervals[number] if intervals else {}
         cells = [
-            f"{100 * row.accuracy:.2f}{_half(half, 'accuracy', 100, 2)} %",
-            f"{100 * row.bound_share:.1f}{_half(half, 'bound_share', 100, 1)} %",
-            _spread(row.latency_mean_s, row.latency_sd_s),
-            _seconds(row.latency_p99_s, half),
-            f"{100 * row.slo_attainment:.1f} %",
-            f"{100 * row.completed / max(1, row.arrived):.1f} %",
+            _figure(100 * row.accuracy, 2, half, "accuracy", 100),
+            _figure(100 * row.bound_share, 1, half, "bound_share", 100),
+            _figure(1e3 * row.latency_mean_s, 0, half, "latency_mean_s", 1e3),
+            _figure(1e3 * row.latency_p99_s, 0, half, "latency_p99_s", 1e3),
+            _figure(100 * row.slo_attainment, 1),
+            f"{100 * row.completed / max(1, row.arrived):.1f}",
         ]
         if wide:
             cells += [
-                f"{row.energy_j_per_request:.4f}",
-                f"{row.energy_paper_j:.1f}",
-                f"{row.gpu_var:.4f}",
-                f"{row.batch_mean:.1f}",
+                _figure(1e3 * row.energy_j_per_request, 2),
+                _figure(row.energy_paper_j, 1),
+                _figure(row.gpu_var, 4),
+                _figure(row.batch_mean, 1),
             ]
-        table.add_row(escape(row.router), *cells)
-    console.print(table)
+        cells += [_kept(*goals[number])] if goals else []
+        table.add_row(escape(wrap_spec(row.router)), *cells)
+    return table
 
 
-def _half(half: Mapping[str, float], name: str, scale: float, digits: int) -> str:
-    return f" ±{scale * half[name]:.{digits}f}" if name in half else ""
+def _kept(goal: Goal | None, runs: Sequence[Summary]) -> str:
+    """Say whether the goal was kept; over several seeds, in how many runs."""
+    if goal is None:
+        return "–"
+    kept = sum(not missed(goal, run) for run in runs)
+    if len(runs) > 1 and 0 < kept < len(runs):
+        return f"{kept} of {len(runs)}"
+    return "yes" if kept else "no"
 
 
-def _seconds(value: float, half: Mapping[str, float]) -> str:
-    if value >= 1:
-        return f"{value:.2f}{_half(half, 'latency_p99_s', 1, 2)} s"
-    return f"{1000 * value:.0f}{_half(half, 'latency_p99_s', 1000, 0)} ms"
+def _print_missed(console: Console, row: Summary, goal: Goal) -> None:
+    """Name the limits that yielded, and the order in which they do."""
+    if checks := missed(goal, row):
+        ones = ", ".join(
+            f"{check.clause}{f' for {check.model}' if check.model else ''} (reached {check.reached})"
+            for check in checks
+        )
+        console.print(f"{row.router} missed {ones}. Limits yield in this order: {YIELDING}.", markup=False)
 
 
-def _spread(mean_s: float, sd_s: float) -> str:
-    return f"{mean_s:.2f}±{sd_s:.2f} s" if mean_s >= 1 else f"{1000 * mean_s:.0f}±{1000 * sd_s:.0f} ms"
+def _figure(
+    value: float, digits: int, half: Mapping[str, float] | None = None, name: str = "", scale: float = 1.0
+) -> str:
+    """Write a figure with half of its interval; a dash where nothing was answered."""
+    if isnan(value):
+        return "–"
+    interval = f"±{scale * half[name]:,.{digits}f}" if half and name in half else ""
+    return f"{value:,.{digits}f}{interval}"

@@ -13,7 +13,7 @@ from served import Served
 from slimsched.cli.app import app
 from slimsched.kernel.errors import ConfigError, SlimError
 from slimsched.serving.api.http_exchange import Reply
-from slimsched.serving.api.load_generator import LoadGenerator, SentRequest, Target, due_times
+from slimsched.serving.api.load_generator import LoadGenerator, SentRequest, Target, due_times, load_of
 from slimsched.serving.api.load_report import report
 
 Images = NDArray[np.uint8]
@@ -68,12 +68,12 @@ def test_waiting_is_charged_from_the_due_time() -> None:
 
 
 def test_the_same_seed_gives_the_same_load() -> None:
-    first, second = (due_times("bursty", 50.0, 4.0, 3, 100, 2) for _ in range(2))
+    first, second = (due_times(load_of("bursty", 50.0, 4.0), 3, 100, 2) for _ in range(2))
     assert (first[0] == second[0]).all()
     assert (first[1] == second[1]).all()
     assert first[1].shape == (len(first[0]), 2)
     with pytest.raises(ConfigError, match="no request"):
-        due_times("poisson", 0.001, 0.001, 0, 100, 1)
+        due_times(load_of("poisson", 0.001, 0.001), 0, 100, 1)
 
 
 def test_no_more_connections_are_opened_than_allowed(served: Served, images: Images) -> None:

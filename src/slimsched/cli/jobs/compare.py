@@ -42,7 +42,14 @@ class ComparedWorkload(Workload, frozen=True, kw_only=True):
 def compare(
     workload: ComparedWorkload,
     results: Results,
-    policies: Annotated[str, typer.Option("--policies", help="Comma-separated; see below.")] = DEFAULT,
+    policies: Annotated[
+        str,
+        typer.Option(
+            "--policies",
+            show_default=False,
+            help=f"Separated by commas, of those above; by default {DEFAULT.replace(',', ', ')}.",
+        ),
+    ] = DEFAULT,
     seeds: Annotated[
         Count, typer.Option("--seeds", help="Windows and model assignments; means and 95 % intervals.")
     ] = 1,

@@ -24,7 +24,9 @@ def fetch(
     data: Annotated[Path, typer.Option("--data", envvar="SLIM_DATA", help="Folder to put it in.")] = Path(
         "data"
     ),
-    url: Annotated[str, typer.Option("--url", help="A mirror of the official archive.")] = URL,
+    url: Annotated[
+        str, typer.Option("--url", show_default="the authors' site", help="A mirror of the official archive.")
+    ] = URL,
     md5: Annotated[str, typer.Option("--md5", hidden=True)] = MD5,
 ) -> None:
     """Download the official CIFAR-100 (161 MB), continue where an earlier try stopped, and check its hash.

@@ -79,6 +79,7 @@ def _print(row: dict[str, Any]) -> None:
     Console(soft_wrap=True).print(
         f"{row['file']}: [bold]{row['label']}[/bold] ({row['confidence']:.0%})  "
         f"plan {receipt['choices']} on {receipt['servers']}, {spent_ms:.1f} ms, "
-        f"{receipt['energy_mj']:.1f} mJ ({receipt['energy_source']})",
+        f"{receipt['energy_mj']:.1f} mJ ({receipt['energy_source']})"
+        + (f"; limit missed: {receipt['missed']}" if "missed" in receipt else ""),
         highlight=False,
     )

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.progress import count_bar
+from slimsched.cli.serving.caveat import caveats
 from slimsched.cli.serving.engine import PoolOptions
 from slimsched.cli.serving.scenario import (
     ROUTERS,
@@ -27,16 +28,19 @@ from slimsched.cli.serving.scenario import (
     arrival_s,
     check_goal,
     check_reach,
+    goal_by_which,
 )
 from slimsched.cli.table import print_summaries
 from slimsched.kernel.quantity import Seconds
+from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.execution.simulated.comparison import Compared, compare
 from slimsched.serving.routing.registry import split_specs
 from slimsched.serving.telemetry.bound_curve import energy_bound
 from slimsched.serving.telemetry.plots import plot_runs
 from slimsched.serving.telemetry.run_folder import make_folder, trace_arrays, write_run
 
-CLASSICAL = "random,round-robin,jsq,power-of-two,sed,speed-jsq,drift-plus-penalty,slackfit,lp"
+COMPARED = "random,round-robin,jsq,power-of-two,sed,speed-jsq,drift-plus-penalty,slackfit,lp,goal"
+"""The routers that are compared unless others are named."""
 
 
 class CompareOptions(Struct, frozen=True, kw_only=True):
@@ -54,9 +58,8 @@ class CompareOptions(Struct, frozen=True, kw_only=True):
     out: Out = None
 
     def specs(self) -> list[str]:
-        """List the routers to compare; the classical ones, and `goal` where a goal is given."""
-        classical = CLASSICAL + (",goal" if self.goal is not None else "")
-        specs = split_specs(classical if self.routers is None else self.routers)
+        """List the routers to compare: the classical ones and `goal`, unless others are named."""
+        specs = split_specs(COMPARED if self.routers is None else self.routers)
         check_goal(self.goal, specs)
         return specs
 
@@ -69,7 +72,7 @@ def command(
     pool: PoolOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Compare routers on a scenario; the classical routers if none are named.
+    """Compare routers on a scenario; the classical routers and goal if none are named.
 
     Examples:
 
@@ -137,10 +140,11 @@ def _print(
         [one.summary for one in runs],
         f"{scenario.name}: {scenario.description}",
         [one.ci95 for one in runs],
+        [(goal_by_which(one.summary.router, scenario), one.runs) for one in runs],
     )
+    deadline = f", deadline {load.deadline_s:g} s" if load.deadline_s < NEVER_S else ""
     console.print(
-        f"{load.arrivals} arrivals, {load.rate_per_s:g} per second for {load.seconds:g} s, "
-        f"deadline {load.deadline_s:g} s; accuracy table '{scenario.cluster.models[0].quality.name}', "
+        f"{load.description}{deadline}; accuracy table '{scenario.cluster.models[0].quality.name}', "
         f"fluid bound {100 * first.bound_accuracy:.2f} %; energy {first.energy_source}"
     )
     if sure:
@@ -148,6 +152,8 @@ def _print(
             f"The fluid bound holds for routers that do not look at examples; stopping when sure, "
             f"{100 * sure:.2f} % is possible."
         )
+    for caveat in caveats([one.summary for one in runs], len(runs[0].runs)):
+        console.print(caveat, markup=False)
     for path in written:
         if path is not None:
             console.print(f"written: {path}")

@@ -39,8 +39,9 @@ from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.model_repository import ModelRepository
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.goal import format_goal
-from slimsched.serving.routing.registry import make_router
+from slimsched.serving.routing.goal import format_goal, format_goals
+from slimsched.serving.routing.guard import yielding_of
+from slimsched.serving.routing.registry import make_router, split_goal
 
 STOP_LIMIT_S = 7.0
 """How long servers may take to end once every request has its answer."""
@@ -84,6 +85,7 @@ class FrontDoor:
         self._dashboard = self._open_dashboard(scenario)
         self._dashboard.view.current = lambda: gateway.cluster
         self._dashboard.view.ask(gateway.census)
+        self._dashboard.view.yielding = lambda: yielding_of(gateway.router)
         self._repository: RepositoryControl | None = None
         if folder is not None:
             self._repository = RepositoryControl(
@@ -95,7 +97,7 @@ class FrontDoor:
         self._fronts = self._open_fronts(fronts) if fronts else None
         self._log = self._metrics.log = opened.log
         observers += [opened.log] if opened.log is not None else []
-        observers += [self._metrics, self._dashboard.view, structured_log.ServerLog(self._names)]
+        observers += [self._metrics, self._dashboard.view, structured_log.ClusterLog(self._names)]
         observers += [self._traces.spans] if self._traces is not None else []
 
     async def run(self) -> bool:
@@ -114,7 +116,7 @@ class FrontDoor:
         if started:
             scaling = self._scale()
             _tune_collector()
-            self._say(f"ready: {address}, router {self._options.router}")
+            self._say(f"ready: {address}, router {split_goal(self._options.router)[0]}{self._aim()}")
             self._say(f"dashboard: {address.partition('/v2')[0]}/")
             await signals.wait()
             self._say("draining; a second signal ends at once")
@@ -154,6 +156,11 @@ class FrontDoor:
             return []
         self._say(f"event logs: {self._folder.run}")
         return [asyncio.create_task(self._log.keep(self._folder.make_room))]
+
+    def _aim(self) -> str:
+        """Say which goal is followed now."""
+        goal = self._goal.goal
+        return "" if goal is None else f", goal: {format_goals(goal)}"
 
     def _scale(self) -> list[asyncio.Task[None]]:
         """Let the autoscaler start and stop servers, where the scenario has one and they run here."""

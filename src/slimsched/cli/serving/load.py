@@ -18,6 +18,7 @@ from slimsched.models.shipped_names import DEFAULT_MODEL
 from slimsched.models.spec import Datatype, ModelSpec, TensorSpec
 from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.execution.live.example_set import ExampleSet
+from slimsched.serving.workload.load import Load
 
 if TYPE_CHECKING:
     from slimsched.serving.api.load_generator import Target
@@ -30,8 +31,14 @@ PUNCTUAL_S = 0.01
 class SendOptions(Struct, frozen=True, kw_only=True):
     """What to send, and when."""
 
-    rate: Annotated[Rate, typer.Option("--rate", help="Mean requests per second.")] = 20.0
-    seconds: Annotated[RunSeconds, typer.Option("--seconds", help="How long to send.")] = 10.0
+    rate: Annotated[
+        Rate | None,
+        typer.Option("--rate", help="Mean requests per second; 20, or a trace's own rate, if left out."),
+    ] = None
+    seconds: Annotated[
+        RunSeconds | None,
+        typer.Option("--seconds", help="How long to send; 10, or all of a trace, if left out."),
+    ] = None
     arrivals: ArrivalsName = "poisson"
     per_request: Annotated[Count, typer.Option("--images", help="Examples per request.")] = 1
     data: Data = None
@@ -78,22 +85,24 @@ def command(
 
       slim load --model my-model --data my-examples.npz
     """
+    from slimsched.serving.api.load_generator import load_of
     from slimsched.serving.api.load_report import as_json as to_json
 
     spec = _ask_spec(server, model)
     examples = _examples(spec, sent.data)
-    kind = examples.source
-    report = _send(server, sent, terms, _target(server, model, spec), spec, examples, plot)
+    load = load_of(sent.arrivals, sent.rate, sent.seconds)
+    report = _send(server, load, sent, terms, _target(server, model, spec), spec, examples, plot)
     if as_json:
         print(to_json(report))
         return
-    _print(Console(soft_wrap=True), report, kind)
+    _print(Console(soft_wrap=True), report, examples.source, load)
     if plot is not None:
         Console().print(f"written: {plot}")
 
 
 def _send(
     server: ServerOptions,
+    load: Load,
     sent: SendOptions,
     terms: TermsOptions,
     target: "Target",
@@ -105,9 +114,7 @@ def _send(
     from slimsched.serving.api.load_report import plot_load, report
     from slimsched.serving.execution.live.event_loop import run
 
-    due_s, numbers = due_times(
-        sent.arrivals, sent.rate, sent.seconds, sent.seed, len(examples), sent.per_request
-    )
+    due_s, numbers = due_times(load, sent.seed, len(examples), sent.per_request)
     inputs = {tensor.name: array for tensor, array in zip(spec.inputs, examples.inputs, strict=True)}
     generator = LoadGenerator(
         server.url,
@@ -125,9 +132,9 @@ def _send(
         answers = run(generator.run(due_s, numbers, progress))
     deadline_s = NEVER_S if terms.deadline_ms is None else terms.deadline_ms / 1e3
     if plot is not None:
-        title = f"{sent.arrivals}, {sent.rate:g} requests/s, {server.url}"
+        title = f"{sent.arrivals}, {load.rate_per_s:g} requests/s, {server.url}"
         plot_load(answers, title, plot, deadline_s=deadline_s)
-    return report(answers, examples.labels, seconds=sent.seconds, deadline_s=deadline_s)
+    return report(answers, examples.labels, seconds=load.seconds, deadline_s=deadline_s)
 
 
 def _ask_spec(server: ServerOptions, model: ModelOptions) -> ModelSpec:
@@ -170,9 +177,10 @@ def _target(server: ServerOptions, model: ModelOptions, spec: ModelSpec) -> "Tar
     return Target(token=server.token, model=spec.name, outputs=(output,))
 
 
-def _print(console: Console, report: "LoadReport", kind: str) -> None:
+def _print(console: Console, report: "LoadReport", kind: str, load: Load) -> None:
     outcomes = ", ".join(f"{name}: {count}" for name, count in sorted(report.outcomes.items()))
     lines = [
+        load.description,
         f"[bold]{report.requests} requests, {report.examples} examples[/bold] ({kind}) in "
         f"{report.seconds:g} s: {report.offered_per_s:.1f} examples/s offered, "
         f"{report.answered_per_s:.1f} answered, {report.goodput_per_s:.1f} in time "

@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
+from slimsched.cli.progress import count_bar
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.comparison import Compared
 from slimsched.serving.learning import experiments
@@ -22,10 +24,16 @@ def run_experiment(
     name: str, *, accuracy: str, seconds: float | None, data: Path | None, seed: int, seeds: int, workers: int
 ) -> tuple[dict[str, Any], Callable[[Console], None]]:
     """Run all cases of an experiment; return its rows, and a function that shows them."""
-    how = experiments.Run(seed=seed, seeds=seeds, workers=workers, progress=lambda router: None)
     results: list[tuple[str, list[Compared]]] = []
     for case in _cases(name, accuracy, seconds, data):
-        results.append((case.label, experiments.run_case(case, how)))
+        with count_bar(f"{name}: {case.label}", len(case.routers) * seeds) as bar:
+            how = experiments.Run(
+                seed=seed,
+                seeds=seeds,
+                workers=workers,
+                progress=_advancing(bar),
+            )
+            results.append((case.label, experiments.run_case(case, how)))
         print(f"{name}: {case.label} done", file=sys.stderr)
 
     def show(console: Console) -> None:
@@ -44,6 +52,11 @@ def run_experiment(
         for label, ones in results
     }
     return {"cases": rows}, show
+
+
+def _advancing(bar: Progress) -> Callable[[str], None]:
+    """Return a function that moves a bar on by one run."""
+    return lambda router: bar.update(bar.task_ids[0], advance=1)
 
 
 def _cases(name: str, accuracy: str, seconds: float | None, data: Path | None) -> list[experiments.Case]:

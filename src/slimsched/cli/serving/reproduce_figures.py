@@ -15,7 +15,7 @@ from rich.table import Table
 from slimsched.kernel.errors import DataError, SlimError
 from slimsched.kernel.section import UNREADABLE
 from slimsched.models.slimresnet.shape import SLIM_RESNET
-from slimsched.serving.execution.live.device_figures import DeviceFigures, FigurePoint
+from slimsched.serving.execution.live.figure_point import DeviceFigures, FigurePoint
 from slimsched.serving.execution.scenario_file import CONFIGS
 
 SEGMENTS = len(SLIM_RESNET.blocks)

@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from slimsched.cli.progress import count_bar
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.comparison import Compared, compare
 from slimsched.serving.telemetry.summary import Summary
@@ -36,13 +37,13 @@ def _trained(policy: str, more: str = "") -> tuple[str, ...]:
 TABLES = {
     "table3": PaperTable(
         title="Table III: random + greedy",
-        paper=("74.43", "8.979 ± 7.302", "1967.94 ± 1629.53", "0.0433 ± 0.0216", "250,906", ""),
+        paper=("74.43", "8.979 (sd 7.302)", "1967.94 (sd 1629.53)", "0.0433 (sd 0.0216)", "250,906", ""),
         here={"random": ("random",)},
         note="--accuracy paper:nearest fills plans that the paper did not measure by its own rule",
     ),
     "table4": PaperTable(
         title="Table IV: PPO, efficiency-heavy",
-        paper=("70.30", "0.318 ± 0.755", "52.85 ± 131.46", "0.0633 ± 0.0571", "420,538", ""),
+        paper=("70.30", "0.318 (sd 0.755)", "52.85 (sd 131.46)", "0.0633 (sd 0.0571)", "420,538", ""),
         here={
             "PPO, state (1)": _trained("paper-efficient"),
             "PPO, state (1), latency only": ("ppo:paper-latency-0",),
@@ -52,7 +53,7 @@ TABLES = {
     ),
     "table5": PaperTable(
         title="Table V: PPO, balanced",
-        paper=("75.26", "6.100 ± 11.673", "1085.41 ± 2125.62", "0.0815 ± 0.0374", "196,947", ""),
+        paper=("75.26", "6.100 (sd 11.673)", "1085.41 (sd 2125.62)", "0.0815 (sd 0.0374)", "196,947", ""),
         here={
             "PPO, state (1)": _trained("paper-balanced"),
             "PPO that sees the head, v=3": _trained("head", ":v=3"),
@@ -68,7 +69,16 @@ def reproduce_table(
     """Run the columns of a table; return its rows, and a function that shows them."""
     table = TABLES[name]
     routers = [router for column in table.here.values() for router in column]
-    runs = iter(compare(scenario, routers, seed=seed, seeds=seeds, workers=workers))
+    with count_bar(f"{name}: {scenario.name}", len(routers) * seeds) as bar:
+        compared_all = compare(
+            scenario,
+            routers,
+            seed=seed,
+            seeds=seeds,
+            workers=workers,
+            progress=lambda router: bar.update(bar.task_ids[0], advance=1, description=f"{name}: {router}"),
+        )
+    runs = iter(compared_all)
     compared = {label: [next(runs) for _ in column] for label, column in table.here.items()}
     columns = {label: dict(zip(ROWS, _cells(ones), strict=True)) for label, ones in compared.items()}
 
@@ -102,7 +112,7 @@ def _cells(ones: Sequence[Compared]) -> list[str]:
     def cell(figure: Callable[[Summary], float], digits: int, spread: Callable[[Summary], float]) -> str:
         values = [figure(one.summary) for one in ones]
         ranged = f" ({min(values):.{digits}f} to {max(values):.{digits}f})" if len(values) > 1 else ""
-        return f"{mean(figure):.{digits}f} ± {mean(spread):.{digits}f}{ranged}"
+        return f"{mean(figure):.{digits}f} (sd {mean(spread):.{digits}f}){ranged}"
 
     accuracies = [100 * one.summary.accuracy for one in ones]
     ranged = f" ({min(accuracies):.2f} to {max(accuracies):.2f})" if len(ones) > 1 else ""

@@ -23,7 +23,7 @@ from slimsched.kernel.errors import ConfigError, UnknownNameError
 from slimsched.kernel.quantity import Count, CountOrZero, Finite, RunSeconds, Share, WorkerCount
 from slimsched.kernel.section import convert
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.routing.registry import router_names, split_specs
+from slimsched.serving.routing.registry import ABOUT, router_names, split_specs
 
 if TYPE_CHECKING:
     from slimsched.serving.learning.evolution import Generation
@@ -98,9 +98,15 @@ class TuneOptions(Struct, frozen=True, kw_only=True):
 
 @app.command("list")
 def list_routers(as_json: AsJson = False) -> None:
-    """List every router that compare, simulate and serve know by name."""
+    """List every router that compare, simulate and serve know by name, with a line about each."""
     names = router_names()
-    print(json.dumps(names) if as_json else "\n".join(names))
+    if as_json:
+        print(json.dumps(names))
+        return
+    width = max(map(len, names))
+    for name in names:
+        print(f"{name:{width}}  {ABOUT.get(name, 'from an installed package')}")
+    print("Options follow a colon: lp:margin=1.2. A goal in brackets: goal[p99<=60ms].")
 
 
 @app.command()

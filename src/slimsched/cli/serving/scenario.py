@@ -21,13 +21,25 @@ from slimsched.serving.domain.model_outline import outlines
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
-from slimsched.serving.routing.goal import check_reachable
+from slimsched.serving.routing.goal import Goal, check_affordable, check_reachable
 from slimsched.serving.routing.registry import follows_goal, split_goal
 from slimsched.serving.telemetry.run_folder import About
 
 ScenarioName = Annotated[
     str,
-    typer.Option("--scenario", help="A scenario that is shipped: laptop, paper, h200, edge-12, fleet-64."),
+    typer.Option(
+        "--scenario",
+        help="A shipped scenario: paper, edge-12, fleet-64, laptop, h200; or one-gpu, with a --model that "
+        "was profiled on a GPU.",
+    ),
+]
+LiveScenarioName = Annotated[
+    str,
+    typer.Option(
+        "--scenario",
+        help="A shipped scenario that can run here: laptop (CPU), h200 (that GPU), or one-gpu, with a "
+        "--model that was profiled on this GPU.",
+    ),
 ]
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="A scenario file of your own instead.")]
 ModelSources = Annotated[
@@ -204,7 +216,7 @@ class ScenarioOptions(Struct, frozen=True, kw_only=True):
 class LiveScenarioOptions(Struct, frozen=True, kw_only=True):
     """Which scenario to run on this machine."""
 
-    scenario: ScenarioName = "laptop"
+    scenario: LiveScenarioName = "laptop"
     config: ConfigFile = None
     model: ModelSources = None
 
@@ -219,6 +231,12 @@ def check_reach(routers: list[str], scenario: Scenario) -> None:
         goal = split_goal(router)[1]
         if goal is not None:
             check_reachable(goal, scenario.cluster.models)
+            check_affordable(goal, scenario.cluster)
+
+
+def goal_by_which(router: str, scenario: Scenario) -> Goal | None:
+    """Return the goal by which a router's run is judged: the one in its brackets, or the scenario's."""
+    return split_goal(router)[1] or scenario.goal
 
 
 def check_goal(goal: str | None, routers: list[str]) -> None:

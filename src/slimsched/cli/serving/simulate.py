@@ -13,6 +13,7 @@ from rich.console import Console
 
 from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.output_path import file_to_write
+from slimsched.cli.serving.caveat import caveats
 from slimsched.cli.serving.scenario import (
     ROUTER,
     Choice,
@@ -25,6 +26,7 @@ from slimsched.cli.serving.scenario import (
     arrival_s,
     check_goal,
     check_reach,
+    goal_by_which,
 )
 from slimsched.cli.table import print_summaries
 from slimsched.kernel.log import LogWriter, log_path
@@ -166,13 +168,18 @@ def _print(
     console: Console, chosen: Choice, trace: Trace, steps: ScaleSteps, *, written: tuple[Path | None, ...]
 ) -> None:
     row = trace.summary
-    print_summaries(console, [row], f"{chosen.scenario.name}: {chosen.scenario.description}")
+    scenario = chosen.scenario
+    goal = goal_by_which(row.router, scenario)
+    print_summaries(console, [row], f"{scenario.name}: {scenario.description}", goals=[(goal, [row])])
+    console.print(f"{scenario.load.description}")
     console.print(
         f"arrived {row.arrived}, answered {row.completed}, dropped {row.dropped}, "
         f"unfinished {row.unfinished}, lost {row.lost}, answered twice {row.duplicates}; "
-        f"mean batch {row.batch_mean:.1f}; energy {row.energy_source}; "
-        f"{row.requests_per_wall_s:,.0f} simulated requests per second"
+        f"mean batch {row.batch_mean:.1f}; {1e3 * row.energy_j_per_request:.3g} mJ per answer above idle, "
+        f"energy {row.energy_source}; {row.requests_per_wall_s:,.0f} simulated requests per second"
     )
+    for caveat in caveats([row]):
+        console.print(caveat, markup=False)
     for step in steps.taken:
         console.print(f"autoscaler: {step['servers']} servers from {step['at_s']:.2f} s on, {step['reason']}")
     for path in written:

@@ -145,7 +145,7 @@ class LogView {
       const key = command.block[KEY], requests = command.block[REQUESTS], stage = this.stages.stage(key);
       for (const r of requests) { const place = this.places.get(r[ID]); if (place) Object.assign(place, { at: command.server, stage, holder: command.source }); }
       if (/^(guard|shadow): /.test(command.reason)) { const why = command.reason.split(" would")[0]; this.guard = { ...this.guard, [why]: (this.guard[why] ?? 0) + 1 }; }
-      this.decisions = [...this.decisions.slice(-7), { at_s: now, server: this.names[command.server], stage: this.stages.labels[stage], choice: this.choiceName(stage, key[CHOICE]), examples: requests.length, reason: command.reason }];
+      this.decisions = [...this.decisions.slice(-7), { at_s: now, server: this.names[command.server], stage: this.stages.labels[stage], choice: this.choiceName(stage, key[CHOICE]), examples: requests.length, reason: this.explained(command, stage) }];
     } else if (command.type === "Answer") {
       this.totals.answered += command.requests.length;
       for (const r of command.requests) {
@@ -161,6 +161,14 @@ class LogView {
   }
 
   choiceName(stage, choice) { return this.stages.names[this.stages.name(stage, choice)] ?? String(choice); }
+
+  explained(command, stage) { // as serving/telemetry/explanation.py
+    if (!command.why) return command.reason;
+    const [binding, worth, cost, server, choice, behind] = command.why;
+    const decides = binding === "" ? "device time is free" : binding === "load" ? "the load decides" : `${binding} decides`;
+    const other = server < 0 ? "" : `; next best ${this.names[server]} at ${this.choiceName(stage, choice)}, ${(100 * behind).toFixed(3)} points worse`;
+    return `${command.reason}: ${(100 * worth).toFixed(2)} % within reach for ${(1e3 * cost).toFixed(3)} ms of device time; ${decides}${other}`;
+  }
 
   note(what, now, number) { this.totals[what] += number; this.recent[what].push([now, number]); }
 

@@ -166,5 +166,5 @@ def _result(call: Call, answer: FrontAnswer) -> InferenceResult:
             for raw, spec in zip(answer.outputs, specs, strict=True)
         ]
     )
-    parameters = write_receipt(call.face.spec, answer.receipts, call.face.model.quality.accuracy)
+    parameters = write_receipt(call.face.spec, answer.receipts, call.face.model.quality.accuracy, call.terms)
     return InferenceResult(outputs=outputs, parameters=parameters)

@@ -14,8 +14,8 @@ from slimsched.kernel.small_file import read_small_file
 from slimsched.serving.api.json_body import read_body
 from slimsched.serving.api.refusal import BadRequest, NotFound, Unavailable
 from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.goal import Goal, format_goal, parse_goal, reachable_goal
-from slimsched.serving.routing.guard import GuardedRouter
+from slimsched.serving.routing.goal import Goal, check_affordable, format_goal, parse_goal, reachable_goal
+from slimsched.serving.routing.guard import goal_of, yielding_of
 
 Text = Annotated[str, Meta(max_length=1000)]
 
@@ -110,15 +110,14 @@ class GoalControl:
     @property
     def goal(self) -> Goal | None:
         """The current goal, or None if the router does not follow one."""
-        router = self._gateway.router
-        return router.router.goal if isinstance(router, GuardedRouter) else None
+        return goal_of(self._gateway.router)
 
     def show(self) -> dict[str, object]:
-        """Return the goal as text and as numbers."""
+        """Return the goal as text and as numbers, and the limits that are not kept now."""
         if (goal := self.goal) is None:
             return {"goal": None, "reason": "this server's router follows no goal; start it with --goal"}
         own = {"models": {name: _shown(one) for name, one in goal.by_model.items()}} if goal.by_model else {}
-        return {**_shown(goal), **own}
+        return {**_shown(goal), **own, "yielding": list(yielding_of(self._gateway.router))}
 
     def change(self, body: bytes | bytearray) -> dict[str, object]:
         """Set the goal that a request's body holds, and return it."""
@@ -127,6 +126,7 @@ class GoalControl:
         asked = read_body(_request, body, 'such as {"goal": "accuracy>=75"}')
         try:
             goal = self._changed(self.goal, asked)
+            check_affordable(goal, self._gateway.cluster)
         except ConfigError as error:
             raise BadRequest(str(error)) from None
         if self._state is not None:
@@ -157,6 +157,7 @@ class GoalControl:
     def _check_reach(self, goal: Goal) -> None:
         for model in self._gateway.cluster.active:
             reachable_goal(format_goal(goal.of(model.name)), [model])
+        check_affordable(goal, self._gateway.cluster)
 
 
 def _shown(goal: Goal) -> dict[str, object]:
@@ -165,4 +166,8 @@ def _shown(goal: Goal) -> dict[str, object]:
         "objective": goal.objective,
         "min_accuracy": goal.min_accuracy or None,
         "p99_ms": 1e3 * goal.p99_s or None,
+        "p95_ms": 1e3 * goal.p95_s or None,
+        "mean_ms": 1e3 * goal.mean_s or None,
+        "energy_mj": 1e3 * goal.energy_j or None,
+        "power_w": goal.power_w or None,
     }

@@ -21,6 +21,9 @@ from slimsched.serving.api.http_exchange import HttpPool, Reply
 from slimsched.serving.workload.load import Load
 
 WARM_CONNECTIONS = 16
+RATE_PER_S, SECONDS = 20.0, 10.0
+"""What is sent unless the user says otherwise."""
+
 NO_REPLY = -1
 """The status of a request that had no answer when the generator gave up waiting."""
 
@@ -136,15 +139,23 @@ class LoadGenerator:
         return requests
 
 
+def load_of(arrivals: str, rate_per_s: float | None, seconds: float | None) -> Load:
+    """Return the load to send: a trace without a rate as it was recorded, all of it unless told otherwise."""
+    load = Load(rate_per_s=rate_per_s or RATE_PER_S, seconds=seconds or SECONDS, arrivals=arrivals)
+    if rate_per_s is None and load.is_trace:
+        load = load.replaying(arrivals, seconds)
+    load.check()
+    return load
+
+
 def due_times(
-    arrivals: str, rate_per_s: float, seconds: float, seed: int, examples: int, per_request: int
+    load: Load, seed: int, examples: int, per_request: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return when each request is due and which examples it carries; the same seed gives the same load."""
-    load = Load(rate_per_s=rate_per_s, seconds=seconds, arrivals=arrivals)
-    load.check()
     times_s = load.arrivals_s(np.random.default_rng(seed))
     if not len(times_s):
         raise ConfigError(
-            f"{rate_per_s:g} requests per second over {seconds:g} s gives no request; raise one of them"
+            f"{load.rate_per_s:g} requests per second over {load.seconds:g} s gives no request; "
+            "raise one of them"
         )
     return times_s, np.random.default_rng(seed).integers(examples, size=(len(times_s), per_request))

@@ -22,10 +22,17 @@ from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.request import alike
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock
-from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, TelemetryReceived
+from slimsched.serving.routing.events import (
+    GoalChanged,
+    RequestsArrived,
+    SegmentFinished,
+    TelemetryReceived,
+)
 from slimsched.serving.routing.fluid import fluid_optimum
 from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.guard import GuardedRouter
+from slimsched.serving.routing.goal import format_goal
+from slimsched.serving.routing.guard import GuardedRouter, goal_of, yielding_of
+from slimsched.serving.routing.registry import split_goal
 from slimsched.serving.routing.routers.goal import GoalRouter
 
 WINDOW_S = 10.0
@@ -57,6 +64,7 @@ class Metrics:
         self._router, self._names = router, gateway.cluster.names
         self._arrived = self._answered = self._in_time = 0
         self._expected_correct = 0.0
+        self._goal_changes = 0
         self._drops: Counter[DropReason] = Counter()
         self._routes: Counter[str] = Counter()
         self._latency_s = Histogram(SECONDS)
@@ -81,6 +89,8 @@ class Metrics:
             self._ran(event)
         elif isinstance(event, TelemetryReceived):
             self._sampled(event, now_s)
+        elif isinstance(event, GoalChanged):
+            self._goal_changes += 1
         for command in commands:
             if isinstance(command, SendBlock):
                 self._routes[_limited(self._routes, command.reason)] += 1
@@ -153,9 +163,10 @@ class Metrics:
         guard = [({"decided": who}, float(count)) for who, count in guarded]
         watched = router.router if isinstance(router, GuardedRouter) else None
         trusted = watched.trust if isinstance(watched, GoalRouter) else {}
-        build = {"version": __version__, "python": version, "router": self._router}
+        build = {"version": __version__, "python": version, "router": split_goal(self._router)[0]}
         return [
             *family("slim_build_info", "gauge", "Always 1; what runs is in the labels.", [(build, 1.0)]),
+            *self._goals(),
             *family(
                 "slim_confidence_trusted",
                 "gauge",
@@ -195,6 +206,29 @@ class Metrics:
             *family("slim_images_in_system", "gauge", "Examples under way.", [({}, gateway.in_system)]),
             *family(
                 "slim_gateway_queue_images", "gauge", "Examples not yet routed.", [({}, gateway.seen.fifo)]
+            ),
+        ]
+
+    def _goals(self) -> list[str]:
+        """Return the goal of each model as it is now, and how often goals were changed."""
+        goal = goal_of(self._gateway.router)
+        models = [] if goal is None else self._gateway.cluster.active
+        goals = [
+            ({"model": m.name, "goal": format_goal(goal.of(m.name))}, 1.0) for m in models if goal is not None
+        ]
+        yielding = yielding_of(self._gateway.router)
+        clauses = dict.fromkeys(
+            clause for m in models if goal is not None for clause in goal.of(m.name).clauses
+        )
+        kept = [({"limit": c}, float(not any(y.endswith(c) for y in yielding))) for c in clauses]
+        return [
+            *family("slim_goal_limit_kept", "gauge", "1 while a limit of the goal is kept, else 0.", kept),
+            *family("slim_goal_info", "gauge", "Always 1; each model's goal is in the labels.", goals),
+            *family(
+                "slim_goal_changes_total",
+                "counter",
+                "Times that the goal was changed.",
+                [({}, float(self._goal_changes))],
             ),
         ]
 

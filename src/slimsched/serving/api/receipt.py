@@ -7,6 +7,7 @@ from msgspec import Struct
 from slimsched.models.spec import ModelSpec, Path
 from slimsched.serving.api.model_face import Outputs
 from slimsched.serving.api.request_parameters import Parameter
+from slimsched.serving.domain.terms import ANY_TERMS, Terms
 from slimsched.serving.execution.live.parcel import Receipt
 
 
@@ -18,7 +19,7 @@ class InferenceResult(Struct, frozen=True, kw_only=True):
 
 
 def write_receipt(
-    spec: ModelSpec, receipts: Sequence[Receipt], accuracy: Callable[[Path], float]
+    spec: ModelSpec, receipts: Sequence[Receipt], accuracy: Callable[[Path], float], terms: Terms = ANY_TERMS
 ) -> dict[str, Parameter]:
     """Return the receipt: choices and servers of each example; means for the rest."""
     count = sum([one.examples for one in receipts])
@@ -44,8 +45,30 @@ def write_receipt(
         "energy_mj": 1e3 * energy_j,
         "energy_source": receipts[0].energy_source,
         "reason": receipts[0].reasons[-1],
+        "request": receipts[0].request,
+        **_weighed(receipts[0]),
         **_how_sure(spec, receipts),
+        **_missed(terms, energy_j / count),
     }
+
+
+def _weighed(receipt: Receipt) -> dict[str, Parameter]:
+    """Return which limit decided about the last segments, and which server was second best."""
+    why = receipt.why
+    if why is None:
+        return {}
+    decided: dict[str, Parameter] = {"decided_by": why.binding or "nothing: device time is free"}
+    if why.server < 0:
+        return decided
+    return {**decided, "runner_up": receipt.runner_up, "runner_up_points_behind": 100 * why.behind}
+
+
+def _missed(terms: Terms, energy_j: float) -> dict[str, Parameter]:
+    """Return which of the sender's limits was not kept: small batches may take more than was planned."""
+    if not 0.0 < terms.max_energy_j < energy_j:
+        return {}
+    asked = f"asked for at most {1e3 * terms.max_energy_j:g} mJ per example, took {1e3 * energy_j:.3g} mJ"
+    return {"missed": asked}
 
 
 def _how_sure(spec: ModelSpec, receipts: Sequence[Receipt]) -> dict[str, Parameter]:

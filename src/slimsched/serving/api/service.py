@@ -111,7 +111,7 @@ class InferenceService:
         if self._cluster.now_s > parcel.deadline_s:
             raise too_late()
         self.tally.count_examples(answered.receipts)
-        parameters = write_receipt(call.face.spec, answered.receipts, model.quality.accuracy)
+        parameters = write_receipt(call.face.spec, answered.receipts, model.quality.accuracy, call.terms)
         return InferenceResult(outputs=answered.outputs, parameters=parameters)
 
     def face(self, name: str, version: str = "") -> ModelFace:
@@ -133,6 +133,12 @@ class InferenceService:
             raise BadRequest(
                 f"parameter min_accuracy asks for {100 * terms.min_accuracy:.2f} %, but the best plan "
                 f"reaches {100 * best:.2f} %; ask for less"
+            )
+        least_j = self._cluster.least_energy_j(model.number) if terms.max_energy_j else 0.0
+        if terms.max_energy_j < least_j:
+            raise BadRequest(
+                f"parameter max_energy_mj asks for at most {1e3 * terms.max_energy_j:g} mJ, but the cheapest "
+                f"plan takes {1e3 * least_j:.3g} mJ per example in a full batch; ask for more"
             )
         self.tally.note_lag(lag_s := self._cluster.now_s - arrived_s)
         if lag_s > LONGEST_LAG_S:

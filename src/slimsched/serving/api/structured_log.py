@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object per line, and an observer that logs when servers come up or go down."""
+"""Structured logs: one JSON object per line, and an observer that logs what happens to the cluster."""
 
 import logging
 import sys
@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import Struct
 
-from slimsched.serving.routing.events import ServerDown, ServerUp
+from slimsched.serving.routing.events import GoalChanged, ServerDown, ServerUp
+from slimsched.serving.routing.goal import format_goals
 
 FORMATS = ("text", "json")
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
@@ -39,8 +40,8 @@ def set_up(form: str, level: str) -> None:
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
-class ServerLog:
-    """Logs one line when a server comes up and one when it goes down."""
+class ClusterLog:
+    """Logs one line when a server comes up, when it goes down, and when the goal changes."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names, self._log = names, logging.getLogger("slim.cluster")
@@ -54,6 +55,9 @@ class ServerLog:
         elif isinstance(event, ServerDown) and event.server in self._up:
             self._up.discard(event.server)
             self._tell(logging.WARNING, event.server, "down; its work starts again elsewhere")
+        elif isinstance(event, GoalChanged):
+            goal = format_goals(event.goal)
+            self._log.info("the goal is now: %s", goal, extra={"goal": goal})
 
     def _tell(self, level: int, server: int, what: str) -> None:
         name = self._names[server]

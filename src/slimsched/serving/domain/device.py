@@ -22,18 +22,18 @@ class Device(Struct, frozen=True, kw_only=True):
     the software spends on each segment besides arithmetic; concurrent instances can overlap it.
     """
 
-    name: Name
-    source: str
-    peak_flop_per_s: PositiveAmount
-    memory_bytes_per_s: PositiveAmount
-    memory_bytes: Bytes
-    idle_w: Amount
-    peak_w: Amount
-    launch_s: PositiveSeconds
-    efficiency: PositiveShare = 0.5
-    load_bytes_per_s: PositiveAmount = 6e9
-    load_fixed_s: Seconds = 0.002
-    element_bytes: Count = 4
+    name: Name  # how scenarios call it
+    source: str  # where the figures come from, and which are assumed
+    peak_flop_per_s: PositiveAmount  # peak arithmetic, at the precision of element_bytes
+    memory_bytes_per_s: PositiveAmount  # memory bandwidth
+    memory_bytes: Bytes  # size of the memory
+    idle_w: Amount  # power when idle
+    peak_w: Amount  # power at full load
+    launch_s: PositiveSeconds  # time of the software per segment, besides arithmetic
+    efficiency: PositiveShare = 0.5  # share of the peak that convolutions reach
+    load_bytes_per_s: PositiveAmount = 6e9  # speed at which weights are loaded
+    load_fixed_s: Seconds = 0.002  # time to load an instance, besides its bytes
+    element_bytes: Count = 4  # bytes of a number: 4 for fp32, 2 for fp16
 
     def __post_init__(self) -> None:
         if self.idle_w > self.peak_w:

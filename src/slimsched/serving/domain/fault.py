@@ -15,7 +15,7 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     of its link.
     """
 
-    server: str
-    at_s: Seconds
-    kind: Literal["kill", "hang", "leave", "restore", "slow", "slow-link"]
-    slowdown: Factor = 1.0
+    server: str  # which server
+    at_s: Seconds  # when
+    kind: Literal["kill", "hang", "leave", "restore", "slow", "slow-link"]  # what happens
+    slowdown: Factor = 1.0  # for slow and slow-link: how many times slower

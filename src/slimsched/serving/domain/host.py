@@ -15,11 +15,11 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Ray: the resources that the node must offer, and the labels it must have.
     """
 
-    kind: Literal["cpu", "cuda"] = "cpu"
-    threads: Count = 1
-    cores: tuple[CountOrZero, ...] = ()
-    speed: PositiveShare = 1.0
-    gpu: CountOrZero = 0
-    mps_percentage: Percentage = 100
-    resources: dict[str, Amount] = {}
-    labels: dict[str, str] = {}
+    kind: Literal["cpu", "cuda"] = "cpu"  # what the server runs on
+    threads: Count = 1  # CPU threads
+    cores: tuple[CountOrZero, ...] = ()  # cores that the threads are bound to; empty: any
+    speed: PositiveShare = 1.0  # below 1 the server rests after each batch to act slower
+    gpu: CountOrZero = 0  # number of the GPU
+    mps_percentage: Percentage = 100  # share of the GPU that MPS allows
+    resources: dict[str, Amount] = {}  # resources that a Ray node must offer
+    labels: dict[str, str] = {}  # labels that a Ray node must have

@@ -11,5 +11,5 @@ class Link(Struct, frozen=True, kw_only=True):
     Between two places the slower link sets the pace and both latencies add up. Transfers queue.
     """
 
-    bandwidth_bytes_per_s: PositiveAmount
-    latency_s: Seconds
+    bandwidth_bytes_per_s: PositiveAmount  # bytes per second, in each direction
+    latency_s: Seconds  # time of an empty message

@@ -17,9 +17,9 @@ class ServiceCost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     three.
     """
 
-    slowdown: Factor = 1.0
-    overhead_s: Seconds = 0.0
-    pace: tuple[Factor, ...] = ()
+    slowdown: Factor = 1.0  # factor on the profile's time
+    overhead_s: Seconds = 0.0  # the server's own work per batch
+    pace: tuple[Factor, ...] = ()  # how much longer batches take, by tenths of a second
 
     def latency_s(self, alone_s: float, now_s: float) -> float:
         """Return the time of a batch that begins now and takes `alone_s` by its profile."""

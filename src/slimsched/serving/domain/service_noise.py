@@ -31,9 +31,9 @@ class ServiceNoise(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     the pace. Both 0: batches take exactly what the profile says.
     """
 
-    batches: Amount = 1.0
-    drift: Amount = 0.03
-    drift_s: PositiveSeconds = 1.0
+    batches: Amount = 1.0  # factor on the profile's own spread; 0: none
+    drift: Amount = 0.03  # relative deviation of a device's pace; 0: none
+    drift_s: PositiveSeconds = 1.0  # how long the pace keeps its direction
 
     @property
     def is_on(self) -> bool:

@@ -14,7 +14,7 @@ from slimsched.serving.routing.autoscaler import AutoscaleOptions
 from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.scheduling.options import SchedulerOptions
-from slimsched.serving.workload.load import Load
+from slimsched.serving.workload.load import Load, is_trace
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
@@ -65,15 +65,25 @@ class Scenario(Struct, frozen=True, kw_only=True):
         warmup_s: float | None = None,
         deadline_s: float | None = None,
     ) -> "Scenario":
-        """Return the scenario with another load; what is not given stays the same."""
+        """Return the scenario with another load; what is not given stays the same.
+
+        A trace that is given without a rate is played as it was recorded.
+        """
+        load = self.load
+        if arrivals is not None and rate_per_s is None and is_trace(arrivals):
+            load = load.replaying(arrivals, seconds)
+            arrivals, seconds = None, None
+        elif rate_per_s is not None:
+            load = replace(load, as_recorded=False)
         load = replace(
-            self.load,
-            arrivals=self.load.arrivals if arrivals is None else arrivals,
-            shape=self.load.shape if arrivals is None else {},
-            rate_per_s=self.load.rate_per_s if rate_per_s is None else rate_per_s,
-            seconds=self.load.seconds if seconds is None else seconds,
-            warmup_s=self.load.warmup_s if warmup_s is None else warmup_s,
-            deadline_s=self.load.deadline_s if deadline_s is None else deadline_s,
+            load,
+            arrivals=load.arrivals if arrivals is None else arrivals,
+            shape=load.shape if arrivals is None else {},
+            as_recorded=load.as_recorded and arrivals is None,
+            rate_per_s=load.rate_per_s if rate_per_s is None else rate_per_s,
+            seconds=load.seconds if seconds is None else seconds,
+            warmup_s=load.warmup_s if warmup_s is None else warmup_s,
+            deadline_s=load.deadline_s if deadline_s is None else deadline_s,
         )
         load.check()
         return replace(self, load=load)

@@ -31,7 +31,7 @@ from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.routing.autoscaler import AutoscaleOptions
 from slimsched.serving.routing.gateway_options import GatewayOptions
-from slimsched.serving.routing.goal import Goal, check_reachable, parse_goal, reachable_goal
+from slimsched.serving.routing.goal import Goal, check_affordable, check_reachable, parse_goal, reachable_goal
 from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.workload.load import Load
 
@@ -41,49 +41,51 @@ CONFIGS = _PACKAGED if _PACKAGED.is_dir() else _PACKAGE.parents[1] / "configs"
 """The shipped configurations: inside the installed package, or beside src/ in a checkout."""
 
 MOST_SERVERS = 10_000
+LARGEST_BYTES = 2**26
+"""How large a profile may be that is looked for by its name."""
 SHORTEST_STEP_S = 1e-5
 
 
 class _Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One kind of server in a scenario file, `count` of them."""
 
-    name: Name
-    device: Name
-    count: Count = 1
-    link: Link | None = None
-    host: Host | None = None
-    service: ServiceCost = ALONE
-    scheduler: dict[str, Any] = {}
+    name: Name  # its name; with a count, NAME-0, NAME-1, …
+    device: Name  # a profile or device by name or path; see the search paths
+    count: Count = 1  # how many such servers
+    link: Link | None = None  # its own link; else [link]
+    host: Host | None = None  # what it runs on when served live; without it, it is simulated only
+    service: ServiceCost = ALONE  # what batches cost in service beyond the profile
+    scheduler: dict[str, Any] = {}  # what differs from [scheduler]
 
 
 class _Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One of the models in a scenario file: the shipped one by name, or a model folder."""
 
-    source: str
-    share: PositiveAmount = 1.0
-    weight: PositiveAmount = 1.0
-    goal: str | None = None
+    source: str  # a shipped model by name, or a model folder
+    share: PositiveAmount = 1.0  # its share of the requests
+    weight: PositiveAmount = 1.0  # what its accuracy counts beside other models
+    goal: str | None = None  # its own goal
 
 
 class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A scenario file."""
 
-    name: Name
-    server: list[dict[str, Any]]
-    load: dict[str, Any]
-    link: dict[str, Any]
-    description: str = ""
-    model: list[dict[str, Any]] = []
-    accuracy: Name = "measured"
-    goal: str | None = None
-    gateway_link: dict[str, Any] | None = None
-    gateway: dict[str, Any] = {}
-    scheduler: dict[str, Any] = {}
-    telemetry: dict[str, Any] = {}
-    autoscale: dict[str, Any] | None = None
-    fault: list[dict[str, Any]] = []
-    neighbours_slowdown: tuple[Factor, ...] = ()
-    noise: dict[str, Any] = {}
+    name: Name  # name of the scenario
+    server: list[dict[str, Any]]  # the servers, [[server]]
+    load: dict[str, Any]  # the load, [load]
+    link: dict[str, Any]  # the servers' links, [link]
+    description: str = ""  # one line for people
+    model: list[dict[str, Any]] = []  # the models, [[model]]; without any, the shipped one
+    accuracy: Name = "measured"  # accuracy table: measured, paper or paper:nearest
+    goal: str | None = None  # the goal of routers that follow one; see goals.md
+    gateway_link: dict[str, Any] | None = None  # the gateway's link, [gateway_link]; else [link]
+    gateway: dict[str, Any] = {}  # how the gateway works, [gateway]
+    scheduler: dict[str, Any] = {}  # the local schedulers, [scheduler]
+    telemetry: dict[str, Any] = {}  # reports of servers, [telemetry]
+    autoscale: dict[str, Any] | None = None  # how many servers run, [autoscale]; without it, all
+    fault: list[dict[str, Any]] = []  # faults to put on the timeline, [[fault]]
+    neighbours_slowdown: tuple[Factor, ...] = ()  # how much slower with 1, 2, … busy neighbours on a GPU
+    noise: dict[str, Any] = {}  # how much batch times vary, [noise]
 
 
 def load_scenario(
@@ -175,6 +177,8 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path) -> Scenario:
         beside=str(beside),
         autoscale=_autoscale(file.autoscale, name, len(names)),
     )
+    if scenario.goal is not None:
+        check_affordable(scenario.goal, cluster)
     return scenario.with_faults(tuple(read_section(raw, Fault, name, "fault") for raw in file.fault))
 
 
@@ -205,6 +209,11 @@ def load_profile(name: str, model: ServedModel, beside: Path) -> Profile:
     for path in (beside / name, beside / "devices" / f"{name}.toml", CONFIGS / "devices" / f"{name}.toml"):
         if path.is_file():
             return modelled_profile(read_section(read_toml(path), Device, path.name), model)
+    for path in _profiles_named(name, [beside, *folders]):
+        record = read_profile(path)
+        if record.model == model.name:
+            return record.profile(model)
+        others.append(record.model)
     if others:
         raise DataError(
             f"device '{name}' has a profile of model '{others[0]}', but none of model '{model.name}'; "
@@ -212,6 +221,26 @@ def load_profile(name: str, model: ServedModel, beside: Path) -> Profile:
         )
     known = sorted(path.stem for path in (CONFIGS / "profiles").glob("*.json"))
     raise UnknownNameError("device", name, [*known, *_names(CONFIGS / "devices")])
+
+
+class _Named(Struct, frozen=True, kw_only=True):
+    """What says whether a file is the profile of a device: its name."""
+
+    name: str = ""
+
+
+def _profiles_named(name: str, folders: Sequence[Path]) -> list[Path]:
+    """Return profiles whose own name is this one, whatever their files are called."""
+    paths = []
+    for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
+        if path.stat().st_size > LARGEST_BYTES:
+            continue
+        try:
+            if msgspec.json.decode(path.read_bytes(), type=_Named).name == name:
+                paths.append(path)
+        except UNREADABLE:  # not a profile
+            continue
+    return paths
 
 
 def read_profile(path: Path) -> ProfileRecord:

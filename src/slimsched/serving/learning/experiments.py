@@ -106,7 +106,8 @@ def robustness(paper: Scenario, seconds: float | None, data: Path | None) -> lis
     kinds += [(kind, paper.with_load(arrivals=kind)) for kind in ("bursty", "diurnal", "step")]
     for name in TRACES if data is not None else ():
         assert data is not None
-        kinds.append((name.split(".")[0], paper.with_load(arrivals=str(data / "arrivals" / name))))
+        trace = str(data / "arrivals" / name)
+        kinds.append((name.split(".")[0], paper.with_load(arrivals=trace, rate_per_s=paper.load.rate_per_s)))
     first = paper.cluster.names[0]
     died = (Fault(server=first, at_s=at_s, kind="kill"), Fault(server=first, at_s=back_s, kind="restore"))
     slow = (Fault(server=first, at_s=at_s, kind="slow", slowdown=3.0),)

@@ -26,8 +26,8 @@ MISSED_SHARE = 0.01
 class AutoscaleOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits and waiting times; `max` 0 means every server of the scenario."""
 
-    min: Count = 1
-    max: CountOrZero = 0
+    min: Count = 1  # least servers
+    max: CountOrZero = 0  # most servers; 0: all of the scenario
     up_backlog_s: Seconds = 0.25  # start another server when the backlog per server is longer, in device time
     up_after_s: Seconds = 1.0  # how long that backlog, or a missed goal, must last
     down_idle_s: Seconds = 30.0  # how long the others must have been able to carry the load before one leaves
@@ -147,8 +147,10 @@ def _missed(gateway: Gateway) -> str:
         return ""
     for model in watched.active:
         goal, meter = model.goal, model.meter
-        if goal.p99_s and meter.p99_s is not None and meter.p99_s > goal.p99_s * (1 + 10 * MISSED_SHARE):
-            return f"p99 {1e3 * meter.p99_s:.0f} ms, goal {1e3 * goal.p99_s:.0f} ms"
+        for limit in goal.latency_limits:
+            figure_s = meter.latency_s(limit.figure)
+            if figure_s is not None and figure_s > limit.limit_s * (1 + 10 * MISSED_SHARE):
+                return f"{limit.figure} {1e3 * figure_s:.0f} ms, goal {1e3 * limit.limit_s:.0f} ms"
         floor = goal.min_accuracy * (1 - MISSED_SHARE)
         if floor and meter.accuracy is not None and meter.accuracy < floor:
             return f"accuracy {100 * meter.accuracy:.1f} %, goal {100 * goal.min_accuracy:.1f} %"

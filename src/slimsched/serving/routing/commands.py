@@ -6,15 +6,17 @@ from slimsched.kernel.wake import WakeAt
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.why import Why
 
 
-class SendBlock(Struct, frozen=True, kw_only=True, tag=True):
+class SendBlock(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """Send a block to a server; its inputs lie at `source` (-1: the gateway)."""
 
     server: int
     block: Block
     source: int
     reason: str
+    why: Why | None = None
 
 
 class Answer(Struct, frozen=True, kw_only=True, tag=True):

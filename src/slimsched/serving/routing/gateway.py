@@ -100,6 +100,7 @@ class Gateway:
                 self._cancelled.update(numbers)
                 commands += [*self._sent.recalls(frozenset(numbers)), *self._sweep()]
             case SegmentFinished():
+                self.seen.active_w += event.energy_j
                 commands += self._advance(event, now_s)
                 if self.admission is not None:
                     self.admission.ran(event, now_s)
@@ -185,11 +186,8 @@ class Gateway:
         seen, admission = self.seen, self.admission
         seen.begin_step(now_s)
         while self._queues and seen.alive_ids:
-            queue = (
-                self._queues[max(self._queues)]
-                if len(self._queues) > 1
-                else next(iter(self._queues.values()))
-            )
+            levels = self._queues
+            queue = levels[max(levels) if len(levels) > 1 else next(iter(levels))]
             head = queue.head()
             if head is None:
                 self._queues = {level: fifo for level, fifo in self._queues.items() if len(fifo)}
@@ -250,7 +248,7 @@ class Gateway:
             work_s /= self.admission.pace(route.server)  # the router sees how long it will really take
         self._sent.add(self._next_block, SentBlock(route.server, requests, work_s, source))
         block = block_of(self._next_block, key, requests, keep=key.model in self._escalation.models)
-        return SendBlock(server=route.server, block=block, source=source, reason=route.reason)
+        return SendBlock(server=route.server, block=block, source=source, reason=route.reason, why=route.why)
 
     def _admit(self, requests: tuple[Request, ...]) -> list[Command]:
         """Take in the requests that there is room for and that can be answered in time; drop the others."""

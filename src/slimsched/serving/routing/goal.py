@@ -3,40 +3,72 @@
 People write a goal as clauses in any order, separated by commas: "accuracy>=75, p99<=60ms, min energy". The
 command line, scenario files, `PUT /v2/goal` and the dashboard all take this text. `parse_goal` turns it into
 a `Goal`.
+
+If not all limits can be kept, they yield in a fixed order: first the accuracy floor, then energy and power,
+and latency last (`YIELDING`). What a request asks for itself does not yield to a goal.
 """
 
 import re
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
 from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.quantity import Seconds, Share
+from slimsched.kernel.quantity import Amount, Seconds, Share
 from slimsched.kernel.section import convert
+from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.routing.terms import least_energy_j
 
 Objective = Literal["accuracy", "energy", "latency"]
 
-SYNTAX = "accuracy>=75, p99<=60ms, and one of: min energy, min latency, max accuracy"
+SYNTAX = (
+    "accuracy>=75, p99<=60ms, p95<=50ms, mean<=20ms, energy<=20mJ, power<=30W, and one of: min energy, "
+    "min latency, max accuracy"
+)
+YIELDING = "accuracy first, then energy and power, latency last"
+"""The order in which limits yield when not all can be kept."""
 
 LONGEST_S = 86_400.0
+MOST_J, MOST_W = 1e6, 1e9
 
 _ACCURACY = re.compile(r"accuracy\s*(?:>=|≥)\s*(?P<value>[0-9.]+)\s*%?")
-_P99 = re.compile(r"p99\s*(?:<=|≤)\s*(?P<value>[0-9.]+)\s*(?P<unit>ms|s)")
+_LATENCY = re.compile(r"(?P<name>p99|p95|mean)\s*(?:<=|≤)\s*(?P<value>[0-9.]+)\s*(?P<unit>ms|s)")
+_ENERGY = re.compile(r"energy\s*(?:<=|≤)\s*(?P<value>[0-9.]+)\s*(?P<unit>mj|j)")
+_POWER = re.compile(r"power\s*(?:<=|≤)\s*(?P<value>[0-9.]+)\s*(?P<unit>mw|w|kw)")
 _OBJECTIVE = re.compile(r"(?P<way>min|max)(?:imi[sz]e)?\s+(?P<objective>energy|latency|accuracy)")
+_UNITS = {"ms": 1e-3, "s": 1.0, "mj": 1e-3, "j": 1.0, "mw": 1e-3, "w": 1.0, "kw": 1e3}
+
+
+class LatencyLimit(NamedTuple):
+    """A limit on one figure of latency: p99, p95 or mean."""
+
+    figure: str
+    limit_s: float
+
+    @property
+    def text(self) -> str:
+        """The clause as a user writes it."""
+        return f"{self.figure}<={1e3 * self.limit_s:g}ms"
 
 
 class Goal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A floor for mean accuracy, a limit on p99 latency, and the figure to optimise within both.
+    """Limits, and the figure to optimise within them; zero means no limit.
 
-    Zero means no limit. A request can ask for more: its own `min_accuracy` rules out plans below it.
-    `by_model` holds the goals of single models, by name; they replace this goal for these models.
+    `min_accuracy` is a floor for the mean accuracy. `p99_s`, `p95_s` and `mean_s` limit latency. `energy_j`
+    limits the energy above idle per answer, `power_w` the power of all servers together, idle included. A
+    request can ask for more: its own `min_accuracy` rules out plans below it. `by_model` holds the goals of
+    single models, by name; they replace this goal for these models, except for energy and power.
     """
 
     objective: Objective = "accuracy"
     min_accuracy: Share = 0.0
     p99_s: Seconds = 0.0
+    p95_s: Seconds = 0.0
+    mean_s: Seconds = 0.0
+    energy_j: Amount = 0.0
+    power_w: Amount = 0.0
     by_model: dict[str, "Goal"] = {}
 
     def __post_init__(self) -> None:
@@ -45,17 +77,53 @@ class Goal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 f"accuracy>={100 * self.min_accuracy:g} cannot be met; give a percentage below 100, "
                 "or a share such as 0.75"
             )
-        if not 0.0 <= self.p99_s <= LONGEST_S:
-            raise ConfigError(f"p99<={1000 * self.p99_s:g}ms cannot be met; give milliseconds above 0")
+        for limit in self.latency_limits:
+            if not 0.0 <= limit.limit_s <= LONGEST_S:
+                raise ConfigError(f"{limit.text} cannot be met; give milliseconds above 0")
         if self.objective != "accuracy" and not self.min_accuracy:
             raise ConfigError(
                 f"min {self.objective} needs an accuracy floor, such as accuracy>=75: without one the "
                 "narrowest plan always wins"
             )
+        objectives = {self.objective, *(one.objective for one in self.by_model.values())}
+        if "latency" in objectives and self.limits_energy:
+            raise ConfigError(
+                "min latency does not go with a limit on energy or power; leave one out, or limit latency "
+                "with p99<=60ms instead"
+            )
+        if any(one.limits_energy for one in self.by_model.values()):
+            raise ConfigError(
+                "energy and power are those of all models together: limit them in the general goal, not for "
+                "one model"
+            )
 
     def of(self, model: str) -> "Goal":
         """The goal of one model."""
         return self.by_model.get(model, self)
+
+    @property
+    def latency_limits(self) -> tuple[LatencyLimit, ...]:
+        """The limits on latency that are stated."""
+        stated = (("p99", self.p99_s), ("p95", self.p95_s), ("mean", self.mean_s))
+        return tuple(LatencyLimit(figure, limit_s) for figure, limit_s in stated if limit_s)
+
+    @property
+    def tail_s(self) -> float:
+        """How long nearly every answer may take; 0 if no limit says so."""
+        return self.p99_s or self.p95_s
+
+    @property
+    def limits_energy(self) -> bool:
+        """Whether energy or power is limited."""
+        return bool(self.energy_j or self.power_w)
+
+    @property
+    def clauses(self) -> list[str]:
+        """The limits as a user writes them, in the order in which they yield."""
+        texts = [f"accuracy>={100 * self.min_accuracy:g}"] if self.min_accuracy else []
+        texts += [f"energy<={1e3 * self.energy_j:g}mJ"] if self.energy_j else []
+        texts += [f"power<={self.power_w:g}W"] if self.power_w else []
+        return texts + [limit.text for limit in self.latency_limits]
 
 
 def parse_goal(text: str) -> Goal:
@@ -84,11 +152,30 @@ def check_reachable(goal: Goal, models: Iterable[ServedModel]) -> None:
             raise ConfigError(f"the best plan of {model.name} reaches {100 * best:.2f} %; ask for less")
 
 
+def check_affordable(goal: Goal, cluster: Cluster) -> None:
+    """Refuse limits on energy and power that no plan on any server can keep."""
+    idle_w = sum(profile.idle_w for profile in cluster.profiles)
+    if 0.0 < goal.power_w <= idle_w:
+        raise ConfigError(f"power<={goal.power_w:g}W: the servers draw {idle_w:.4g} W when idle; give more")
+    for model in cluster.active if goal.energy_j else ():
+        least_j = least_energy_j(cluster, model.number)
+        if goal.energy_j < least_j:
+            raise ConfigError(
+                f"energy<={1e3 * goal.energy_j:g}mJ: the cheapest plan of {model.name} takes "
+                f"{1e3 * least_j:.3g} mJ in a full batch; give more"
+            )
+
+
 def format_goal(goal: Goal) -> str:
     """Write a goal as `parse_goal` reads it; those of single models are texts of their own."""
-    clauses = [f"accuracy>={100 * goal.min_accuracy:g}"] if goal.min_accuracy else []
-    clauses += [f"p99<={1e3 * goal.p99_s:g}ms"] if goal.p99_s else []
-    return ", ".join([*clauses, "max accuracy" if goal.objective == "accuracy" else f"min {goal.objective}"])
+    objective = "max accuracy" if goal.objective == "accuracy" else f"min {goal.objective}"
+    return ", ".join([*goal.clauses, objective])
+
+
+def format_goals(goal: Goal) -> str:
+    """Write a goal with those of single models, in one line for people."""
+    own = [f"{model}: {format_goal(one)}" for model, one in goal.by_model.items()]
+    return "; ".join([format_goal(goal), *own])
 
 
 def _read_clause(clause: str, text: str) -> tuple[str, Any]:
@@ -101,13 +188,22 @@ def _read_clause(clause: str, text: str) -> tuple[str, Any]:
         if match := _ACCURACY.fullmatch(clause):
             accuracy = float(match["value"])
             return "min_accuracy", accuracy / 100.0 if accuracy > 1.0 else accuracy
-        if match := _P99.fullmatch(clause):
-            p99_s = float(match["value"]) / (1e3 if match["unit"] == "ms" else 1.0)
-            if not 0.0 < p99_s <= LONGEST_S:
-                raise ConfigError(
-                    f"goal '{text}': '{clause}' cannot be met; give a time above 0, up to a day"
-                )
-            return "p99_s", p99_s
+        if match := _LATENCY.fullmatch(clause):
+            most = (LONGEST_S, "a time above 0, up to a day")
+            return f"{match['name']}_s", _limit(match, most, f"goal '{text}': '{clause}'")
+        if match := _ENERGY.fullmatch(clause):
+            most = (MOST_J, "millijoules above 0")
+            return "energy_j", _limit(match, most, f"goal '{text}': '{clause}'")
+        if match := _POWER.fullmatch(clause):
+            return "power_w", _limit(match, (MOST_W, "watts above 0"), f"goal '{text}': '{clause}'")
     except ValueError:
         pass  # 1.2.3 is not a number
     raise ConfigError(f"goal '{text}': '{clause}' is not understood; write {SYNTAX}")
+
+
+def _limit(match: re.Match[str], most: tuple[float, str], where: str) -> float:
+    """Return a limit in its base unit; refuse one that nothing can keep."""
+    value = float(match["value"]) * _UNITS[match["unit"]]
+    if not 0.0 < value <= most[0]:
+        raise ConfigError(f"{where} cannot be met; give {most[1]}")
+    return value

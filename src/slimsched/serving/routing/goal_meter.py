@@ -1,4 +1,4 @@
-"""The goal meter: a router's own estimate of its mean accuracy and p99 latency while it routes.
+"""The goal meter: a router's own estimate of its mean accuracy and its latency while it routes.
 
 When a request is routed to its last segment, its whole plan and its age are known. The last segment is
 expected to take as long as the time between the last two routings.
@@ -14,6 +14,7 @@ WINDOW_S = 2.0
 TAIL_WINDOW_S = 1.0
 """The p99 covers this window and the one before, so that old latencies are soon forgotten."""
 
+QUANTILES = {"p99": 0.99, "p95": 0.95}
 LEAST_S, STEP = 1e-3, 0.02
 AGES_S = LEAST_S * np.exp(STEP * np.arange(600))
 """Ages are counted in steps of 2 %, from 1 ms to 160 s."""
@@ -37,12 +38,19 @@ class GoalMeter:
     @property
     def p99_s(self) -> float | None:
         """99th percentile of latency."""
+        return self.latency_s("p99")
+
+    def latency_s(self, figure: str) -> float | None:
+        """Return a figure of latency: p99, p95 or mean; None while nothing is known."""
         if not self._weight[1] or not self._weight[0] or not self._age_s[1]:
             return None
-        below = self._ages.sum(axis=0).cumsum()
-        place = int(np.searchsorted(below, 0.99 * below[-1]))
         before, last = (age / weight for age, weight in zip(self._age_s, self._weight, strict=True))
-        return float(AGES_S[min(place, len(AGES_S) - 1)]) * max(1.0, 2.0 - before / last)
+        rest = max(1.0, 2.0 - before / last)
+        if figure == "mean":
+            return last * rest
+        below = self._ages.sum(axis=0).cumsum()
+        place = int(np.searchsorted(below, QUANTILES[figure] * below[-1]))
+        return float(AGES_S[min(place, len(AGES_S) - 1)]) * rest
 
     def note(self, age_s: float, count: int, accuracy: float, *, last: bool) -> None:
         """Note a block sent to one of the last two segments; accuracy only counts for the last."""

@@ -7,7 +7,7 @@ always decides and the router is only compared with it. Each route says who deci
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from slimsched.models.spec import Path
 from slimsched.serving.domain.request import Request
@@ -50,6 +50,16 @@ class Guarded(AnswerListener, Protocol):
 
     def with_goal(self, goal: Goal) -> "Guarded":
         """Return the same router with another goal."""
+        ...
+
+
+@runtime_checkable
+class LimitKeeper(Protocol):
+    """A router that knows which limits of its goal it cannot keep."""
+
+    @property
+    def yielding(self) -> Sequence[str]:
+        """The limits that are not kept now, in the order in which they yield."""
         ...
 
 
@@ -139,6 +149,17 @@ class GuardedRouter:
         """Whether a route names a live server, a group, and choices that some plan has."""
         path = (*seen.path, route.choice, *route.ahead)
         return bool(seen.alive[route.server]) and route.group >= 1 and self.router.knows(seen.model, path)
+
+
+def goal_of(router: Router) -> Goal | None:
+    """Return the goal that a router follows; None if it follows none."""
+    return router.router.goal if isinstance(router, GuardedRouter) else None
+
+
+def yielding_of(router: Router) -> Sequence[str]:
+    """Return the limits of its goal that a router cannot keep now, in the order in which they yield."""
+    watched = router.router if isinstance(router, GuardedRouter) else None
+    return watched.yielding if isinstance(watched, LimitKeeper) else ()
 
 
 def _is_in_range(seen: Observation) -> bool:

@@ -8,11 +8,12 @@ import numpy as np
 from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.routing.cost_to_go import CostToGo
-from slimsched.serving.routing.goal import Goal
+from slimsched.serving.routing.energy_limit import ENERGY_PRICES
+from slimsched.serving.routing.goal import Goal, LatencyLimit
 from slimsched.serving.routing.goal_meter import GoalMeter
 from slimsched.serving.routing.observation import Observation
 
-OBJECTIVE_PRICES = np.geomspace(1e-4, 4.0, 64)
+OBJECTIVE_PRICES = ENERGY_PRICES
 TARGET_LEAST_S, TARGET_LIMIT_S = 0.002, 0.1
 """Least backlog to aim for, and the longest that an accuracy floor alone can lead to."""
 
@@ -34,6 +35,12 @@ FLOOR_SCALE = 0.005
 BOOST_PER_S, MOST_BOOST, BOOST_STEP = 1.0, 8.0, 2**0.25
 """Pace at which a model below its floor gains worth beside other models, the most it can gain, its steps."""
 
+
+YIELDS = 1.05
+"""A limit on latency counts as yielding while the figure is above this multiple of it."""
+
+BINDS = 0.2
+"""A limit on latency decides when less room than this share of it is left."""
 
 SHORT_BOOST = 2.0
 """Boost from which on a model counts as short of its floor."""
@@ -60,7 +67,9 @@ class ModelGoal:
         self.meter = GoalMeter()
         self.target_s = target_s
         self._sought = 0.02
-        self.objective_price = 0.0 if goal.objective == "accuracy" else self._sought
+        self._floor_price = 0.0 if goal.objective == "accuracy" else self._sought
+        self.objective_price = self._floor_price
+        """The price of the objective: what the accuracy floor leaves, or what a limit on energy asks for."""
         self._competes = competes
         self._boost = 1.0
         self.worth = 1.0
@@ -70,8 +79,14 @@ class ModelGoal:
         judged = cost_to_go.escalation is not None
         self._foretells = lengths == {model.segments} and model.segments > 1 and not judged
         """Whether the age at the last two segments tells the latency of a request."""
-        if goal.p99_s:
-            self._aim(START * (goal.p99_s - empty_s), goal.p99_s / self._segments)
+        self._limits = goal.latency_limits
+        self.binding = ""
+        """The limit that decides now; empty if none does."""
+        self.yielding: Sequence[str] = ()
+        """The limits that are not kept now."""
+        if self._limits:
+            least_s = min(limit.limit_s for limit in self._limits)
+            self._aim(START * (least_s - empty_s), least_s / self._segments)
 
     @property
     def boost(self) -> float:
@@ -106,15 +121,50 @@ class ModelGoal:
     def chase(self, passed_s: float) -> None:
         """Move the backlog target towards the latency limit, and the objective's price towards the floor."""
         goal, meter = self.goal, self.meter
-        p99_s = meter.p99_s if goal.p99_s else None
-        if p99_s is not None:
-            room_s = max(-goal.p99_s, AIM * goal.p99_s - p99_s)
-            pace = RISE_PER_S if room_s > 0.0 else FALL_PER_S
-            limit_s = goal.p99_s / self._segments
-            self._aim(self.target_s + passed_s * pace * room_s / self._segments, limit_s)
-        if not goal.min_accuracy or meter.accuracy is None:
+        self.binding, self.objective_price = "", self._floor_price
+        if not self._limits and not goal.min_accuracy:
             return
-        missing = max(-1.0, min(1.0, (goal.min_accuracy - meter.accuracy) / FLOOR_SCALE))
+        yielding: list[str] = []
+        if self._limits:
+            self._keep_latency(passed_s, yielding)
+        if goal.min_accuracy and meter.accuracy is not None:
+            self._keep_accuracy(passed_s, meter.accuracy, yielding)
+        self.yielding = yielding
+
+    def pay_for_energy(self, price: float, binding: str) -> None:
+        """Raise the objective's price to what a limit on energy or power asks for; it decides then."""
+        if price > self.objective_price:
+            self.objective_price, self.binding = price, binding
+
+    def _keep_latency(self, passed_s: float, yielding: list[str]) -> None:
+        """Move the backlog target by the limit that leaves the least room."""
+        tightest: tuple[float, LatencyLimit] | None = None
+        for limit in self._limits:
+            figure_s = self.meter.latency_s(limit.figure)
+            if figure_s is None:
+                continue
+            room = max(-1.0, AIM - figure_s / limit.limit_s)
+            if tightest is None or room < tightest[0]:
+                tightest = room, limit
+            if figure_s > YIELDS * limit.limit_s:
+                yielding.append(limit.text)
+        if tightest is None:
+            return
+        room, limit = tightest
+        pace = RISE_PER_S if room > 0.0 else FALL_PER_S
+        target_s = self.target_s + passed_s * pace * room * limit.limit_s / self._segments
+        self._aim(target_s, limit.limit_s / self._segments)
+        if room < BINDS:
+            self.binding = limit.text
+
+    def _keep_accuracy(self, passed_s: float, accuracy: float, yielding: list[str]) -> None:
+        """Move the objective's price, or what the model is worth, towards the accuracy floor."""
+        goal = self.goal
+        if accuracy < goal.min_accuracy - FLOOR_SCALE:
+            yielding.insert(0, f"accuracy>={100 * goal.min_accuracy:g}")
+        if goal.objective != "accuracy" and not self.binding:
+            self.binding = f"accuracy>={100 * goal.min_accuracy:g}"
+        missing = max(-1.0, min(1.0, (goal.min_accuracy - accuracy) / FLOOR_SCALE))
         if self._competes:
             grown = self._boost * exp(BOOST_PER_S * passed_s * missing)
             self._boost = max(1.0, min(MOST_BOOST, grown))
@@ -122,8 +172,8 @@ class ModelGoal:
             low, high = OBJECTIVE_PRICES[0], OBJECTIVE_PRICES[-1]
             self._sought = float(max(low, min(high, self._sought * exp(-CHASE_PER_S * passed_s * missing))))
             nearest = int(np.abs(np.log(OBJECTIVE_PRICES / self._sought)).argmin())
-            self.objective_price = float(OBJECTIVE_PRICES[nearest])
-        elif missing > 0.0 and not goal.p99_s:
+            self.objective_price = self._floor_price = float(OBJECTIVE_PRICES[nearest])
+        elif missing > 0.0 and not self._limits:
             self._aim(self.target_s * exp(CHASE_PER_S * passed_s * missing), TARGET_LIMIT_S)
 
     def _aim(self, target_s: float, limit_s: float) -> None:

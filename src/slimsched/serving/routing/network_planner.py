@@ -38,7 +38,7 @@ class NetworkPlanner:
         finally:
             for name, value in before.items():
                 setattr(seen, name, value)
-        return Route(route.server, route.choice, route.group, route.reason, ahead)
+        return Route(route.server, route.choice, route.group, route.reason, ahead, route.why)
 
     def _ahead(self, seen: Observation, route: Route) -> tuple[int, ...]:
         model, path = self._models[seen.model], (*seen.path, route.choice)

@@ -44,6 +44,7 @@ class Observation:
         self.fifo = 0
         self.done = 0
         self.done_rate_per_s = 0.0
+        self.active_w = 0.0  # energy of batches above idle, per second
         self.arrival_rate_per_s = 0.0
         self.model_rates_per_s: NDArray[np.float64] = np.zeros(models)
         self._rates_s = 0.0  # the time of the rates
@@ -114,6 +115,7 @@ class Observation:
         self._rates_s = now_s
         self.arrival_rate_per_s *= kept
         self.done_rate_per_s *= kept
+        self.active_w *= kept
         if len(self.model_rates_per_s) > 1:
             self.model_rates_per_s *= kept
 

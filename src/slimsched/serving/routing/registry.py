@@ -154,7 +154,14 @@ def make_sharded(
     goal: Goal | None = None,
 ) -> ShardedRouter:
     """Make shards of `size` servers, each with a router of its own."""
-    return ShardedRouter(cluster, rng, lambda part: make_router(router, part, seed, goal), size=size)
+
+    def shard_of(part: Cluster) -> Router:
+        own = goal
+        if own is not None and own.power_w:  # each shard has its part of the power
+            own = msgspec.structs.replace(own, power_w=own.power_w * len(part) / len(cluster))
+        return make_router(router, part, seed, own)
+
+    return ShardedRouter(cluster, rng, shard_of, size=size)
 
 
 ROUTERS: dict[str, Callable[..., Router]] = {
@@ -173,6 +180,24 @@ ROUTERS: dict[str, Callable[..., Router]] = {
     "goal": make_goal,
     "sharded": make_sharded,
 }
+
+ABOUT = {
+    "random": "server, choice and group at random (the paper's baseline)",
+    "round-robin": "every server in turn, whatever its speed",
+    "jsq": "the server with the fewest outstanding requests",
+    "power-of-two": "the less loaded of two random servers (Ray Serve's default)",
+    "sed": "the server that finishes first, at the widest choice in time",
+    "speed-jsq": "fewest outstanding requests for the server's speed",
+    "drift-plus-penalty": "trades queues against accuracy; v sets the rate",
+    "slackfit": "the slowest choice and group that still fit the deadline",
+    "lp": "follows the fluid optimum for the measured load",
+    "ppo": "a trained policy that sees the head of the queue, guarded",
+    "ppo-balanced": "the paper's PPO with its balanced reward",
+    "ppo-efficient": "the paper's PPO with its efficient reward",
+    "goal": "keeps the goal you state: accuracy, latency, energy, power",
+    "sharded": "splits many servers into shards, each with a router",
+}
+"""What each router does, in a line."""
 
 _TABLE: PluginTable[Router] = PluginTable(
     kind="router",

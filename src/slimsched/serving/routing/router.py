@@ -6,18 +6,23 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.why import Why
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.observation import Observation
 
 
 class Route(Struct, frozen=True):
-    """Send up to `group` requests of the head to `server`; run at `choice`, then go on there at `ahead`."""
+    """Send up to `group` requests of the head to `server`; run at `choice`, then go on there at `ahead`.
+
+    `why` holds the numbers behind the reason, where the router has any.
+    """
 
     server: int
     choice: int
     group: int
     reason: str = ""
     ahead: tuple[int, ...] = ()
+    why: Why | None = None
 
 
 class Router(Protocol):

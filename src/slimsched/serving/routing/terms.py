@@ -1,6 +1,7 @@
 """Terms that senders set limit a router's choices: accuracy floors and energy ceilings."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
@@ -12,6 +13,15 @@ def choice_within_terms(cluster: Cluster, server: int, choice: int, requests: Se
     ceiling = min([_widest_affordable(cluster, server, request) for request in requests])
     floor = max([_narrowest_accurate(cluster, request) for request in requests])
     return max(floor, min(choice, ceiling))
+
+
+@lru_cache(maxsize=16)
+def least_energy_j(cluster: Cluster, model: int) -> float:
+    """Return the least energy per example that any plan of a model takes on any server, in full batches."""
+    tree = cluster.models[model].tree
+    return min(
+        _least_j(cluster, server, model, plan) for server in range(len(cluster)) for plan in tree.plans
+    )
 
 
 def _choices(cluster: Cluster, request: Request) -> list[int]:

@@ -14,6 +14,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from slimsched.serving.domain.why import Why
 from slimsched.serving.routing.cost_to_go import CostToGo, Values
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.observation import Observation
@@ -44,7 +45,8 @@ class WholePlan:
     ) -> None:
         self.limit_s = 0.0
         self._estimate, self._costs_to_go = estimate, costs_to_go
-        self._kind_of, self._full_s = kind_of, full_s
+        self._kinds: list[int] = kind_of.tolist()
+        self._full_s: list[float] = full_s.tolist()
         self._stated_s = lru_cache(maxsize=None)(self._stated)
 
     def soonest(self, seen: Observation) -> Route:
@@ -57,23 +59,42 @@ class WholePlan:
         return Route(int(done_s.argmin()), choice, group, "stated plan, done first", tuple(ahead))
 
     def cheapest(
-        self, seen: Observation, price: float, objective_price: float, crowd: Values, own_per_s: float
+        self,
+        seen: Observation,
+        price: float,
+        objective_price: float,
+        crowd: Values,
+        own_per_s: float,
+        binding: str = "",
     ) -> Route:
         """Return the cheapest server and choices; a second of the head's own time costs `own_per_s`."""
         cost_to_go = self._costs_to_go[seen.model]
         count, floor = min(seen.count, self._estimate.group), seen.min_accuracy
         row = cost_to_go.tree.row[seen.path]
-        prices = PRICES[np.searchsorted(PRICES[:-1], price + crowd)]
-        wait_s, best = self._estimate.wait_s(seen), (inf, 0)
+        prices = PRICES[np.searchsorted(PRICES[:-1], price + crowd)].tolist()
+        wait_s, best, second, left = self._estimate.wait_s(seen).tolist(), (inf, 0), (inf, -1), 0.0
         for server in seen.alive_ids:
-            kind = self._kind_of[server]
-            value, rest = cost_to_go.at(float(prices[server]), objective_price, floor)
-            own_s = wait_s[server] + count * self._full_s[server] * rest[row, kind]
-            best = min(best, (own_per_s * own_s - value[row, kind], server))
+            kind = self._kinds[server]
+            value, rest = cost_to_go.at(prices[server], objective_price, floor)
+            each = float(rest[row, kind])
+            own_s = wait_s[server] + count * self._full_s[server] * each
+            cost = own_per_s * own_s - float(value[row, kind])
+            if cost < best[0]:
+                best, second, left = (cost, server), best, each
+            elif cost < second[0]:
+                second = cost, server
         server = best[1]
-        at = (int(self._kind_of[server]), float(prices[server]), objective_price, floor)
-        choice, *ahead = cost_to_go.course(seen.path, *at)
-        return Route(server, choice, self._estimate.group, "least price of a whole plan", tuple(ahead))
+        kind, cost_s = self._kinds[server], left * self._full_s[server]
+        choice, *ahead = cost_to_go.course(seen.path, kind, prices[server], objective_price, floor)
+        quality = self._estimate.cluster.models[seen.model].quality
+        worth = quality.accuracy((*seen.path, choice, *ahead))
+        if second[0] < inf:
+            other = second[1]
+            its = cost_to_go.course(seen.path, self._kinds[other], prices[other], objective_price, floor)
+            why = Why(binding, worth, cost_s, other, its[0], second[0] - best[0])
+        else:
+            why = Why(binding, worth, cost_s)
+        return Route(server, choice, self._estimate.group, "least price of a whole plan", tuple(ahead), why)
 
     def update_target(self, limit_s: float, passed_s: float) -> float:
         """Lower the limit at once, raise it gradually; return the backlog to aim for."""

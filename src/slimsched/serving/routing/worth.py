@@ -1,7 +1,7 @@
 """Worth: how much waiting a unit of accuracy is worth, so that a stated goal is met.
 
 A learned policy takes `v`, the worth of accuracy in seconds, as an input. A goal states limits instead, and v
-follows them while requests are served. A limit on p99 latency lowers v while latency is above it and raises v
+follows them while requests are served. A limit on latency lowers v while latency is above it and raises v
 while there is room. Without such a limit, v follows the accuracy floor.
 """
 
@@ -42,20 +42,25 @@ class Worth:
     @property
     def is_stated(self) -> bool:
         """Whether v has anything to follow."""
-        return bool(self._limits.p99_s or self._limits.min_accuracy)
+        return bool(self._limits.latency_limits or self._limits.min_accuracy)
 
     def update(self, now_s: float) -> None:
         """Let time pass, and move v."""
         passed_s = 0.0 if self._now_s < 0.0 else now_s - self._now_s
         self._now_s = now_s
         self._meter.fade(passed_s)
-        limits, p99_s, accuracy = self._limits, self._meter.p99_s, self._meter.accuracy
-        if limits.p99_s and p99_s is not None:
-            room = max(-1.0, min(1.0, AIM - p99_s / limits.p99_s))
+        limits, accuracy = self._limits, self._meter.accuracy
+        rooms = [
+            AIM - figure_s / limit.limit_s
+            for limit in limits.latency_limits
+            if (figure_s := self._meter.latency_s(limit.figure)) is not None
+        ]
+        if rooms:
+            room = max(-1.0, min(1.0, min(rooms)))
             self._move(passed_s * room * (RISE_PER_S if room > 0.0 else FALL_PER_S))
         if limits.min_accuracy and accuracy is not None:
             missing = max(-1.0, min(1.0, (limits.min_accuracy - accuracy) / FLOOR_SCALE))
-            if limits.objective != "accuracy" or (missing > 0.0 and not limits.p99_s):
+            if limits.objective != "accuracy" or (missing > 0.0 and not limits.latency_limits):
                 self._move(CHASE_PER_S * passed_s * missing)
 
     def sent(self, seen: Observation, choice: int, count: int) -> None:

@@ -22,8 +22,9 @@ from slimsched.serving.routing.events import (
     ServerUp,
     TelemetryReceived,
 )
-from slimsched.serving.routing.goal import format_goal
+from slimsched.serving.routing.goal import format_goals
 from slimsched.serving.routing.judgement import DISTRUST, SURE
+from slimsched.serving.telemetry.explanation import explain_route
 from slimsched.serving.telemetry.frame import Decision, Frame, Happening, ServerFrame
 from slimsched.serving.telemetry.recent import Recent
 from slimsched.serving.telemetry.stage import Stages
@@ -65,13 +66,16 @@ class LiveView:
         self._up = [True] * len(cluster)
         self._given_up = [False] * len(cluster)
         self._snapshots: list[deque[ServerSnapshot]] = [deque(maxlen=SNAPSHOTS) for _ in cluster.names]
-        self._decisions: deque[Decision] = deque(maxlen=DECISIONS)
+        self._decisions: deque[tuple[float, SendBlock]] = deque(maxlen=DECISIONS)
         self._happenings: deque[Happening] = deque(maxlen=HAPPENINGS)
         self._guard: Counter[str] = Counter()
         self._judged: Counter[str] = Counter()
         self._distrusted: set[int] = set()
         self._fell: set[int] = set()
         self._arrived = self._answered = self._dropped = 0
+        self.yielding: Callable[[], Sequence[str]] = tuple
+        """Gives the limits of the goal that are not kept now, where a router runs that knows it."""
+        self._yielded: list[str] = []
 
     def ask(self, census: Census) -> None:
         """Ask a running gateway where requests are, instead of following them."""
@@ -91,6 +95,7 @@ class LiveView:
 
     def frame(self, now_s: float, phase: str = "ready") -> Frame:
         """Return the current frame."""
+        self._note_yielding(now_s)
         recent = self._recent
         recent.forget(now_s)
         p50_s, p95_s, p99_s = recent.latency_s()
@@ -132,11 +137,19 @@ class LiveView:
             servers=tuple(
                 self._server(index, there[index], counts, span_s) for index, counts in enumerate(by_server)
             ),
-            decisions=tuple(self._decisions),
+            decisions=tuple(self._decision(at_s, command) for at_s, command in self._decisions),
             guard=dict(self._guard),
             judged=dict(self._judged),
             happenings=tuple(self._happenings),
         )
+
+    def _note_yielding(self, now_s: float) -> None:
+        """Note which limits of the goal began to yield, or are kept again, since the last frame."""
+        now, before = list(self.yielding()), self._yielded
+        changes = [f"{limit} is not kept now" for limit in now if limit not in before]
+        changes += [f"{limit} is kept again" for limit in before if limit not in now]
+        self._yielded = now
+        self._happenings.extend(Happening(at_s=now_s, text=text) for text in changes)
 
     def _told(self, now_s: float, event: Struct) -> None:
         whereabouts = self._whereabouts
@@ -163,8 +176,7 @@ class LiveView:
             self._given_up[event.server] = False
             self._turn(now_s, event.server, up=True)
         elif isinstance(event, GoalChanged):
-            own = [f"{model}: {format_goal(goal)}" for model, goal in event.goal.by_model.items()]
-            text = "; ".join([f"the goal is now: {format_goal(event.goal)}", *own])
+            text = f"the goal is now: {format_goals(event.goal)}"
             self._happenings.append(Happening(at_s=now_s, text=text, kind="goal"))
         elif isinstance(event, ModelsChanged) and self.current is not None:
             self._change_models(now_s, self.current(), event)
@@ -180,20 +192,10 @@ class LiveView:
 
     def _asked(self, now_s: float, command: Struct) -> None:
         if isinstance(command, SendBlock):
-            block, key = command.block, command.block.key
-            self._whereabouts.sent(block, command.server, command.source)
+            self._whereabouts.sent(command.block, command.server, command.source)
             if command.reason.startswith(GUARDED):
                 self._guard[command.reason.partition(" would")[0]] += 1
-            self._decisions.append(
-                Decision(
-                    at_s=now_s,
-                    server=self._names[command.server],
-                    stage=self._stages.labels[self._stages.stage(key.model, key.segment)],
-                    choice=self._models[key.model].spec.segments[key.segment][key.choice],
-                    examples=len(block.requests),
-                    reason=command.reason,
-                )
-            )
+            self._decisions.append((now_s, command))
         elif isinstance(command, Answer):
             self._answered += len(command.requests)
             for request in command.requests:
@@ -205,6 +207,21 @@ class LiveView:
             self._dropped += len(command.requests)
             self._recent.dropped(now_s, len(command.requests))
             self._whereabouts.gone(command.requests)
+
+    def _decision(self, at_s: float, command: SendBlock) -> Decision:
+        """Describe a route; texts are made only for what is shown."""
+        key, why, runner_up = command.block.key, command.why, ""
+        choices = self._models[key.model].spec.segments[key.segment]
+        if why is not None and why.server >= 0:
+            runner_up = f"{self._names[why.server]} at {choices[why.choice]}"
+        return Decision(
+            at_s=at_s,
+            server=self._names[command.server],
+            stage=self._stages.labels[self._stages.stage(key.model, key.segment)],
+            choice=choices[key.choice],
+            examples=len(command.block.requests),
+            reason=explain_route(command.reason, why, runner_up),
+        )
 
     def _judge(self, now_s: float, model: int, why: str) -> None:
         """Count why an answer was sent, and note when a model's confidence is no longer trusted, or again."""

@@ -205,6 +205,7 @@ class Meter:
                 accuracy=_mean(correct[mask]),
                 accuracy_prior=_mean(priors[mask]),
                 latency_mean_s=_mean(latency_s[mask]),
+                latency_p95_s=_percentile(latency_s[mask], 95),
                 latency_p99_s=_percentile(latency_s[mask], 99),
             )
             for name, mask in its.items()

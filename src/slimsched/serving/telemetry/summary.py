@@ -10,6 +10,7 @@ class ModelSummary(Struct, frozen=True, kw_only=True):
     accuracy: float
     accuracy_prior: float
     latency_mean_s: float
+    latency_p95_s: float
     latency_p99_s: float
 
 

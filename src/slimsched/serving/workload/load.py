@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import ConfigError
@@ -19,15 +20,19 @@ from slimsched.serving.workload.requests import RequestStream
 
 
 class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The settings of a load; `arrivals` names a process (`ARRIVALS` lists them) or is a path of a trace."""
+    """The settings of a load; `arrivals` names a process (`ARRIVALS` lists them) or is a path of a trace.
 
-    rate_per_s: Rate
-    seconds: RunSeconds
+    A trace is rescaled to `rate_per_s`, unless it is to be played `as_recorded`: then the rate is its own.
+    """
+
+    rate_per_s: Rate  # mean requests per second
+    seconds: RunSeconds  # length of the run
     warmup_s: Seconds = 0.0  # the start of a run that its figures leave out
-    arrivals: str = "poisson"
-    shape: dict[str, Finite] = {}
-    deadline_s: Deadline = NEVER_S
-    min_accuracy: Share = 0.0
+    arrivals: str = "poisson"  # a process by name, or the path of a trace
+    as_recorded: bool = False  # play a trace from its start, at its own rate
+    shape: dict[str, Finite] = {}  # shape of the process; see the arrival formats
+    deadline_s: Deadline = NEVER_S  # time until an answer is due
+    min_accuracy: Share = 0.0  # accuracy that every request asks for
     plan: str = ""  # the plan that every request states; empty lets the router choose
     urgent_share: Share = 0.0  # share of requests with priority 1; the others have 0
     cancel_share: Share = 0.0  # share of requests whose sender hangs up if they are not answered by then
@@ -47,13 +52,40 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def is_trace(self) -> bool:
         """Whether `arrivals` is the path of a trace."""
-        return "/" in self.arrivals or "." in self.arrivals
+        return is_trace(self.arrivals)
 
     def arrivals_s(self, rng: np.random.Generator) -> NDArray[np.float64]:
         """Draw when requests arrive."""
         if self.is_trace:
-            return read_request_trace(Path(self.arrivals)).rescaled(self.rate_per_s, self.seconds, rng)
+            trace = read_request_trace(Path(self.arrivals))
+            if self.as_recorded:
+                return trace.recorded(self.seconds, rng)
+            return trace.rescaled(self.rate_per_s, self.seconds, rng)
         return arrivals(self.arrivals, self.rate_per_s, self.seconds, rng, **self.shape)
+
+    def replaying(self, path: str, seconds: float | None) -> "Load":
+        """Return the load with a trace as it was recorded: all of it, or its first `seconds`."""
+        trace = read_request_trace(Path(path))
+        length_s = trace.seconds if seconds is None else min(seconds, trace.seconds)
+        return replace(
+            self, arrivals=path, shape={}, as_recorded=True, rate_per_s=trace.rate_per_s, seconds=length_s
+        )
+
+    @property
+    def description(self) -> str:
+        """Say in words when requests arrive, and what was done to a trace."""
+        if not self.is_trace:
+            return f"{self.arrivals} arrivals, {self.rate_per_s:,g} per second for {self.seconds:g} s"
+        trace = read_request_trace(Path(self.arrivals))
+        cut = f"; {trace.silence_s:,.0f} s of silence cut out" if trace.silence_s else ""
+        whole = f"{trace.requests:,} requests in {trace.seconds:,.4g} s"
+        if self.as_recorded:
+            part = "" if self.seconds >= trace.seconds else f", its first {self.seconds:g} s"
+            return f"trace {trace.name} as recorded ({whole}){part}{cut}"
+        return (
+            f"trace {trace.name} ({whole}) rescaled from {trace.rate_per_s:,.4g} to {self.rate_per_s:,g} "
+            f"requests per second, {self.seconds:g} s from a random start{cut}"
+        )
 
     def stream(
         self,
@@ -98,6 +130,11 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             impatient=rng.uniform(size=len(times_s)) < self.cancel_share if self.cancel_share > 0 else None,
             cancel_after_s=self.cancel_after_s,
         )
+
+
+def is_trace(arrivals: str) -> bool:
+    """Whether a load's arrivals are the path of a trace and not the name of a process."""
+    return "/" in arrivals or "." in arrivals
 
 
 def _examples(model: ServedModel, size: int | None) -> NDArray[np.int64]:

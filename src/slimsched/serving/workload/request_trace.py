@@ -1,4 +1,4 @@
-"""Traces of real arrivals: request times or counts per interval, rescaled to a mean rate."""
+"""Traces of real arrivals: request times or counts per interval, as recorded or rescaled to a mean rate."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ from slimsched.serving.workload.arrivals import Times, check_load
 ACCEPTED = (
     "a CSV (plain, .gz, .bz2) with a column TIMESTAMP or arrival_s (one request per row) or count "
     "(requests per second, one second per row) or columns minute_1, minute_2, … (requests per minute), "
-    "or a text of counts per second (plain or inside a tar archive)"
+    "or a text of whole counts per second (plain or inside a tar archive)"
 )
 
 SHORTEST_S = 1e-6
@@ -33,6 +33,43 @@ class RequestTrace(Struct, frozen=True, kw_only=True):
     times_s: NDArray[np.float64] | None = None
     counts: NDArray[np.float64] | None = None
     interval_s: float = 1.0
+    silence_s: float = 0.0
+    """Time without any requests that was cut out, because the recorder was off."""
+
+    @property
+    def requests(self) -> int:
+        """How many requests the trace has."""
+        if self.times_s is not None:
+            return len(self.times_s)
+        assert self.counts is not None
+        return round(float(np.round(self.counts).sum()))
+
+    @property
+    def seconds(self) -> float:
+        """How long the trace is; the last of single requests ends it."""
+        if self.times_s is not None:
+            return float(np.nextafter(self.times_s[-1], np.inf))
+        assert self.counts is not None
+        return len(self.counts) * self.interval_s
+
+    @property
+    def rate_per_s(self) -> float:
+        """The mean rate."""
+        return self.requests / self.seconds
+
+    def recorded(self, seconds: float, rng: Generator) -> Times:
+        """Return the arrivals of the first `seconds` as they were recorded.
+
+        Counts come exactly as many as they are, at random times within each interval.
+        """
+        if self.times_s is not None:
+            return self.times_s[self.times_s < seconds]
+        assert self.counts is not None
+        whole = self.counts[: int(np.ceil(seconds / self.interval_s))]
+        each = np.round(whole).astype(np.int64)
+        starts = np.repeat(np.arange(len(each)) * self.interval_s, each)
+        out = np.sort(starts + rng.uniform(0.0, self.interval_s, len(starts)))
+        return out[out < seconds]
 
     def rescaled(self, rate_per_s: float, seconds: float, rng: Generator) -> Times:
         """Return arrivals over `seconds` at a mean rate, from a random start in the trace.
@@ -63,7 +100,7 @@ def read_request_trace(path: Path) -> RequestTrace:
     try:
         text = _text(path)
         if not text[:1000].upper().isupper():  # no letters at the top: counts without a header
-            return _of_counts(path.name, [float(word) for word in text.split()], 1.0)
+            return _of_counts(path.name, _bare_counts(text), 1.0)
         rows = csv.reader(io.StringIO(text))
         header = next(rows, [])
         names = [name.strip().lower() for name in header]
@@ -83,6 +120,18 @@ def read_request_trace(path: Path) -> RequestTrace:
         raise ValueError(f"no known column among {', '.join(names[:6])}")
     except (ValueError, IndexError, OverflowError, OSError, EOFError, csv.Error, tarfile.TarError) as error:
         raise DataError(f"{path.name} is not an arrival trace ({error}); give {ACCEPTED}") from None
+
+
+def _bare_counts(text: str) -> list[float]:
+    """Read counts without a header; refuse what looks like times, which mean something else."""
+    numbers = [float(word) for word in text.replace(",", " ").split()]
+    rises = len(numbers) > 2 and numbers[0] < numbers[-1] and numbers == sorted(numbers)
+    if rises or any(number != int(number) for number in numbers):
+        raise ValueError(
+            "numbers without a header that look like times of requests; write the name of the column, "
+            "arrival_s or count, into the first line"
+        )
+    return numbers
 
 
 def _text(path: Path) -> str:
@@ -118,9 +167,9 @@ def _of_counts(name: str, counts: list[float], interval_s: float) -> RequestTrac
     values = np.array(counts)
     if not len(values) or not ((values >= 0) & (values <= LARGEST_COUNT)).all() or values.sum() < 1e-9:
         raise ValueError(f"counts must be from 0 to {LARGEST_COUNT:g}, and some above 0")
-    return RequestTrace(
-        name=name, counts=_without_silence(values, round(1200 / interval_s)), interval_s=interval_s
-    )
+    kept = _without_silence(values, round(1200 / interval_s))
+    silence_s = (len(values) - len(kept)) * interval_s
+    return RequestTrace(name=name, counts=kept, interval_s=interval_s, silence_s=silence_s)
 
 
 def _without_silence(values: NDArray[np.float64], longest: int) -> NDArray[np.float64]:

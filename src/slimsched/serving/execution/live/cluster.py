@@ -1,7 +1,7 @@
 """The live cluster: the same gateway as in simulation, with an engine's servers that run its commands."""
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from time import monotonic
 from typing import assert_never
 
@@ -10,7 +10,6 @@ import numpy as np
 from slimsched.kernel.observer import Observer
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.models.arrays import NUMPY
-from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.cluster import GATEWAY
 from slimsched.serving.domain.drop_reason import DropReason
@@ -34,7 +33,7 @@ from slimsched.serving.execution.live.messages import (
     ToGateway,
 )
 from slimsched.serving.execution.live.model_hosting import ModelHosting
-from slimsched.serving.execution.live.parcel import Call, DroppedError, Parcel, Waiter
+from slimsched.serving.execution.live.parcel import Call, DroppedError, Parcel, Waiter, stretches
 from slimsched.serving.execution.scaling import LOOK_S, Fleet, Scaling
 from slimsched.serving.routing.autoscaler import AutoscaleOptions, load_of
 from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
@@ -53,6 +52,7 @@ from slimsched.serving.routing.events import (
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.health import Health, health_of
+from slimsched.serving.routing.terms import least_energy_j
 
 DRAIN_LOOK_S = 0.02
 """How often to look whether the last requests are answered, of a model or of all."""
@@ -164,6 +164,10 @@ class LiveCluster:
             self._arrivals.add(terms.requests(parcel.requests, now_s, call.model, call.example))
             parcels.append(parcel)
         return parcels
+
+    def least_energy_j(self, model: int) -> float:
+        """Return the least energy that an example of a model can take here."""
+        return least_energy_j(self._gateway.cluster, model)
 
     def refusal(self, terms: Terms, arrived_s: float, *, count: int, model: int) -> DropReason | None:
         """Say why a call with these terms would be refused; None if it can be answered in time."""
@@ -313,8 +317,8 @@ class LiveCluster:
 
     def _carry_out(self, command: Command, now_s: float) -> None:
         match command:
-            case SendBlock(server=server, block=block, source=source, reason=reason):
-                self._send(server, block, source, reason)
+            case SendBlock():
+                self._send(command)
             case Answer(requests=requests):
                 self._answer(requests, now_s)
             case Drop(requests=requests, reason=reason, detail=detail):
@@ -327,13 +331,16 @@ class LiveCluster:
             case _:
                 assert_never(command)
 
-    def _send(self, server: int, block: Block, source: int, reason: str) -> None:
+    def _send(self, command: SendBlock) -> None:
+        server, block, source, why = command.server, command.block, command.source, command.why
         inputs: list[list[memoryview]] = []
         pieces: list[InputPiece] = []
         segment, peer = block.key.segment, ""
-        for _, parcel, start, end in self._stretches(block.requests):
+        runner_up = "" if why is None or why.server < 0 else self._gateway.cluster.names[why.server]
+        for _, parcel, start, end in stretches(self._open, block.requests):
             for receipt in parcel.receipts(start, end):
-                receipt.reasons = (*receipt.reasons[:segment], *[reason] * len(block.key.legs))
+                receipt.reasons = (*receipt.reasons[:segment], *[command.reason] * len(block.key.legs))
+                receipt.why, receipt.runner_up = why, runner_up
             if source == GATEWAY:
                 if (piece := parcel.piece(start, end)) is not None:
                     pieces.append(piece)
@@ -357,7 +364,7 @@ class LiveCluster:
         servers = (self._names[finished.server],) * (1 + len(finished.ahead))
         energy_j, before = finished.energy_j / examples, 0
         for block, queue_s in zip(finished.blocks, finished.queue_s, strict=True):
-            for row, parcel, start, end in self._stretches(block.requests):
+            for row, parcel, start, end in stretches(self._open, block.requests):
                 for receipt in parcel.receipts(start, end):
                     receipt.servers = (*receipt.servers[:segment], *servers)
                     receipt.queue_s += queue_s
@@ -369,30 +376,12 @@ class LiveCluster:
             before += len(block.requests)
 
     def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
-        for row, parcel, start, end in self._stretches(requests):
+        for row, parcel, start, end in stretches(self._open, requests):
             parcel.went(start, requests[row : row + end - start], now_s, self.power_sources)
             for number in range(parcel.first + start, parcel.first + end):
                 del self._open[number]
             parcel.left(end - start)
             parcel.answered(end - start)
-
-    def _stretches(self, requests: Sequence[Request]) -> Iterator[tuple[int, Parcel, int, int]]:
-        """Yield runs of neighbours of one parcel: start among these requests, parcel, start and end in it."""
-        ids = [request.id for request in requests]
-        row, count = 0, len(ids)
-        while row < count:
-            first = ids[row]
-            parcel = self._open.get(first)
-            if parcel is None:  # answered or dropped before: a stale report
-                row += 1
-                continue
-            start = first - parcel.first
-            most = min(count - row, parcel.count - start)
-            length = most if ids[row : row + most] == list(range(first, first + most)) else 1
-            while length < most and ids[row + length] == first + length:
-                length += 1
-            yield row, parcel, start, start + length
-            row += length
 
     def _drop(self, request: Request, error: DroppedError) -> None:
         one = self._open.pop(request.id)

@@ -15,7 +15,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from slimsched.kernel.quantity import Amount, Bytes, Count, Seconds
 from slimsched.models.spec import Path
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import block_of
@@ -26,30 +25,7 @@ from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import run_batch
 from slimsched.serving.execution.live.device_watch import DeviceWatch
 from slimsched.serving.execution.live.executor import Executor
-
-
-class FigurePoint(Struct, frozen=True, kw_only=True):
-    """One setting and its figures; `load` is the share of the device's capacity, 0 in a closed loop."""
-
-    plan: str
-    batch: Count
-    load: Amount
-    utilization: Amount
-    latency_mean_s: Seconds
-    latency_p99_s: Seconds
-    segment_s: tuple[Seconds, ...]  # mean time of a batch by segment
-    segment_bytes: tuple[Bytes, ...]  # memory of each segment's instance
-    images_per_s: Amount
-    power_w: Amount
-
-
-class DeviceFigures(Struct, frozen=True, kw_only=True):
-    """Both sweeps with a description of the device."""
-
-    device: dict[str, str]
-    idle_w: Amount
-    batch_sweep: list[FigurePoint]
-    load_sweep: list[FigurePoint]
+from slimsched.serving.execution.live.figure_point import FigurePoint
 
 
 class _Lane:

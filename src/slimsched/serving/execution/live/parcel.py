@@ -1,7 +1,7 @@
 """A parcel: the examples of one call, the caller that waits for them, and their receipts so far."""
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +14,7 @@ from slimsched.kernel.errors import SlimError
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.request import NEVER_S, Request
 from slimsched.serving.domain.trail import Trail
+from slimsched.serving.domain.why import Why
 from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
 from slimsched.serving.execution.live.messages import InputPiece
 
@@ -54,6 +55,9 @@ class Receipt(Struct, kw_only=True, array_like=True):
     energy_source: str = ""
     latency_s: float = 0.0
     trail: Trail | None = None
+    why: Why | None = None  # the numbers behind the last decision
+    runner_up: str = ""  # the server that was second best then
+    request: int = -1  # number of the call's first request in the log
 
 
 class Answered(Struct, frozen=True, kw_only=True):
@@ -104,7 +108,7 @@ class Parcel:
         self._here = count
         self._offsets: Sequence[int] = ()
         self._release: Callable[[], None] | None = None
-        self._receipts = [Receipt(examples=count)]
+        self._receipts = [Receipt(examples=count, request=first)]
         self._outputs: Arrays | None = None
 
     def __await__(self) -> Generator[Any, None, Answered]:
@@ -234,3 +238,24 @@ class Parcel:
     def _stop_timer(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
+
+
+def stretches(
+    parcels: Mapping[int, Parcel], requests: Sequence[Request]
+) -> Iterator[tuple[int, Parcel, int, int]]:
+    """Yield runs of neighbours of one parcel: start among these requests, parcel, start and end in it."""
+    ids = [request.id for request in requests]
+    row, count = 0, len(ids)
+    while row < count:
+        first = ids[row]
+        parcel = parcels.get(first)
+        if parcel is None:  # answered or dropped before: a stale report
+            row += 1
+            continue
+        start = first - parcel.first
+        most = min(count - row, parcel.count - start)
+        length = most if ids[row : row + most] == list(range(first, first + most)) else 1
+        while length < most and ids[row + length] == first + length:
+            length += 1
+        yield row, parcel, start, start + length
+        row += length

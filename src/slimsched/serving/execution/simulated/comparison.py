@@ -20,11 +20,15 @@ AnyRouter = str | Callable[..., Router]
 
 
 class Compared(Struct, frozen=True, kw_only=True):
-    """One router: its mean figures over seeds, half the 95 % interval of each, and the first seed's trace."""
+    """One router: its mean figures over seeds, half the 95 % interval of each, and the first seed's trace.
+
+    `runs` has the figures of each seed.
+    """
 
     summary: Summary
     ci95: dict[str, float]
     trace: Trace
+    runs: tuple[Summary, ...] = ()
 
 
 def compare(
@@ -74,4 +78,5 @@ def _gather(traces: list[Trace]) -> Compared:
             over_seeds = mean_of([row[name] for row in rows])
             mean[name] = over_seeds.value if isinstance(first, float) else round(over_seeds.value)
             ci95[name] = over_seeds.ci95
-    return Compared(summary=Summary(**mean), ci95=ci95, trace=traces[0])
+    runs = tuple(trace.summary for trace in traces)
+    return Compared(summary=Summary(**mean), ci95=ci95, trace=traces[0], runs=runs)

@@ -12,9 +12,9 @@ with e_i seconds more work than T; s_i is how slow the server is. own_i is the h
 backlog, then this and all later segments. move_i is the time to move its inputs over the network. A busy
 server is not asked for a choice that it would have to load first (`warmth.py`).
 
-π follows the load, ε follows the accuracy floor, and T follows the limit on p99 latency. That latency is
-about a fixed time plus one backlog per segment. Where all segments are planned at once, `whole_plan.py`
-replaces the score and latency is measured on answers.
+π follows the load, ε follows the accuracy floor or a limit on energy or power (`energy_limit.py`), and T
+follows the limits on latency. Latency is about a fixed time plus one backlog per segment. Where all segments
+are planned at once, `whole_plan.py` replaces the score and latency is measured on answers.
 
 Several models share one price of device time, because a second of a device must be worth the same to all.
 
@@ -23,6 +23,7 @@ judged by the same prices (`judgement.py`): it is sent, or a wider plan goes on 
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import inf
 
 import numpy as np
@@ -34,7 +35,9 @@ from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.request import Request, alike
+from slimsched.serving.domain.why import Why
 from slimsched.serving.routing.cost_to_go import CostToGo, Values
+from slimsched.serving.routing.energy_limit import EnergyLimit
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.judgement import Judgement
@@ -49,6 +52,9 @@ from slimsched.serving.routing.whole_plan import DEAREST, WholePlan
 
 PLANNED_ERROR = 1.0
 """Largest error of the backlog that counts where plans are final: a burst is not a lack of capacity."""
+
+LOAD = "load"
+"""Stands for the load where no limit of the goal decides."""
 
 STEEPER = 3.0
 """How much steeper than linear the price of backlog rises, so that the router reacts to bursts at once."""
@@ -100,7 +106,7 @@ class GoalRouter:
             ModelGoal(
                 model,
                 self.goal.of(model.name),
-                CostToGo(model, work, _objective(cluster, self.goal.of(model.name), first), sure=sure),
+                CostToGo(model, work, _objective(cluster, self._priced(model.name), first), sure=sure),
                 target_s=self.gains.target_s,
                 empty_s=self._estimate.empty_s,
                 competes=len(active) > 1,
@@ -116,6 +122,13 @@ class GoalRouter:
             [one.work.T[longer][:, self._kind_of] for longer in one.tree.children] for one in costs_to_go
         ]
         """Work of each choice after a path, by model and row of the path: (choices, servers)."""
+        self._reach = [
+            [[one.model.quality.best_reachable((*path, c)) for c in after] for path, after in its]
+            for one, its in ((one, _choices_after(one)) for one in self.models)
+        ]
+        """The accuracy within reach after each choice, by model and row of the path before."""
+        self._seconds = self._full_s.tolist()
+        self._ahead = lru_cache(maxsize=2048)(self._ahead_by_server)
         self._warmth = Warmth(cluster)
         self._whole_plan = WholePlan(self._estimate, costs_to_go, self._kind_of, self._full_s)
         self._judgements = {
@@ -125,6 +138,7 @@ class GoalRouter:
             for model in self.models
             if model.cost_to_go.escalation is not None
         }
+        self._energy = EnergyLimit(self.goal, sum(profile.idle_w for profile in cluster.profiles))
         self._crowded: tuple[float, Values] = (-1.0, self._full_s)  # when, and what queues add to prices
         self._plans = False
         self._spread = 1.0
@@ -132,6 +146,7 @@ class GoalRouter:
         self._now_s = -1.0
         self.target_s = self._least_target_s()
         """The backlog to aim for."""
+        self._crowd_at: tuple[float, Values] = (0.0, self._crowd)  # a target, and the price of crowds there
 
     def _least_target_s(self) -> float:
         """Return the least backlog that any model asks for.
@@ -142,7 +157,9 @@ class GoalRouter:
         if self._spread == 1.0 or self._whole_plan.limit_s:
             return min(model.target_s for model in self.active)
         shared_s = [
-            model.target_s if model.goal.p99_s else min(TARGET_LIMIT_S, self._spread * model.target_s)
+            model.target_s
+            if model.goal.latency_limits
+            else min(TARGET_LIMIT_S, self._spread * model.target_s)
             for model in self.active
         ]
         return min(shared_s)
@@ -164,16 +181,18 @@ class GoalRouter:
         row = tree.row[seen.path]
         work, choices = self._work[seen.model][row], tree.choices[row]
         count = min(seen.count, self._estimate.group)
-        advantage, onward = model.cost_to_go.ahead(
-            row, self._price(model), model.objective_price, seen.min_accuracy
-        )
-        own_s = seen.backlog_s + count * self._full_s * onward.take(self._kind_of, axis=1)
+        price = self._price(model)
+        advantage, onward = self._ahead(seen.model, row, price, model.objective_price, seen.min_accuracy)
+        own_s = seen.backlog_s + count * self._full_s * onward
         own = (gains.wait * own_s + gains.move * self._estimate.move_s(seen)) / target_s
-        score = self._crowd_price(seen, target_s) * work + own
-        score -= model.worth * advantage.take(self._kind_of, axis=1)
+        score = self._crowd_price(seen) * work + own
+        score -= model.worth * advantage
         if gains.cold and not self.pricing.free and not model.is_short:
             score += gains.cold * self._warmth.cold(seen).take(choices, axis=0)
-        way, server = divmod(int(score.argmin()), len(self._cluster))
+        flat = score.reshape(-1)
+        best = int(flat.argmin())
+        least, flat[best] = flat[best], inf
+        way, server = divmod(best, len(self._cluster))
         choice = int(choices[way])
         due = self._warmth.due(seen, server) if gains.cold else None
         if due is not None and due > choice and due in choices:
@@ -181,21 +200,53 @@ class GoalRouter:
             return Route(server, due, 1, "kept warm")
         self._warmth.ask(seen, server, choice)
         model.note(seen, choice, count)
-        return Route(server, choice, self._estimate.group, "least price")
+        worth = self._reach[seen.model][row][way]
+        cost_s = float(onward[way, server]) * self._seconds[server]
+        other = int(flat.argmin())
+        behind = float(flat[other] - least) / model.worth
+        binding = model.binding or (LOAD if price > 0.0 else "")
+        if behind < inf:
+            after, there = divmod(other, len(self._cluster))
+            why = Why(binding, worth, cost_s, there, int(choices[after]), behind)
+        else:
+            why = Why(binding, worth, cost_s)
+        return Route(server, choice, self._estimate.group, "least price", (), why)
+
+    def _ahead_by_server(
+        self, model: int, row: int, price: float, objective_price: float, floor: float
+    ) -> tuple[Values, Values]:
+        """Return each choice's advantage and the work from there on, by server: (choices, servers)."""
+        advantage, onward = self.models[model].cost_to_go.ahead(row, price, objective_price, floor)
+        return advantage.take(self._kind_of, axis=1), onward.take(self._kind_of, axis=1)
 
     def _plan(self, seen: Observation) -> Route:
         """Plan all remaining segments at once."""
         plan, model = self._whole_plan, self.models[seen.model]
         crowd = self._queues_price(seen)
         own_per_s = self.gains.wait / (plan.limit_s or self.target_s)
-        price = self._price(model)
-        return plan.cheapest(seen, price, model.objective_price, crowd / model.worth, own_per_s / model.worth)
+        price, objective_price = self._price(model), model.objective_price
+        binding = model.binding or (LOAD if price > 0.0 else "")
+        return plan.cheapest(
+            seen, price, objective_price, crowd / model.worth, own_per_s / model.worth, binding
+        )
+
+    def _priced(self, model: str) -> Goal:
+        """Return the goal that says whether energy or time is priced for a model."""
+        return self.goal if self.goal.limits_energy else self.goal.of(model)
+
+    @property
+    def yielding(self) -> list[str]:
+        """The limits that are not kept now, in the order in which they yield."""
+        named = len(self.active) > 1
+        limits = [f"{one.model.name}: {c}" if named else c for one in self.active for c in one.yielding]
+        first = [limit for limit in limits if "accuracy" in limit]
+        return [*first, *self._energy.yielding, *(limit for limit in limits if limit not in first)]
 
     def _queues_price(self, seen: Observation) -> Values:
         """Return what each server's queue adds to the price of a whole plan."""
         if self._whole_plan.limit_s:
             return self.pricing.scale * self._whole_plan.crowd(seen.backlog_s)
-        return self._crowd_price(seen, self.target_s)
+        return self._crowd_price(seen)
 
     def keeps(self, model: int) -> bool:
         """Whether answers of this model are judged."""
@@ -214,7 +265,7 @@ class GoalRouter:
             1, int(np.searchsorted(PRICES[:-1], price))
         )  # who began narrow goes on where time is free too
         prices = (float(PRICES[at]), model.objective_price)
-        limit_s = model.goal.p99_s or self._whole_plan.limit_s
+        limit_s = model.goal.tail_s or self._whole_plan.limit_s
         until_s = min(request.deadline_s, request.arrival_s + limit_s) if limit_s else request.deadline_s
         return judgement.judge(request, confidence, prices, until_s - seen.now_s, seen)
 
@@ -226,6 +277,7 @@ class GoalRouter:
     def _judge_anew(self, model: ModelGoal, judgement: Judgement) -> None:
         """Value plans by themselves while a model's confidence is not trusted, else with what may follow."""
         model.cost_to_go.trusts = judgement.trust.holds
+        self._ahead.cache_clear()
         self.pricing.demand_of(model.model.number, model.cost_to_go)
 
     @property
@@ -258,10 +310,12 @@ class GoalRouter:
         shares = rates_per_s / total
         return float((shares @ worths) / (shares @ shares))
 
-    def _crowd_price(self, seen: Observation, target_s: float) -> Values:
+    def _crowd_price(self, seen: Observation) -> Values:
         """Return what each server's queue adds to the price."""
-        excess = np.maximum(seen.backlog_s / target_s - 1.0, 0.0)
-        price: Values = self._crowd * target_s * excess * (1.0 + STEEPER * excess)
+        excess = np.maximum(seen.backlog_s / self.target_s - 1.0, 0.0)
+        if self._crowd_at[0] != self.target_s:
+            self._crowd_at = self.target_s, self._crowd * self.target_s
+        price: Values = self._crowd_at[1] * excess * (1.0 + STEEPER * excess)
         return np.minimum(price, DEAREST * self.pricing.scale)
 
     def _tick(self, seen: Observation) -> None:
@@ -270,13 +324,16 @@ class GoalRouter:
         self._now_s, self._plans = seen.now_s, seen.plans
         for model in self.models:
             model.meter.fade(passed_s)
-        if seen.plans and self.gains.in_time and not any(model.goal.p99_s for model in self.active):
+        if seen.plans and self.gains.in_time and not any(model.goal.latency_limits for model in self.active):
             limit_s = self.gains.in_time * (seen.deadline_s - seen.arrival_s)
             if target_s := self._whole_plan.update_target(limit_s, passed_s):
                 for model in self.models:
                     model.target_s = target_s
+        self._energy.update(seen.active_w, seen.done_rate_per_s, passed_s)
         for model in self.models:
             model.chase(passed_s)
+            if self._energy.price > 0.0:
+                model.pay_for_energy(self._energy.price, self._energy.binding)
         if not seen.alive.all():
             self._warmth.forget(~seen.alive)
         plans_per_s = np.where(seen.alive, 1.0 / self._full_s, 0.0)
@@ -296,6 +353,12 @@ class GoalRouter:
         )
 
 
+def _choices_after(goal: ModelGoal) -> list[tuple[Path, list[int]]]:
+    """Return the paths of a model in the order of its tree, each with the choices that may follow."""
+    tree = goal.cost_to_go.tree
+    return [(path, [int(c) for c in tree.choices[row]]) for row, path in enumerate(tree.paths)]
+
+
 def _kinds(cluster: Cluster) -> tuple[np.ndarray, list[int]]:
     """Return the kind of each server, by its profile, and the first server of each kind."""
     kinds = {id(profile): None for profile in cluster.profiles}
@@ -306,7 +369,7 @@ def _kinds(cluster: Cluster) -> tuple[np.ndarray, list[int]]:
 
 def _objective(cluster: Cluster, goal: Goal, first: list[int]) -> list[dict[Key, float]]:
     """Return each key's share of the objective on each kind of device; a widest plan costs 1 on average."""
-    if goal.objective == "energy":
+    if goal.objective == "energy" or goal.limits_energy:
         batch = cluster.batch_limit
         raw = [{k: cluster.profiles[i].energy_j(k, batch) / batch for k in cluster.work_s} for i in first]
     else:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from random import Random
 
 import numpy as np
+from msgspec.structs import replace
 
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
 from slimsched.serving.routing.observation import Observation
@@ -53,6 +54,7 @@ class _Shard:
             whole.min_accuracy,
         )
         seen.fifo, seen.done = whole.fifo // shards, whole.done // shards
+        seen.done_rate_per_s, seen.active_w = whole.done_rate_per_s / shards, whole.active_w / shards
         seen.arrival_rate_per_s = whole.arrival_rate_per_s / shards
         seen.model_rates_per_s = whole.model_rates_per_s / shards
         source = whole.source
@@ -61,9 +63,11 @@ class _Shard:
         route = self._router.route(seen)
         if route is None:
             return None
-        return Route(
-            route.server * shards + self._number, route.choice, route.group, route.reason, route.ahead
-        )
+        why = route.why
+        if why is not None and why.server >= 0:
+            why = replace(why, server=why.server * shards + self._number)
+        server = route.server * shards + self._number
+        return Route(server, route.choice, route.group, route.reason, route.ahead, why)
 
 
 class ShardedRouter:

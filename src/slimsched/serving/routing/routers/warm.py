@@ -32,4 +32,4 @@ class WarmRouter:
         if due is not None and due > choice and due in seen.choices:
             choice, group = due, 1
         self._warmth.ask(seen, server, choice)
-        return Route(server, choice, group, route.reason, route.ahead)
+        return Route(server, choice, group, route.reason, route.ahead, route.why)
