@@ -181,7 +181,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with what the pages take for granted: a photograph, a trace, racks, pictures by class."""
+    """A folder with what the pages take for granted: a photograph, a scenario, racks, pictures by class."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").mkdir()
     for name in ("scripts", "examples"):
@@ -201,6 +201,11 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for number in range(4):
             pixels = rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "photos" / label / f"{number}.png")
+    own = re.search(
+        r"^```toml\n(.*?)^```$", (ROOT / "docs" / "simulate.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    assert own is not None
+    (tmp_path / "mine.toml").write_text(own[1])
     (tmp_path / "my_racks.csv").write_text("machine,rack,gpus\na,r,8\nb,r,8\n")
     (tmp_path / "my_sacct.txt").write_text(
         "JobID|User|Submit|Start|End|AllocTRES|TimelimitRaw\n"
