@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 CODE   := src tests examples benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo test ray check lint types format bench clean
+.PHONY: help setup serve demo test ray check lint types docs dist format bench clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ ray: $(VENV)/.ready  ## install the extra 'ray' and run the tests that need it
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
 	SLIM_REQUIRE_RAY=1 $(BIN)/pytest tests/serving/execution/ray
 
-check: lint types test  ## format, lint, types, tests
+check: lint types docs test  ## format, lint, types, docs, tests
 
 lint: $(VENV)/.ready  ## format and lint, changing nothing
 	$(BIN)/ruff format --check $(CODE)
@@ -41,6 +41,12 @@ lint: $(VENV)/.ready  ## format and lint, changing nothing
 
 types: $(VENV)/.ready  ## mypy --strict
 	$(BIN)/mypy
+
+docs: $(VENV)/.ready  ## build the documentation as a site, in build/site
+	$(BIN)/mkdocs build --strict --quiet
+
+dist: $(VENV)/.ready  ## build wheel and sdist, and try them in fresh environments
+	PYTHON=$(BIN)/python scripts/check-dist
 
 format: $(VENV)/.ready  ## format the code in place
 	$(BIN)/ruff format $(CODE)
