@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from served import Served, serve
+from served import Served, load, serve
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +35,9 @@ def own_server(tmp_path: Path) -> Iterator[Callable[..., Served]]:
         if one.process.poll() is None:
             one.process.kill()
             one.process.wait()
+
+
+@pytest.fixture
+def load_on() -> Callable[[str], AbstractContextManager[None]]:
+    """Puts load on an address for as long as a `with` block runs."""
+    return load

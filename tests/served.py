@@ -1,13 +1,19 @@
 """Starting a real `slim serve` on free ports."""
 
+import http.client
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 CONFIG = """
 name = "two-cores"
@@ -82,3 +88,31 @@ def serve(folder: Path, *options: str) -> Served:
         time.sleep(0.05)
     process.kill()
     raise AssertionError(f"the server did not start: {log.read_text()}")
+
+
+@contextmanager
+def load(address: str) -> Iterator[None]:
+    """Keep a server busy, four images at a time, until the block ends."""
+    images = np.random.default_rng(0).integers(0, 256, (4, 3, 32, 32), dtype=np.uint8)
+    head = (
+        b'{"inputs":[{"name":"images","shape":[4,3,32,32],"datatype":"UINT8",'
+        b'"parameters":{"binary_data_size":12288}}],"outputs":[{"name":"classes"}]}'
+    )
+    ended = threading.Event()
+
+    def ask() -> None:
+        connection = http.client.HTTPConnection(address, timeout=30)
+        headers = {"inference-header-content-length": str(len(head))}
+        while not ended.is_set():
+            connection.request("POST", "/v2/models/slimresnet/infer", head + images.tobytes(), headers)
+            connection.getresponse().read()
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()

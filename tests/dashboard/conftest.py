@@ -1,16 +1,12 @@
-"""Puts load on a served cluster and opens the dashboard in a real browser."""
+"""Runs to look at, and a real browser to look at them with."""
 
-import http.client
 import os
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -32,40 +28,6 @@ FLAGS = (
 )
 
 
-@pytest.fixture
-def load_on() -> Callable[[str], AbstractContextManager[None]]:
-    """Puts load on an address for as long as a `with` block runs."""
-    return _load
-
-
-@contextmanager
-def _load(address: str) -> Iterator[None]:
-    """Keep a server busy, four images at a time, until the block ends."""
-    images = np.random.default_rng(0).integers(0, 256, (4, 3, 32, 32), dtype=np.uint8)
-    head = (
-        b'{"inputs":[{"name":"images","shape":[4,3,32,32],"datatype":"UINT8",'
-        b'"parameters":{"binary_data_size":12288}}],"outputs":[{"name":"classes"}]}'
-    )
-    ended = threading.Event()
-
-    def ask() -> None:
-        connection = http.client.HTTPConnection(address, timeout=30)
-        headers = {"inference-header-content-length": str(len(head))}
-        while not ended.is_set():
-            connection.request("POST", "/v2/models/slimresnet/infer", head + images.tobytes(), headers)
-            connection.getresponse().read()
-
-    threads = [threading.Thread(target=ask) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-
-
 @pytest.fixture(scope="session")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two models and its report; `two.toml` in the same folder is the scenario."""
@@ -73,6 +35,16 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scenario = write_two_models(folder)
     faults = ("--kill", "server-0@0.4s", "--restore", "server-0@1.2s")
     slim("simulate", "--config", str(scenario), "--router", "lp", *faults, "--out", str(folder))
+    slim("report", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run in which a server dies and returns, and its report."""
+    folder = tmp_path_factory.mktemp("recorded")
+    faults = ("--kill", "server-0@0.5s", "--restore", "server-0@1.4s")
+    slim("simulate", "--rate", "3000", "--seconds", "3", *faults, "--out", str(folder))
     slim("report", str(folder))
     return folder
 

@@ -3,8 +3,6 @@
 import gzip
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from browsing import fits, screen, text, until
 
 from logs import entries
 from served import Served
@@ -19,7 +18,6 @@ from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.telemetry.live_view import LiveView
 
 Load = Callable[[str], AbstractContextManager[None]]
-PATIENCE_S = 30
 EXPECTED = {"400", "401", "net::ERR_CONNECTION_REFUSED", "net::ERR_CONNECTION_RESET"}
 """Console errors that a test causes on purpose: a refusal, or a server that it stopped."""
 
@@ -33,32 +31,6 @@ def desk(browser: Any) -> Iterator[None]:
     errors = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     browser.get("about:blank")
     assert [entry for entry in errors if not set(entry["message"].split()) & EXPECTED] == []
-
-
-def screen(browser: Any, width: int, height: int, scheme: str = "light") -> None:
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-
-
-def until(browser: Any, script: str) -> Any:
-    """Wait until a script returns a true value."""
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    message = f"waited in vain for: {script}"
-    return WebDriverWait(browser, PATIENCE_S, poll_frequency=0.1).until(
-        lambda b: b.execute_script(f"return {script}"), message
-    )
-
-
-def text(browser: Any, id_: str) -> str:
-    return str(browser.execute_script("return document.getElementById(arguments[0]).textContent", id_))
-
-
-def fits(browser: Any) -> bool:
-    """Return whether nothing overflows the page sideways."""
-    return bool(browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"))
 
 
 def test_the_page_loads_and_shows_every_server(served: Served, browser: Any) -> None:
@@ -146,10 +118,10 @@ def test_a_killed_server_is_shown_and_returns(
     with load_on(running.http):
         os.kill(running.children()[0], signal.SIGKILL)
         until(browser, "document.querySelectorAll('#servers > li.down').length === 1")
-        until(browser, "document.getElementById('news').textContent.endsWith('is down')")
+        until(browser, "document.getElementById('news').textContent.endsWith(': down')")
         keep("live-server-down")
         until(browser, "document.querySelectorAll('#servers .chip.up').length === 2")
-        until(browser, "document.getElementById('news').textContent.endsWith('is up')")
+        until(browser, "document.getElementById('news').textContent.endsWith(': up again')")
     assert running.stop() == 0, "an open page does not keep the server from stopping"
     until(browser, "document.getElementById('phase').textContent === 'connection lost'")
 
@@ -195,17 +167,6 @@ def test_the_page_asks_for_the_token_of_the_api(
     field.send_keys("s3cret\n")
     until(browser, "document.querySelectorAll('#servers .chip.up').length === 2")
     assert browser.execute_script("return document.getElementById('token-form').hidden")
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("recorded")
-    slim = [sys.executable, "-c", "from slimsched.cli.app import main; main()"]
-    faults = ["--kill", "server-0@0.5s", "--restore", "server-0@1.4s"]
-    run = ["simulate", "--rate", "3000", "--seconds", "3", *faults, "--out", str(folder)]
-    subprocess.run([*slim, *run], check=True, capture_output=True, timeout=120)
-    subprocess.run([*slim, "report", str(folder)], check=True, capture_output=True, timeout=120)
-    return folder
 
 
 def test_a_recorded_run_replays(

@@ -52,7 +52,7 @@ def test_a_dead_server_is_shown_with_nothing_and_returns() -> None:
     assert 0.4 + 0.5 <= frames[first_down].at_s < 1.0, "a death is noticed half a second later"
     assert frames[first_up_again].at_s >= 1.2 + 0.5
     assert all(sum(frame.servers[0].at) == 0 for frame in frames if not frame.servers[0].up)
-    assert [one.text for one in frames[-1].happenings] == ["server-0 is down", "server-0 is up"]
+    assert [one.text for one in frames[-1].happenings] == ["server-0: down", "server-0: up again"]
 
 
 def test_a_server_that_was_given_up_is_shown_so_until_it_is_up() -> None:

@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimsched.dashboard.fault_marks import mark_faults
-from slimsched.dashboard.picture import Picture, draw, shades
+from slimsched.dashboard.picture import Picture, draw, wrapped
 from slimsched.serving.domain.model_outline import ModelOutline
 from slimsched.serving.telemetry.run_folder import Run
+from slimsched.serving.telemetry.shades import shades
 from slimsched.serving.telemetry.stage import Stages
 
 BINS = 80
@@ -30,7 +31,7 @@ def choices_picture(run: Run) -> Picture:
         for axis, (row, number) in zip(axes.flat, panels, strict=False):
             _panel(axis, run, row, number)
             title = f"{routers[row]}: {models[number].name}" if len(models) > 1 else routers[row]
-            axis.set_title(title, fontsize=9)
+            axis.set_title(wrapped(title, 90 // columns if columns < 2 else 48), fontsize=9)
             mark_faults(axis, run.about, words=row == 0 and number == 0)
             if row == 0:
                 axis.legend(

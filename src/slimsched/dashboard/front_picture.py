@@ -2,8 +2,21 @@
 
 from typing import Any
 
-from slimsched.dashboard.picture import INK, Picture, colour, draw
+from slimsched.dashboard.picture import (
+    COLOURS,
+    INK,
+    LETTERS,
+    Picture,
+    colour,
+    draw,
+    legend_below,
+    legend_height,
+    wrapped,
+)
 from slimsched.serving.telemetry.run_folder import Run
+
+MARKERS = ("o", "s", "^", "D")
+"""Routers beyond the last colour have another mark."""
 
 
 def front_picture(run: Run) -> Picture:
@@ -27,13 +40,14 @@ def front_picture(run: Run) -> Picture:
             if len(front) > 1:
                 axis.plot(*zip(*front, strict=True), color=INK, linewidth=0.8, alpha=0.5, zorder=2)
             for number, point in points.items():
-                axis.scatter(*point, color=colour(number), s=42, zorder=3)
-                name = run.rows[number]["router"]
-                axis.annotate(name, point, xytext=(5, 4), textcoords="offset points", fontsize=8)
+                mark = MARKERS[number // len(COLOURS) % len(MARKERS)]
+                name = wrapped(run.rows[number]["router"], LETTERS)
+                axis.scatter(*point, color=colour(number), marker=mark, s=42, zorder=3, label=name)
             axis.set(xlabel=label, ylabel="arrived requests answered correctly (%)")
             axis.margins(x=0.25, y=0.15)
         _bound_by_latency(axes[0, 0], bound)
         _bound_by_energy(axes[0, 1], run, bound)
+        legend_below(axes[0, 0])
 
     best = max(run.rows, key=lambda row: row["bound_share"])
     caption = (
@@ -44,13 +58,21 @@ def front_picture(run: Run) -> Picture:
         caption += ", the most. The thin line joins the routers that no other beats on both axes."
     else:
         caption += "."
-    return draw("front", "Accuracy, latency and energy beside the fluid bound", caption, paint, columns=2)
+    title = "Accuracy, latency and energy beside the fluid bound"
+    return draw("front", title, caption, paint, columns=2, height=3.2 + legend_height(run.routers))
 
 
 def _bound_by_latency(axis: Any, bound: float) -> None:
     axis.axhline(bound, color=INK, linestyle="--", linewidth=1)
+    _leave_room_above(axis, bound)
     place = {"xycoords": ("axes fraction", "data"), "xytext": (0, 3), "textcoords": "offset points"}
     axis.annotate(f"fluid bound {bound:.2f} %", (0.02, bound), fontsize=8, **place)
+
+
+def _leave_room_above(axis: Any, bound: float) -> None:
+    """Leave room for the label between the bound and the top of the picture."""
+    low, high = axis.get_ylim()
+    axis.set_ylim(low, max(high, bound + 0.12 * (bound - low)))
 
 
 def _bound_by_energy(axis: Any, run: Run, bound: float) -> None:
@@ -63,6 +85,7 @@ def _bound_by_energy(axis: Any, run: Run, bound: float) -> None:
     right = max(right, 1.05e3 * float(energy_j[-1]))
     axis.plot([*1e3 * energy_j, right], [*100 * accuracy, 100 * accuracy[-1]], color=INK, ls="--", lw=1)
     axis.set(xlim=(left, right), ylim=(low, None))
+    _leave_room_above(axis, bound)
     axis.annotate(
         "fluid bound",
         (right, 100 * accuracy[-1]),

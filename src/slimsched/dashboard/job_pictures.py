@@ -4,7 +4,17 @@ from typing import Any
 
 import numpy as np
 
-from slimsched.dashboard.picture import COLOURS, INK, Picture, colour, draw
+from slimsched.dashboard.picture import (
+    COLOURS,
+    INK,
+    LETTERS,
+    Picture,
+    draw,
+    legend_below,
+    legend_height,
+    line,
+    wrapped,
+)
 from slimsched.serving.telemetry.run_folder import Run
 
 
@@ -20,19 +30,20 @@ def _completion(run: Run) -> Picture:
             jct_s = run.arrays[f"{row}/jct_s"]
             if len(jct_s):
                 at = np.linspace(0, len(jct_s) - 1, min(len(jct_s), 400)).astype(int)
-                line = colour(row)
-                axis.plot(np.maximum(jct_s[at], 1.0), (at + 1) / len(jct_s), color=line, label=policy)
+                share = (at + 1) / len(jct_s)
+                axis.plot(np.maximum(jct_s[at], 1.0), share, label=wrapped(policy, LETTERS), **line(row))
         axis.set(xscale="log", xlabel="job completion time (s)", ylabel="share of jobs", ylim=(0, 1.01))
-        axis.legend(fontsize=8)
+        legend_below(axis)
 
     best = min(run.rows, key=lambda row: float(row["jct_mean_s"]))
     caption = f"Cumulative distribution of job completion time. Mean of {best['policy']}: "
     caption += f"{best['jct_mean_s'] / 3600:.2f} h" + (", the lowest." if len(run.rows) > 1 else ".")
-    return draw("completion", "Job completion time", caption, paint)
+    height = 3.2 + legend_height(_policies(run))
+    return draw("completion", "Job completion time", caption, paint, height=height)
 
 
 def _makespan(run: Run) -> Picture:
-    names = _policies(run)
+    names = _bar_names(run)
 
     def paint(axes: Any) -> None:
         axis = axes[0, 0]
@@ -41,7 +52,7 @@ def _makespan(run: Run) -> Picture:
         axis.axvline(bound_h, color=INK, linestyle="--", linewidth=1, label="lower bound")
         axis.set(xlabel="makespan (h)")
         axis.invert_yaxis()
-        axis.legend(fontsize=8)
+        legend_below(axis)
 
     best = min(run.rows, key=lambda row: float(row["makespan_s"]))
     caption = f"Time until the last job is done, beside the lower bound. {best['policy']} takes "
@@ -50,7 +61,7 @@ def _makespan(run: Run) -> Picture:
 
 
 def _tiers(run: Run) -> Picture:
-    names = _policies(run)
+    names = _bar_names(run)
 
     def paint(axes: Any) -> None:
         for axis, key, label in (
@@ -95,7 +106,7 @@ def _occupancy(run: Run) -> Picture:
             axis.yaxis.get_major_locator().set_params(integer=True)
             axis.hlines(np.arange(0.5, len(held) - 1), 0.0, end_h, color="white", linewidth=0.8)
             axis.set(xlabel="time (h)", ylabel="rack")
-            axis.set_title(policy, fontsize=9)
+            axis.set_title(wrapped(policy, 48), fontsize=9)
             axis.grid(False)
         for axis in list(axes.flat)[len(names) :]:
             axis.set_axis_off()
@@ -109,5 +120,9 @@ def _policies(run: Run) -> list[str]:
     return [str(row["policy"]) for row in run.rows]
 
 
+def _bar_names(run: Run) -> list[str]:
+    return [wrapped(policy, 26) for policy in _policies(run)]
+
+
 def _bar_height(names: list[str]) -> float:
-    return 1.2 + 0.28 * len(names)
+    return 1.4 + sum(0.16 + 0.13 * len(name.split("\n")) for name in names)

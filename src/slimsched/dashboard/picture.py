@@ -1,6 +1,7 @@
 """A picture of a report: as SVG in the page's colours, and as PNG for use elsewhere."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from io import BytesIO, StringIO
 from typing import Any
 
@@ -12,13 +13,8 @@ INK = "#010203"
 """Stands for the page's text colour; the SVG gets currentColor instead."""
 
 COLOURS = ("#4c78c8", "#e07b39", "#3f9c6b", "#cf4b52", "#8c6bc0", "#9a7350", "#d678b4", "#7f8c8d", "#b8a02e")
-RAMPS = (
-    ("#9fcdf0", "#4c8bd0", "#1b3a70"),
-    ("#a9dcb5", "#3f9a63", "#124a2a"),
-    ("#f5cf98", "#d1842c", "#703307"),
-    ("#d8c2f0", "#8f61c9", "#432073"),
-)
-"""The colours of choices, from narrow to wide; unrelated models have ramps of their own."""
+LETTERS = 120
+"""How many letters of a legend fit side by side below a picture."""
 
 _STYLE = {
     "font.size": 9,
@@ -41,16 +37,37 @@ def colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def shades(number: int, ramp: int = 0) -> list[str]:
-    """Return colours for a number of choices, from narrow to wide."""
-    stops = [[int(stop[at : at + 2], 16) for at in (1, 3, 5)] for stop in RAMPS[ramp % len(RAMPS)]]
-    colours = []
-    for position in range(number):
-        way = 2 * position / (number - 1) if number > 1 else 1.0
-        low = min(int(way), 1)
-        mixed = [a + (b - a) * (way - low) for a, b in zip(stops[low], stops[low + 1], strict=True)]
-        colours.append("#" + "".join(f"{round(part):02x}" for part in mixed))
-    return colours
+def line(number: int) -> dict[str, str]:
+    """Return how the line of a row is drawn; rows beyond the last colour are dashed."""
+    return {"color": colour(number), "linestyle": ("-", "--", ":")[number // len(COLOURS) % 3]}
+
+
+def wrapped(name: str, letters: int) -> str:
+    """Break a long name after colons, commas and spaces, so that it stays inside the picture."""
+    lines = [""]
+    for part in re.findall(r"[^:, ]*[:, ]*", name):
+        if lines[-1] and len(lines[-1] + part.rstrip()) > letters:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(text.strip() for text in lines)
+
+
+def legend_columns(names: Sequence[str]) -> int:
+    """Return how many of the names fit side by side below a picture."""
+    return max(1, min(len(names), LETTERS // (max(map(len, names), default=1) + 6)))
+
+
+def legend_height(names: Sequence[str]) -> float:
+    """Return the height of the legend below a picture, in inches."""
+    return 0.1 + 0.17 * -(-len(names) // legend_columns(names))
+
+
+def legend_below(axis: Any) -> None:
+    """Name what is drawn below the picture, where the names cover nothing."""
+    handles, names = axis.get_legend_handles_labels()
+    if names:
+        columns = legend_columns(names)
+        axis.figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=8)
 
 
 class Picture(Struct, frozen=True, kw_only=True):
@@ -84,7 +101,7 @@ def draw(
     from matplotlib import pyplot
 
     with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type,unused-ignore]
-        size = (4.6 * columns if columns > 1 else 7.2, height * rows)
+        size = (4.6 * max(columns, 2), height * rows)
         figure, axes = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
         paint(axes)
         text, image = StringIO(), BytesIO()

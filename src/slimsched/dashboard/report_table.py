@@ -109,4 +109,5 @@ def _cell(row: Row, key: str, write: Callable[[float], str]) -> str:
     if value is None:
         return "–"
     half_interval = (row.get("ci95") or {}).get(key)
-    return escape(write(value) + (f" ± {write(half_interval)}" if half_interval else ""))
+    interval = f' <span class="interval">± {escape(write(half_interval))}</span>' if half_interval else ""
+    return escape(write(value)) + interval

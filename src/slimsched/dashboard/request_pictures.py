@@ -7,7 +7,17 @@ import numpy as np
 from slimsched.dashboard.choices_picture import choices_picture
 from slimsched.dashboard.fault_marks import mark_faults
 from slimsched.dashboard.front_picture import front_picture
-from slimsched.dashboard.picture import INK, Picture, colour, draw
+from slimsched.dashboard.picture import (
+    INK,
+    LETTERS,
+    Picture,
+    colour,
+    draw,
+    legend_below,
+    legend_height,
+    line,
+    wrapped,
+)
 from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.telemetry.run_folder import Run
 
@@ -32,19 +42,19 @@ def _latency(run: Run) -> Picture:
             if len(ordered):
                 at = np.linspace(0, len(ordered) - 1, min(len(ordered), 400)).astype(int)
                 share = (at + 1) / len(ordered)
-                axis.plot(1e3 * np.maximum(ordered[at], 1e-4), share, color=colour(row), label=router)
+                axis.plot(1e3 * np.maximum(ordered[at], 1e-4), share, label=wrapped(router, LETTERS))
         if deadline_s < NEVER_S:
             axis.axvline(1e3 * deadline_s, color=INK, linestyle=":", linewidth=1, label="deadline")
         axis.set(xlabel="latency (ms)", ylabel="share of answers", ylim=(0, 1.01))
         if axis.lines:  # without answers there may be nothing to draw, and nothing to scale
             axis.set_xscale("log")
-            axis.legend(fontsize=8)
+            legend_below(axis)
 
     best = min(run.rows, key=lambda row: row["latency_p99_s"] or np.inf)
     p99_s = best["latency_p99_s"] or np.nan
     caption = f"Cumulative distribution of latency. 99th percentile of {best['router']}: {1e3 * p99_s:.0f} ms"
     caption += ", the lowest." if len(run.rows) > 1 else "."
-    return draw("latency", "Latency", caption, paint)
+    return draw("latency", "Latency", caption, paint, height=3.2 + legend_height([*run.routers, "deadline"]))
 
 
 def _queues(run: Run) -> Picture:
@@ -60,7 +70,7 @@ def _queues(run: Run) -> Picture:
         axis.set_ylim(bottom=0)
         mark_faults(axis, run.about)
         if len(run.frames[0].servers) < LEGEND_LIMIT:
-            axis.legend(fontsize=8)
+            legend_below(axis)
 
     caption = "Requests over time: waiting at the gateway, and sent to each server but not yet back."
     return draw("queues", "Queues over time", caption, paint)
@@ -73,15 +83,15 @@ def _in_system(run: Run) -> Picture:
             edges = np.linspace(0, run.seconds(row), 4 * BINS)
             came = np.searchsorted(run.arrays["arrival_s"], edges)
             under_way = came - np.searchsorted(run.arrays[f"{row}/answered_s"], edges)
-            axis.plot(edges, under_way, color=colour(row), label=router, linewidth=1.2)
+            axis.plot(edges, under_way, label=wrapped(router, LETTERS), linewidth=1.2, **line(row))
         axis.set(xlabel="time (s)", ylabel="requests under way")
         axis.set_ylim(bottom=0)
         mark_faults(axis, run.about)
-        axis.legend(fontsize=8)
+        legend_below(axis)
 
     caption = "Requests that have arrived and are not answered, over time"
     caption += ", including dropped ones." if any(row["dropped"] for row in run.rows) else "."
-    return draw("queues", "Queues over time", caption, paint)
+    return draw("queues", "Queues over time", caption, paint, height=3.2 + legend_height(run.routers))
 
 
 def _servers(run: Run) -> Picture:
@@ -104,7 +114,7 @@ def _servers(run: Run) -> Picture:
             axis.set_xlim(0, at_s[-1])
             mark_faults(axis, run.about, words=False)
         if len(run.frames[0].servers) < LEGEND_LIMIT:
-            axes[0, 0].legend(fontsize=8)
+            legend_below(axes[0, 0])
 
     caption = "Utilization and power of each server over time; a server that is down shows 0."
     return draw("servers", "Servers over time", caption, paint, columns=2)

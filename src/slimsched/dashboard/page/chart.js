@@ -1,7 +1,9 @@
 "use strict";
 // Line charts over time. Charts have axes, a reading at the pointer, goals and faults; sparks are small and bare.
 
-const CHART = { W: 360, H: 150, left: 56, right: 8, top: 10, bottom: 20 };
+const CHART = { W: 360, H: 158, left: 56, right: 8, top: 18, bottom: 20 };
+const MARKS = { down: "fault", up: "return", goal: "change" }; // kinds of happenings that charts mark, with their style
+const MARK_ROOM = 34; // a mark closer than this to the one before has no label
 const CHARTS = [
   ["Latency", millis, [["p50", "var(--s0)", (f) => f.latency_p50_s], ["p95", "var(--s2)", (f) => f.latency_p95_s], ["p99", "var(--bad)", (f) => f.latency_p99_s]], { goal: (g) => g.p99_ms && g.p99_ms / 1000 }],
   ["Requests per second", shortNumber, [["arriving", "var(--quiet)", (f) => f.arrival_per_s], ["in time", "var(--good)", (f) => f.goodput_per_s]], {}],
@@ -68,57 +70,89 @@ function chart(figure, [title, write, series, options], shown, goalNow) {
     draw("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, write(tick)),
   ]);
   parts.push(draw("text", { x: left, y: H - 5 }, `${from.toFixed(0)} s`), draw("text", { x: W - right, y: H - 5, "text-anchor": "end" }, `${to.toFixed(1)} s`));
-  if (given(goal)) {
-    parts.push(draw("line", { class: "goal", x1: left, x2: W - right, y1: y(goal), y2: y(goal) }));
-    parts.push(draw("text", { class: "goal", x: left + 4, y: y(goal) - 4 }, "goal"));
-  }
-  for (const { at_s, text } of shown.at(-1).happenings) {
-    if (at_s < from || at_s > to) continue;
-    const mark = draw("line", { class: text.endsWith("down") ? "fault" : "return", x1: x(at_s), x2: x(at_s), y1: top, y2: H - bottom });
-    mark.append(draw("title", {}, `${at_s.toFixed(1)} s: ${text}`));
-    parts.push(mark);
-  }
   const at = figure.dataset.at === undefined ? null : from + ((Number(figure.dataset.at) * W - left) / (W - left - right)) * (to - from);
   const read = at === null ? shown.at(-1) : shown.reduce((best, f) => (Math.abs(f.at_s - at) < Math.abs(best.at_s - at) ? f : best));
   if (options.stacked) parts.push(...layers(series, shown, x, y));
   series.forEach(([, colour, get], n) => {
-    const present = shown.filter((f) => given(get(f))), points = present.map((f) => `${x(f.at_s).toFixed(1)},${y(get(f)).toFixed(1)}`);
-    if (!options.stacked && series.length <= 2 && n === series.length - 1 && present.length > 1 && !options.floating) {
-      const area = draw("polygon", { points: `${x(present[0].at_s)},${y(low)} ${points.join(" ")} ${x(present.at(-1).at_s)},${y(low)}` });
-      area.style.fill = colour;
-      parts.push(area);
+    const filled = !options.stacked && series.length <= 2 && n === series.length - 1 && !options.floating;
+    for (const run of options.stacked ? [] : runsOf(shown, (f) => given(get(f)))) {
+      const points = run.map((f) => `${x(f.at_s).toFixed(1)},${y(get(f)).toFixed(1)}`), [first, last] = [run[0], run.at(-1)];
+      if (filled) parts.push(tinted("polygon", "fill", colour, `${x(first.at_s)},${y(low)} ${points.join(" ")} ${x(last.at_s)},${y(low)}`));
+      parts.push(tinted("polyline", "stroke", colour, points.length > 1 ? points.join(" ") : `${points[0]} ${points[0]}`)); // a lone figure is a dot
     }
-    const line = draw("polyline", { points: points.join(" ") });
-    line.style.stroke = colour;
-    if (!options.stacked) parts.push(line);
     put(figure.querySelectorAll("b")[n], known(get(read), write));
   });
+  const happenings = shown.at(-1).happenings.filter(({ kind, at_s }) => MARKS[kind] && at_s >= from && at_s <= to);
+  parts.push(...marks(happenings, x));
+  if (given(goal)) parts.push(...goalLine(happenings, x, y(goal)));
   if (at !== null) parts.push(draw("line", { class: "reading", x1: x(read.at_s), x2: x(read.at_s), y1: top, y2: H - bottom }), draw("text", { x: Math.min(W - 50, Math.max(left, x(read.at_s) + 4)), y: top + 8 }, `${read.at_s.toFixed(1)} s`));
   svg.replaceChildren(...parts);
   svg.setAttribute("aria-label", `${title}: now ${series.map(([name, , get]) => `${name} ${known(get(shown.at(-1)), write)}`).join(", ")}${given(goal) ? `, goal ${write(goal)}` : ""}`);
 }
 
+function runsOf(list, present) { // parts of a list without a gap: nothing is drawn where there is no figure
+  const runs = [];
+  list.forEach((one, n) => {
+    if (!present(one)) return;
+    if (n && present(list[n - 1])) runs.at(-1).push(one);
+    else runs.push([one]);
+  });
+  return runs;
+}
+
+function tinted(tag, property, colour, points) {
+  const shape = draw(tag, { points });
+  shape.style[property] = colour;
+  return shape;
+}
+
+function marks(happenings, x) { // a line for each, and above the chart a word where there is room
+  const { W, H, top, bottom } = CHART;
+  let end = -Infinity;
+  return happenings.flatMap(({ at_s, text, kind }) => {
+    const line = draw("line", { class: MARKS[kind], x1: x(at_s), x2: x(at_s), y1: top, y2: H - bottom });
+    line.append(draw("title", {}, `${at_s.toFixed(1)} s: ${text}`));
+    const start = Math.min(x(at_s), W - MARK_ROOM);
+    if (start - end < MARK_ROOM) return [line];
+    end = start;
+    return [line, draw("text", { class: MARKS[kind], x: start, y: top - 6 }, kind)];
+  });
+}
+
+function goalLine(happenings, x, height) { // from the last change of the goal on
+  const { W, left, right, top } = CHART, changed = happenings.findLast(({ kind }) => kind === "goal");
+  const above = height - 4 > top + 10;
+  return [
+    draw("line", { class: "goal", x1: changed ? x(changed.at_s) : left, x2: W - right, y1: height, y2: height }),
+    draw("text", { class: "goal", x: W - right - 2, y: above ? height - 4 : height + 12, "text-anchor": "end" }, "goal"),
+  ];
+}
+
 function layers(series, shown, x, y) { // shares on top of each other
-  const present = shown.filter((f) => given(series[0][2](f))), below = present.map(() => 0);
-  if (present.length < 2) return [];
-  return series.map(([, colour, get]) => {
-    const points = (edge) => present.map((f, n) => `${x(f.at_s).toFixed(1)},${y(edge[n]).toFixed(1)}`);
-    const floor = points(below);
-    present.forEach((f, n) => { below[n] += get(f); });
-    const layer = draw("polygon", { class: "layer", points: [...points(below), ...floor.reverse()].join(" ") });
-    layer.style.fill = colour;
-    return layer;
+  return runsOf(shown, (f) => given(series[0][2](f))).filter((run) => run.length > 1).flatMap((run) => {
+    const below = run.map(() => 0);
+    return series.map(([, colour, get]) => {
+      const points = () => run.map((f, n) => `${x(f.at_s).toFixed(1)},${y(below[n]).toFixed(1)}`);
+      const floor = points();
+      run.forEach((f, n) => { below[n] += get(f); });
+      const layer = tinted("polygon", "fill", colour, [...points(), ...floor.reverse()].join(" "));
+      layer.setAttribute("class", "layer");
+      return layer;
+    });
   });
 }
 
 function spark(svg, values, least, most) { // a small line without labels; the figure stands beside it
   const every = Math.ceil(values.length / 60); // a small picture cannot show more points
-  const present = values.map((value, n) => [n, value]).filter(([n, value]) => given(value) && (values.length - 1 - n) % every === 0);
-  if (present.length < 2) { svg.replaceChildren(); return; }
-  const only = present.map(([, value]) => value), low = Math.min(least ?? Infinity, ...only), high = Math.max(most ?? -Infinity, ...only);
+  const kept = values.map((value, n) => [n, value]).filter(([n]) => (values.length - 1 - n) % every === 0);
+  const only = kept.map(([, value]) => value).filter(given);
+  if (only.length < 2) { svg.replaceChildren(); return; }
+  const low = Math.min(least ?? Infinity, ...only), high = Math.max(most ?? -Infinity, ...only);
   const x = (n) => (100 * n) / (values.length - 1), y = (value) => 22 - (20 * (value - low)) / (high - low || 1);
-  const points = present.map(([n, value]) => `${x(n).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
-  svg.replaceChildren(draw("polygon", { points: `${x(present[0][0])},24 ${points} ${x(present.at(-1)[0])},24` }), draw("polyline", { points }));
+  svg.replaceChildren(...runsOf(kept, ([, value]) => given(value)).filter((run) => run.length > 1).flatMap((run) => {
+    const points = run.map(([n, value]) => `${x(n).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
+    return [draw("polygon", { points: `${x(run[0][0])},24 ${points} ${x(run.at(-1)[0])},24` }), draw("polyline", { points })];
+  }));
 }
 
 const newSpark = () => draw("svg", { class: "spark", viewBox: "0 0 100 24", preserveAspectRatio: "none", "aria-hidden": "true" });

@@ -3,7 +3,7 @@
 
 const KEPT_FRAMES = 240; // how many past frames the charts show
 const SILENT_MS = 4000; // without a frame for this time, the page says that its figures are old
-let frames = [], layout = null, charts = [], mode = "live", connection = null, lastNews = "", playing = null, goalNow = null, lastMessageAt = 0;
+let frames = [], layout = null, charts = [], mode = "live", connection = null, lastNews = "", playing = null, goalNow = null, goalSetAt = null, lastMessageAt = 0;
 
 const TILES = [ // name, figure, how to write it, its id; for a goal: its text, and whether a value meets it
   ["median latency", (f) => f.latency_p50_s, millis, "p50"],
@@ -44,6 +44,7 @@ function show(frame, shown) {
   decisions(frame);
   const events = frame.happenings.toReversed().map((h) => `${h.at_s.toFixed(1)} s: ${h.text}`);
   if ($("happenings").textContent !== events.join("")) $("happenings").replaceChildren(...events.map((text) => make("li", {}, text)));
+  if (mode === "live") followGoal(frame);
   const news = events[0] ?? "";
   if (news !== lastNews) { lastNews = news; put($("news"), news); }
 }
@@ -152,6 +153,11 @@ async function goal(method, newGoal) { // read or change the goal; the form is h
   } catch (error) {
     put($("goal-says"), `The goal could not be read: ${error.message}`);
   }
+}
+
+function followGoal(frame) { // somebody else may have set it
+  const at = frame.happenings.findLast(({ kind }) => kind === "goal")?.at_s ?? goalSetAt;
+  if (at !== goalSetAt) { goalSetAt = at; goal("GET"); }
 }
 
 function goalInForm() {

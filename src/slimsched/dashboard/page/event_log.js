@@ -62,6 +62,12 @@ async function numberedModels(lines) { // for a log that does not name its model
   return Array.from(seen, (segments, m) => ({ name: `model ${m + 1}`, numbered: true, segments: Array.from(segments ?? [[]], names) }));
 }
 
+function saysGoal(goal) { // as goal.py writes it
+  const limits = Object.entries(goal).filter(([name, value]) => /^(p\d+|mean)_s$/.test(name) && value).map(([name, value]) => `${name.slice(0, -2)}<=${+(1000 * value).toPrecision(6)}ms`);
+  const floor = goal.min_accuracy ? [`accuracy>=${+(100 * goal.min_accuracy).toPrecision(6)}`] : [];
+  return [...floor, ...limits, (goal.objective ?? "accuracy") === "accuracy" ? "max accuracy" : `min ${goal.objective}`].join(", ");
+}
+
 const ranAt = (event) => [event.choice ?? event.width, ...(event.ahead ?? [])]; // logs of the first version say width
 
 class LogView {
@@ -80,6 +86,7 @@ class LogView {
     this.guard = {};
     this.judged = {};
     this.happenings = [];
+    this.fell = new Set();
   }
 
   observe([now, machine, event, commands]) {
@@ -110,6 +117,9 @@ class LogView {
       this.turn(now, event.server, false);
       this.said[event.server] = [];
       for (const place of this.places.values()) if (place.at === event.server || (place.at === -1 && place.holder === event.server)) Object.assign(place, { at: -1, stage: stages.beginning(place.stage), holder: -1 });
+    } else if (event.type === "GoalChanged") {
+      const own = Object.entries(event.goal.by_model ?? {}).map(([model, goal]) => `of ${model}: ${saysGoal(goal)}`);
+      this.happen(now, [`goal: ${saysGoal(event.goal)}`, ...own].join("; "), "goal");
     } else if (event.type === "ServerGivenUp") {
       this.givenUp[event.server] = true;
       this.happen(now, event.reason);
@@ -154,10 +164,13 @@ class LogView {
   turn(now, server, up) {
     if (this.up[server] === up) return;
     this.up[server] = up;
-    if (up || this.said[server].length) this.happen(now, `${this.names[server]} is ${up ? "up" : "down"}`);
+    if (!up && !this.said[server].length) return; // it has never reported
+    const name = this.names[server], again = up && this.fell.has(server) ? " again" : "";
+    if (!up) this.fell.add(server);
+    this.happen(now, `${name.startsWith("server") ? name : `server ${name}`}: ${up ? "up" : "down"}${again}`, up ? "up" : "down");
   }
 
-  happen(now, text) { this.happenings = [...this.happenings.slice(-5), { at_s: now, text }]; }
+  happen(now, text, kind = "note") { this.happenings = [...this.happenings.slice(-5), { at_s: now, text, kind }]; }
 
   frame(now) {
     for (const [name, entries] of Object.entries(this.recent)) {

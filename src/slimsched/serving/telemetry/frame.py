@@ -1,5 +1,7 @@
 """A frame: everything a dashboard shows at one moment, as one small JSON object."""
 
+from typing import Literal
+
 from msgspec import Struct
 
 
@@ -35,10 +37,11 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 class Happening(Struct, frozen=True, kw_only=True):
-    """Something worth showing, such as a server that went down or came back."""
+    """Something worth showing; charts mark servers that went down or came back, and changes of the goal."""
 
     at_s: float
     text: str
+    kind: Literal["down", "up", "goal", "note"] = "note"
 
 
 class Frame(Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.routing.autoscaler import Scale
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock
 from slimsched.serving.routing.events import (
+    GoalChanged,
     InputLost,
     RequestsArrived,
     SegmentFinished,
@@ -21,6 +22,7 @@ from slimsched.serving.routing.events import (
     ServerUp,
     TelemetryReceived,
 )
+from slimsched.serving.routing.goal import format_goal
 from slimsched.serving.routing.judgement import DISTRUST, SURE
 from slimsched.serving.telemetry.frame import Decision, Frame, Happening, ServerFrame
 from slimsched.serving.telemetry.recent import Recent
@@ -68,6 +70,7 @@ class LiveView:
         self._guard: Counter[str] = Counter()
         self._judged: Counter[str] = Counter()
         self._distrusted: set[int] = set()
+        self._fell: set[int] = set()
         self._arrived = self._answered = self._dropped = 0
 
     def ask(self, census: Census) -> None:
@@ -159,6 +162,10 @@ class LiveView:
         elif isinstance(event, ServerUp):
             self._given_up[event.server] = False
             self._turn(now_s, event.server, up=True)
+        elif isinstance(event, GoalChanged):
+            own = [f"of {model}: {format_goal(goal)}" for model, goal in event.goal.by_model.items()]
+            text = "; ".join([f"goal: {format_goal(event.goal)}", *own])
+            self._happenings.append(Happening(at_s=now_s, text=text, kind="goal"))
         elif isinstance(event, ModelsChanged) and self.current is not None:
             self._change_models(now_s, self.current(), event)
 
@@ -219,8 +226,12 @@ class LiveView:
             self._up[server] = up
             if not up and not self._snapshots[server]:
                 return  # it has never reported: a live server that has not started yet
-            text = f"{self._names[server]} is {'up' if up else 'down'}"
-            self._happenings.append(Happening(at_s=now_s, text=text))
+            name = self._names[server]
+            state = "down" if not up else "up again" if server in self._fell else "up"
+            text = f"{name if name.startswith('server') else f'server {name}'}: {state}"
+            self._happenings.append(Happening(at_s=now_s, text=text, kind="up" if up else "down"))
+            if not up:
+                self._fell.add(server)
 
     def _server(self, index: int, there: list[int], counts: list[int], span_s: float) -> ServerFrame:
         up = self._up[index]

@@ -10,10 +10,14 @@ from numpy.typing import NDArray
 from slimsched.kernel.errors import SlimError
 from slimsched.serving.domain.model_outline import ModelOutline, outlines
 from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.telemetry.shades import shades
 from slimsched.serving.telemetry.stage import Stages
 from slimsched.serving.telemetry.trace import Answers, Trace
 
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c", "#ccb974")
+
+LEGEND_LETTERS = 190
+"""How many letters fit side by side below the pictures."""
 
 
 def plot_runs(traces: Sequence[Trace], models: Sequence[ServedModel], title: str, path: Path) -> None:
@@ -26,17 +30,28 @@ def plot_runs(traces: Sequence[Trace], models: Sequence[ServedModel], title: str
         _cdf(cdf, trace, colour)
         front.scatter(row.latency_mean_s, 100 * row.accuracy, color=colour, s=70, zorder=3, label=row.router)
     bound = 100 * traces[0].summary.bound_accuracy
-    front.axhline(bound, color="black", linestyle="--", linewidth=1)
-    front.annotate(f"fluid bound {bound:.2f} %", (1.0, bound), xycoords=("axes fraction", "data"), ha="right")
+    _mark_bound(front, bound)
     front.set(xlabel="mean latency (s)", ylabel="accuracy (%)", title="Accuracy against latency")
     cdf.set(xlabel="latency (s)", ylabel="share of answers", title="Latency")
     if any(len(trace.answers.latency_s) for trace in traces):  # an empty axis cannot be logarithmic
         front.set_xscale("log")
         cdf.set_xscale("log")
-    figure.legend(*front.get_legend_handles_labels(), loc="outside lower center", ncols=9, frameon=False)
+    handles, names = front.get_legend_handles_labels()
+    columns = max(1, min(len(names), LEGEND_LETTERS // (max(map(len, names)) + 6)))
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
     _choices(choices, traces[-1], outlines(models, plans=True))
     figure.savefig(path, dpi=100)
     plt.close(figure)
+
+
+def _mark_bound(axes: Any, bound: float) -> None:
+    """Draw the bound, with its label above the line and inside the frame."""
+    axes.axhline(bound, color="black", linestyle="--", linewidth=1)
+    axes.margins(y=0.12)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, max(high, bound + 0.12 * (bound - low)))
+    place = {"xycoords": ("axes fraction", "data"), "xytext": (0, 3), "textcoords": "offset points"}
+    axes.annotate(f"fluid bound {bound:.2f} %", (0.98, bound), ha="right", fontsize=9, **place)
 
 
 def _cdf(axes: Any, trace: Trace, colour: str) -> None:
@@ -53,7 +68,7 @@ def _choices(axes: Any, trace: Trace, models: Sequence[ModelOutline]) -> None:
     edges = np.linspace(0, trace.summary.seconds, 61)
     names, counts = choices_over_time(trace.answers, models, edges)
     shares = counts / np.maximum(1, counts.sum(axis=0))
-    axes.stackplot(edges[:-1], shares, labels=names, colors=COLOURS)
+    axes.stackplot(edges[:-1], shares, labels=names, colors=shades(len(names)))
     axes.set(xlabel="time (s)", ylabel="share", title=f"Choices of {trace.summary.router}", ylim=(0, 1))
     axes.legend(loc="upper right", fontsize=8)
 

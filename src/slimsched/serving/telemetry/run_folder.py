@@ -31,6 +31,7 @@ from slimsched.serving.telemetry.frame import Frame
 from slimsched.serving.telemetry.trace import Trace
 
 FRAMES = "frames.jsonl.gz"
+REPORT = "report.html"
 
 
 class About(Struct, frozen=True, kw_only=True):
@@ -65,13 +66,13 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 def make_folder(folder: Path) -> Path:
-    """Make the folder for a run and remove the logs and frames of an earlier one."""
+    """Make the folder for a run; remove the log, the frames and the report of an earlier one."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"cannot write a run to {folder}: {error.strerror}; choose another folder") from None
-    for name in (EVENTS, FRAMES):
-        (folder / name).unlink(missing_ok=True)
+    for stale in (folder / EVENTS, folder / FRAMES, folder / REPORT, *folder.glob("report-*.png")):
+        stale.unlink(missing_ok=True)
     return folder
 
 
