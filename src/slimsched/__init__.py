@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from slimsched.serving.routing.router import Route, Router
     from slimsched.serving.telemetry.bound_curve import BoundCurve
     from slimsched.serving.telemetry.recorder import Recorder
-
-__version__ = "0.2.0"
+    from slimsched.version import __version__
 
 __all__ = [
     "BoundCurve",
@@ -119,6 +118,7 @@ _HOMES = {
     "Switched": "models.adapters.switched",
     "TensorSpec": "models.spec",
     "Topology": "jobs.domain.topology",
+    "__version__": "version",
     "compare": "serving.execution.simulated.comparison",
     "compare_jobs": "jobs.execution.simulated.comparison:compare",
     "generate_jobs": "jobs.traces.generator",
