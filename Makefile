@@ -43,7 +43,7 @@ types: $(VENV)/.ready  ## mypy --strict
 	$(BIN)/mypy
 
 docs: $(VENV)/.ready  ## build the documentation as a site, in build/site
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 dist: $(VENV)/.ready  ## build wheel and sdist, and try them in fresh environments
 	PYTHON=$(BIN)/python scripts/check-dist

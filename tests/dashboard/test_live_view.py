@@ -1,12 +1,22 @@
 """The frames of the dashboard, compared with the run they show."""
 
+from msgspec.structs import replace
+
 from slimsched.serving.domain.fault import Fault
 from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.model_outline import ModelOutline
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.routing.events import ServerDown, ServerGivenUp, ServerUp
+from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.routing.events import (
+    GoalChanged,
+    ServerDown,
+    ServerGivenUp,
+    ServerUp,
+    TelemetryReceived,
+)
 from slimsched.serving.routing.fluid import fluid_optimum
+from slimsched.serving.routing.goal import parse_goal
 from slimsched.serving.telemetry.bound_curve import BoundCurve
 from slimsched.serving.telemetry.frame import Frame
 from slimsched.serving.telemetry.live_view import LiveView
@@ -65,6 +75,29 @@ def test_a_server_that_was_given_up_is_shown_so_until_it_is_up() -> None:
     assert frame.happenings[-1].text == reason
     view.observe(4.0, GATEWAY_NAME, ServerUp(server=1), [])
     assert not view.frame(5.0).servers[1].given_up
+
+
+def test_a_change_of_the_goal_is_noted_with_its_words() -> None:
+    view = LiveView(load_scenario("paper").cluster, "goal")
+    of_cats = parse_goal("min energy, accuracy>=70")
+    goal = replace(parse_goal("accuracy>=75, p99<=60ms"), by_model={"cats": of_cats})
+    view.observe(2.5, GATEWAY_NAME, GoalChanged(goal=goal), [])
+    (happening,) = view.frame(3.0).happenings
+    text = "goal: accuracy>=75, p99<=60ms, max accuracy; of cats: accuracy>=70, min energy"
+    assert (happening.at_s, happening.kind, happening.text) == (2.5, "goal", text)
+
+
+def test_a_server_is_called_one_whatever_its_name() -> None:
+    view = LiveView(load_scenario("laptop").cluster, "sed")
+    snapshot = ServerSnapshot(
+        taken_s=0.0, queued=(0,), instances=1, utilization=0.5, power_w=10.0, vram_bytes=1
+    )
+    view.observe(0.5, GATEWAY_NAME, TelemetryReceived(server=1, snapshot=snapshot), [])
+    view.observe(1.0, GATEWAY_NAME, ServerDown(server=1), [])
+    view.observe(2.0, GATEWAY_NAME, ServerUp(server=1), [])
+    happenings = view.frame(3.0).happenings
+    assert [one.text for one in happenings] == ["server slow: down", "server slow: up again"]
+    assert [one.kind for one in happenings] == ["down", "up"]
 
 
 def test_figures_cover_the_last_second() -> None:

@@ -9,6 +9,7 @@ from browsing import overlapping, screen, scrolling, sticking_out, until
 from two_model_run import slim
 
 from served import Served
+from slimsched.serving.telemetry.shades import shades
 
 DESKTOP, PHONE = (1280, 900), (390, 844)
 LONG_ROUTERS = "random,sed,drift-plus-penalty:v=0.612,drift-plus-penalty:v=0.6,goal,goal[p99<=80ms],"
@@ -83,6 +84,26 @@ def test_the_dashboard_fits_desktop_and_phone(
             assert sticking_out(browser) == []
             assert overlapping(browser, "#charts figure:first-child") == []
             keep(f"overflow-dashboard-{width}-{scheme}")
+
+
+def test_choices_have_the_same_colours_in_pictures_and_on_the_page(served: Served, browser: Any) -> None:
+    screen(browser, *DESKTOP)
+    browser.get(f"http://{served.http}/")
+    until(browser, "document.querySelectorAll('#server-choice-legend i').length === 4")
+    painted = browser.execute_script("""
+      const brush = new OffscreenCanvas(1, 1).getContext('2d');
+      return [...document.querySelectorAll('#server-choice-legend i')].map((swatch) => {
+        brush.fillStyle = getComputedStyle(swatch).backgroundColor;
+        brush.fillRect(0, 0, 1, 1);
+        return [...brush.getImageData(0, 0, 1, 1).data].slice(0, 3);
+      });
+    """)
+    drawn = [[int(shade[at : at + 2], 16) for at in (1, 3, 5)] for shade in shades(4)]
+    assert all(
+        abs(a - b) <= 2
+        for one, other in zip(painted, drawn, strict=True)
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def test_a_time_without_answers_leaves_a_gap_in_every_line(

@@ -11,6 +11,9 @@ import pytest
 from two_model_run import SLIM, slim
 
 from served import CONFIG
+from slimsched import dashboard
+from slimsched.dashboard.picture import wrapped
+from slimsched.serving.telemetry.shades import RAMPS, shades
 
 VOID = {"meta", "br", "img", "input", "link", "hr", "path", "use", "rect"}
 
@@ -100,6 +103,32 @@ def test_a_comparison_has_a_row_and_an_interval_for_each_router(tmp_path: Path) 
     assert {path.name for path in tmp_path.glob("*.png")} == {
         f"all-{name}.png" for name in ("latency", "front", "choices", "queues")
     }
+
+
+def test_a_second_run_in_the_same_folder_leaves_no_report_of_the_first(tmp_path: Path) -> None:
+    run = ("simulate", "--rate", "300", "--seconds", "0.3", "--out", str(tmp_path))
+    slim(*run)
+    slim("report", str(tmp_path))
+    (tmp_path / "notes.png").write_bytes(b"the reader's own")
+    assert (tmp_path / "report.html").exists()
+    slim(*run)
+    assert not [*tmp_path.glob("report*")]
+    assert (tmp_path / "notes.png").exists()
+
+
+def test_choices_have_the_colours_of_the_page() -> None:
+    page = (Path(dashboard.__file__).parent / "page" / "dashboard.css").read_text()
+    light = page.partition("prefers-color-scheme: dark")[0]
+    for number, ramp in enumerate(RAMPS):
+        names = [f"--{stop}{number}" for stop in ("narrow", "middle", "wide")]
+        assert [f"{name}: {colour}" in light for name, colour in zip(names, ramp, strict=True)] == [True] * 3
+    assert shades(3) == list(RAMPS[0])
+
+
+def test_long_names_break_between_their_parts() -> None:
+    assert wrapped("manual:machine_s=43200:rack_s=86400", 26) == "manual:machine_s=43200:\nrack_s=86400"
+    assert wrapped("goal[accuracy>=75, p99<=60ms]", 20) == "goal[accuracy>=75,\np99<=60ms]"
+    assert wrapped("sed", 2) == "sed"
 
 
 def test_a_demo_of_real_servers_has_its_report_too(tmp_path: Path) -> None:
