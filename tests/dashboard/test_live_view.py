@@ -5,9 +5,9 @@ from msgspec.structs import replace
 from slimsched.serving.domain.fault import Fault
 from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.model_outline import ModelOutline
+from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.routing.events import (
     GoalChanged,
     ServerDown,
