@@ -99,7 +99,7 @@ def test_a_comparison_has_a_row_and_an_interval_for_each_router(tmp_path: Path) 
     slim("report", str(tmp_path / "run"), "--out", str(tmp_path / "all.html"))
     text = (tmp_path / "all.html").read_text()
     assert text.count('<th scope="row">') == 3, "two routers, and the model"
-    assert " ± " in text
+    assert '<span class="interval">± ' in text
     assert {path.name for path in tmp_path.glob("*.png")} == {
         f"all-{name}.png" for name in ("latency", "front", "choices", "queues")
     }
