@@ -42,7 +42,8 @@ def _latency(run: Run) -> Picture:
             if len(ordered):
                 at = np.linspace(0, len(ordered) - 1, min(len(ordered), 400)).astype(int)
                 share = (at + 1) / len(ordered)
-                axis.plot(1e3 * np.maximum(ordered[at], 1e-4), share, label=wrapped(router, LETTERS))
+                name = wrapped(router, LETTERS)
+                axis.plot(1e3 * np.maximum(ordered[at], 1e-4), share, label=name, **line(row))
         if deadline_s < NEVER_S:
             axis.axvline(1e3 * deadline_s, color=INK, linestyle=":", linewidth=1, label="deadline")
         axis.set(xlabel="latency (ms)", ylabel="share of answers", ylim=(0, 1.01))
