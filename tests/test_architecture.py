@@ -131,7 +131,7 @@ def test_every_folder_has_its_place() -> None:
 
 def test_tests_mirror_the_tree() -> None:
     tests = Path(__file__).parent
-    others = {"docs", "examples", "hostile"}
+    others = {"deploy", "docs", "examples", "hostile"}
     for folder in {path.parent for path in tests.rglob("test_*.py")} - {tests}:
         where = folder.relative_to(tests)
         assert where.parts[0] in others or (ROOT / where).is_dir(), f"tests/{where} mirrors no folder"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from slimsched.jobs.scheduling.policy import Policy as JobPolicy
     from slimsched.jobs.traces.generator import generate_jobs
     from slimsched.kernel.errors import SlimError
+    from slimsched.kernel.version import __version__
     from slimsched.models.adapters.exits import Exits
     from slimsched.models.adapters.family import Family
     from slimsched.models.adapters.nested import Nested
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from slimsched.serving.routing.router import Route, Router
     from slimsched.serving.telemetry.bound_curve import BoundCurve
     from slimsched.serving.telemetry.recorder import Recorder
-    from slimsched.version import __version__
 
 __all__ = [
     "BoundCurve",
@@ -118,7 +118,7 @@ _HOMES = {
     "Switched": "models.adapters.switched",
     "TensorSpec": "models.spec",
     "Topology": "jobs.domain.topology",
-    "__version__": "version",
+    "__version__": "kernel.version",
     "compare": "serving.execution.simulated.comparison",
     "compare_jobs": "jobs.execution.simulated.comparison:compare",
     "generate_jobs": "jobs.traces.generator",
