@@ -45,7 +45,7 @@ def line(number: int) -> dict[str, str]:
 def wrapped(name: str, letters: int) -> str:
     """Break a long name after colons, commas and spaces, so that it stays inside the picture."""
     lines = [""]
-    for part in re.findall(r"[^:, ]*[:, ]*", name):
+    for part in re.findall(r"[^:, ]+[:, ]*|[:, ]+", name):
         if lines[-1] and len(lines[-1] + part.rstrip()) > letters:
             lines.append("")
         lines[-1] += part
