@@ -83,7 +83,7 @@ def test_a_change_of_the_goal_is_noted_with_its_words() -> None:
     goal = replace(parse_goal("accuracy>=75, p99<=60ms"), by_model={"cats": of_cats})
     view.observe(2.5, GATEWAY_NAME, GoalChanged(goal=goal), [])
     (happening,) = view.frame(3.0).happenings
-    text = "goal: accuracy>=75, p99<=60ms, max accuracy; of cats: accuracy>=70, min energy"
+    text = "the goal is now: accuracy>=75, p99<=60ms, max accuracy; cats: accuracy>=70, min energy"
     assert (happening.at_s, happening.kind, happening.text) == (2.5, "goal", text)
 
 

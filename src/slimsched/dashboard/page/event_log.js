@@ -62,13 +62,17 @@ async function numberedModels(lines) { // for a log that does not name its model
   return Array.from(seen, (segments, m) => ({ name: `model ${m + 1}`, numbered: true, segments: Array.from(segments ?? [[]], names) }));
 }
 
-function saysGoal(goal) { // as goal.py writes it
-  const limits = Object.entries(goal).filter(([name, value]) => /^(p\d+|mean)_s$/.test(name) && value).map(([name, value]) => `${name.slice(0, -2)}<=${+(1000 * value).toPrecision(6)}ms`);
-  const floor = goal.min_accuracy ? [`accuracy>=${+(100 * goal.min_accuracy).toPrecision(6)}`] : [];
-  return [...floor, ...limits, (goal.objective ?? "accuracy") === "accuracy" ? "max accuracy" : `min ${goal.objective}`].join(", ");
-}
-
 const ranAt = (event) => [event.choice ?? event.width, ...(event.ahead ?? [])]; // logs of the first version say width
+
+function goalText(goal) { // as format_goals in serving/routing/goal.py
+  const shown = (number) => String(Number(number.toPrecision(6)));
+  const one = (g) => [
+    ...(g.min_accuracy ? [`accuracy>=${shown(100 * g.min_accuracy)}`] : []), ...(g.energy_j ? [`energy<=${shown(1e3 * g.energy_j)}mJ`] : []), ...(g.power_w ? [`power<=${shown(g.power_w)}W`] : []),
+    ...["p99", "p95", "mean"].filter((figure) => g[`${figure}_s`]).map((figure) => `${figure}<=${shown(1e3 * g[`${figure}_s`])}ms`),
+    g.objective === "accuracy" ? "max accuracy" : `min ${g.objective}`,
+  ].join(", ");
+  return [one(goal), ...Object.entries(goal.by_model).map(([model, own]) => `${model}: ${one(own)}`)].join("; ");
+}
 
 class LogView {
   constructor(header, models) {
@@ -117,15 +121,14 @@ class LogView {
       this.turn(now, event.server, false);
       this.said[event.server] = [];
       for (const place of this.places.values()) if (place.at === event.server || (place.at === -1 && place.holder === event.server)) Object.assign(place, { at: -1, stage: stages.beginning(place.stage), holder: -1 });
-    } else if (event.type === "GoalChanged") {
-      const own = Object.entries(event.goal.by_model ?? {}).map(([model, goal]) => `of ${model}: ${saysGoal(goal)}`);
-      this.happen(now, [`goal: ${saysGoal(event.goal)}`, ...own].join("; "), "goal");
     } else if (event.type === "ServerGivenUp") {
       this.givenUp[event.server] = true;
       this.happen(now, event.reason);
     } else if (event.type === "ServerUp") {
       this.givenUp[event.server] = false;
       this.turn(now, event.server, true);
+    } else if (event.type === "GoalChanged") {
+      this.happen(now, `the goal is now: ${goalText(event.goal)}`, "goal");
     }
   }
 

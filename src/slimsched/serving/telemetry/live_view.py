@@ -163,8 +163,8 @@ class LiveView:
             self._given_up[event.server] = False
             self._turn(now_s, event.server, up=True)
         elif isinstance(event, GoalChanged):
-            own = [f"of {model}: {format_goal(goal)}" for model, goal in event.goal.by_model.items()]
-            text = "; ".join([f"goal: {format_goal(event.goal)}", *own])
+            own = [f"{model}: {format_goal(goal)}" for model, goal in event.goal.by_model.items()]
+            text = "; ".join([f"the goal is now: {format_goal(event.goal)}", *own])
             self._happenings.append(Happening(at_s=now_s, text=text, kind="goal"))
         elif isinstance(event, ModelsChanged) and self.current is not None:
             self._change_models(now_s, self.current(), event)
