@@ -80,7 +80,8 @@ def test_a_goal_set_in_the_page_changes_the_choices_served(
         browser.find_element("css selector", "#goal-form button").click()
         until(browser, "document.getElementById('goal-says').textContent === 'Now: accuracy>=30, min energy'")
         until(browser, f"{widths}.every(width => width < 1)")
-        until(browser, "document.getElementById('happenings').textContent.includes('the goal is now: accuracy>=30')")
+        said = "document.getElementById('happenings').textContent"
+        until(browser, f"{said}.includes('the goal is now: accuracy>=30')")
         until(browser, "document.querySelectorAll('#charts figure:first-child line.change').length === 1")
         keep("goal")
     browser.find_element("id", "goal-accuracy").clear()
