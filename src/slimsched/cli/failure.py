@@ -72,7 +72,7 @@ def line_of(error: BaseException, command: str = "") -> tuple[str, int] | None:
             module = name.partition(".")[0]
             extra = NEEDS.get(command, "")
             extra = extra if module in INCLUDES.get(extra, ()) else EXTRAS[module]
-            remedy = f'install it with: pip install "slim-scheduler[{extra}]"'
+            remedy = f"install it with: pip install 'slim-scheduler[{extra}]'"
             return f"this command needs {module}, which is not installed; {remedy}", 1
         case OSError():
             return _line_of_os_error(error), 1

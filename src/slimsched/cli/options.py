@@ -25,7 +25,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 import typer
 from msgspec import NODEFAULT, Meta, Struct
-from typer.models import OptionInfo
+from typer.models import ArgumentInfo, OptionInfo
 
 from slimsched.kernel import quantity
 from slimsched.kernel.errors import ConfigError
@@ -106,7 +106,9 @@ def _check(name: str, annotation: Any, value: Any) -> None:
 
 
 def _flag(name: str, annotation: Any) -> str:
-    """Return what the user types for an option."""
+    """Return what the user types for an option, or how help calls an argument."""
+    if any(isinstance(one, ArgumentInfo) for one in get_args(annotation)):
+        return name.upper()
     options = [one for one in get_args(annotation) if isinstance(one, OptionInfo)]
     flags = [flag for one in options for flag in (one.default, *(one.param_decls or ()))]
     return next((flag for flag in flags if isinstance(flag, str)), f"--{name.replace('_', '-')}")

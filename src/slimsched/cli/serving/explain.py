@@ -12,7 +12,7 @@ from rich.table import Table
 
 from slimsched.cli.options import AsJson, with_options
 from slimsched.kernel.errors import ConfigError, DataError
-from slimsched.kernel.quantity import CountOrZero
+from slimsched.kernel.quantity import Identity
 
 if TYPE_CHECKING:
     from slimsched.serving.telemetry.request_story import RequestStory
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder left by --out or --log, or a log.")],
     request: Annotated[
-        CountOrZero | None, typer.Argument(metavar="[REQUEST]", help="Number of the request.")
+        Identity | None, typer.Argument(metavar="[REQUEST]", help="Number of the request.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
