@@ -18,8 +18,10 @@ from slimsched.jobs.execution.slurm.job import Status
 
 SIZES = (1, 1, 1, 2, 2, 4, 4, 8, 8, 16)
 LONG = bool(os.environ.get("SLIM_LONG"))
-JOBS, LONGEST_S = (200, 12.0) if LONG else (40, 8.0)
-"""With 200 jobs the test takes four minutes, else half a minute."""
+JOBS, LONGEST_S = (200, 12.0) if LONG else (40, 12.0)
+"""With 200 jobs the test takes four minutes, else one."""
+LAG_S = 3.0
+"""Slurm looks once a second and records whole seconds; short waits cannot agree more closely than this."""
 SCHEDULERS = ("builtin", "backfill")
 USERS = ("--job-name=bert-large", "--job-name=lm", "--job-name=sweep")
 
@@ -105,8 +107,9 @@ def check(found: dict, text: str) -> None:
     assert (found["gpus"], found["racks"]) == (64, 2)
     # limits here are ten times the real durations: with few jobs, who slips into a gap is a matter of luck
     close = 0.10 if LONG or found["present"] == "fifo" else 0.25
-    assert abs(found["differences"]["wait_mean_s"]) <= close
-    assert abs(found["differences"]["makespan_s"]) <= 0.10
+    recorded, simulated = found["recorded"], found["simulated"]
+    for name, share in {"wait_mean_s": close, "makespan_s": 0.10}.items():
+        assert abs(simulated[name] - recorded[name]) <= max(share * recorded[name], LAG_S), name
     assert {gain["group"] for gain in found["by_size"]} == {"1 GPU", "2–4 GPUs", "5–8 GPUs", "9–16 GPUs"}
     assert ("agrees with the records" in text) == found["agrees"]
     assert not re.search(r"(src|href)=.https?:", text), "the page loads nothing from outside"
