@@ -4,6 +4,7 @@ An error that is our own fault has no line here: its traceback is what a report 
 """
 
 import errno
+from importlib.util import find_spec
 
 from slimsched.kernel.errors import SlimError
 
@@ -79,6 +80,12 @@ def line_of(error: BaseException, command: str = "") -> tuple[str, int] | None:
         case MemoryError():
             return "out of memory; ask for a shorter run, a lower rate, or fewer workers", 1
     return None
+
+
+def need(module: str) -> None:
+    """Refuse to go on where a module is missing that only other processes will import."""
+    if find_spec(module) is None:
+        raise ModuleNotFoundError(f"No module named '{module}'", name=module)
 
 
 def _line_of_os_error(error: OSError) -> str:

@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from slimsched.cli.failure import need
 from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.serving.examples import describe, examples_of
 from slimsched.cli.serving.live_progress import LiveProgress
@@ -104,6 +105,7 @@ def command(scenario: LiveScenarioOptions, demo: DemoOptions, as_json: AsJson = 
 
       slim demo --arrivals trace.csv --json
     """
+    need("torch")
     specs, chosen = demo.specs(), _choose(scenario, demo)
     check_reach(specs, chosen.scenario)
     examples = examples_of(chosen.scenario.cluster.models, demo.data)

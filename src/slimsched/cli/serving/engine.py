@@ -8,6 +8,7 @@ import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slimsched.cli.failure import need
 from slimsched.kernel.errors import ConfigError, UnknownNameError
 from slimsched.kernel.log_folder import LogFolder
 from slimsched.serving.execution.run_setting import RunSetting
@@ -127,6 +128,7 @@ def _open_local(
     from slimsched.serving.execution.live.local_engine import LocalEngine
     from slimsched.serving.execution.live.run import specs_of
 
+    need("torch")  # in the server processes, where nobody would see that it is missing
     zero_s, log = monotonic(), _open_log(setting, folder, servers=len(scenario.cluster))
     at_first = None if scenario.autoscale is None else scenario.autoscale.min
     local = LocalEngine(specs_of(scenario, zero_s, log), at_first=at_first, writers=writers)

@@ -9,6 +9,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
+from slimsched.cli.failure import need
 from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.serving.scenario import (
     Data,
@@ -66,6 +67,7 @@ def command(scenario: LiveScenarioOptions, validated: ValidateOptions, as_json: 
 
       slim validate --scenario laptop --loads 0.3,0.7 --json
     """
+    need("torch")
     check_goal(validated.goal, [validated.router])
     chosen = scenario.read(validated.goal).scenario
     check_reach([validated.router], chosen)
