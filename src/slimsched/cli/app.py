@@ -1,7 +1,9 @@
 """`slim`: assembles the sub-commands and turns errors into one line and an exit code."""
 
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -82,13 +84,24 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with suppress(
+            OSError, ValueError
+        ):  # else Python tries again when it ends, and has an exit code for it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
+
+
 def run(words: Sequence[str]) -> int:
     """Run one command and return its exit code; an error becomes one line, a bug keeps its traceback."""
     try:
         try:
             command_line()(list(words), prog_name="slim")
         finally:
-            sys.stdout.flush()  # a full disk behind it shows here, not when Python ends
+            _flush()  # a full disk behind it shows here, not when Python ends
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     except KeyboardInterrupt:

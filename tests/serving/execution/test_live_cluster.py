@@ -237,7 +237,7 @@ def test_what_is_too_late_is_dropped_with_a_reason() -> None:
 def test_what_no_plan_can_meet_is_refused_before_requests_are_made() -> None:
     async def test(running: LiveCluster, engine: LocalEngine) -> None:
         assert (
-            running.refusal(Terms(deadline_s=1e-5), running.now_s, count=8, model=0)
+            running.refusal(Terms(deadline_s=1e-5), running.now_s + 1e-3, count=8, model=0)
             is DropReason.DEADLINE_OUT_OF_REACH
         )
         assert running.refusal(Terms(deadline_s=60.0), running.now_s, count=8, model=0) is None

@@ -11,6 +11,9 @@ import numpy as np
 WINDOW_S = 2.0
 """Time over which means are taken; older figures fade."""
 
+LONGEST_STEP_S = 10.0
+"""A longer silence counts as this long: everything has settled by then, and exponents stay finite."""
+
 TAIL_WINDOW_S = 1.0
 """The p99 covers this window and the one before, so that old latencies are soon forgotten."""
 

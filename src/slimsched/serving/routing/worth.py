@@ -11,7 +11,7 @@ from math import exp
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.request import Request, alike
 from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.goal_meter import GoalMeter
+from slimsched.serving.routing.goal_meter import LONGEST_STEP_S, GoalMeter
 from slimsched.serving.routing.observation import Observation
 
 RANGE_S = (0.1, 40.0)
@@ -46,7 +46,7 @@ class Worth:
 
     def update(self, now_s: float) -> None:
         """Let time pass, and move v."""
-        passed_s = 0.0 if self._now_s < 0.0 else now_s - self._now_s
+        passed_s = 0.0 if self._now_s < 0.0 else min(LONGEST_STEP_S, now_s - self._now_s)
         self._now_s = now_s
         self._meter.fade(passed_s)
         limits, accuracy = self._limits, self._meter.accuracy

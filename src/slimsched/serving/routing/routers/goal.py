@@ -40,6 +40,7 @@ from slimsched.serving.routing.cost_to_go import CostToGo, Values
 from slimsched.serving.routing.energy_limit import EnergyLimit
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.goal import Goal
+from slimsched.serving.routing.goal_meter import LONGEST_STEP_S
 from slimsched.serving.routing.judgement import Judgement
 from slimsched.serving.routing.model_goal import TARGET_LIMIT_S, ModelGoal, share_out
 from slimsched.serving.routing.observation import Observation
@@ -320,7 +321,7 @@ class GoalRouter:
 
     def _tick(self, seen: Observation) -> None:
         """Update the prices, once per scheduling step."""
-        passed_s = 0.0 if self._now_s < 0.0 else seen.now_s - self._now_s
+        passed_s = 0.0 if self._now_s < 0.0 else min(LONGEST_STEP_S, seen.now_s - self._now_s)
         self._now_s, self._plans = seen.now_s, seen.plans
         for model in self.models:
             model.meter.fade(passed_s)
