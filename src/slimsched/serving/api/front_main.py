@@ -36,16 +36,23 @@ def main() -> None:
     run(_serve(spec))
 
 
+def _arena(spec: FrontSpec) -> InputArena | None:
+    """Open this front's part of the memory for large inputs."""
+    if not spec.arena:
+        return None
+    return InputArena(Path(spec.arena), part=1 + spec.index, parts=1 + spec.fronts, new=False)
+
+
 async def _serve(spec: FrontSpec) -> None:
     loop, gone = asyncio.get_running_loop(), asyncio.Event()
-    arena = None
-    if spec.arena:
-        arena = InputArena(Path(spec.arena), part=1 + spec.index, parts=1 + spec.fronts, new=False)
-    link = FrontLink(arena)
-    link.tally.access_log = spec.access_log
-    _, gateway = await loop.create_unix_connection(
-        lambda: FrameConnection(ToFront, link.received, lambda _: gone.set()), spec.calls_socket
-    )
+    try:
+        link = FrontLink(_arena(spec))
+        link.tally.access_log = spec.access_log
+        _, gateway = await loop.create_unix_connection(
+            lambda: FrameConnection(ToFront, link.received, lambda _: gone.set()), spec.calls_socket
+        )
+    except (FileNotFoundError, ConnectionRefusedError):  # the gateway ended while this process started
+        return
     link.use(gateway)
     gateway.send(FrontReady(front=spec.index, life=spec.life, secret=spec.secret))
     await _first(link.introduced, gone)
