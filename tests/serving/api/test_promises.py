@@ -141,6 +141,7 @@ def test_work_of_a_client_that_leaves_is_cancelled(
     assert served.stop() == 0
 
 
+@pytest.mark.alone  # beside others it took over a minute once in a few runs; why is not known yet
 @pytest.mark.parametrize("arguments", [["serve", "--http-port", "0", "--grpc-port", "0"], ["demo"]])
 def test_ctrl_c_while_the_servers_start_ends_quietly(arguments: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from slimsched.cli.app import main; main()", *arguments]
