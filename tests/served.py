@@ -51,8 +51,12 @@ class Served:
     log: Path
 
     def stop(self, patience_s: float = 60.0) -> int:
+        """Ask it to end; return its exit code, after printing what it said if something went wrong."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=patience_s)
+        code = self.process.wait(timeout=patience_s)
+        if code != 0:
+            print(self.log.read_text())
+        return code
 
     def children(self) -> list[int]:
         """Its server processes."""

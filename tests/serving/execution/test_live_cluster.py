@@ -255,7 +255,8 @@ def test_a_deadline_ends_a_call_though_its_servers_hang() -> None:
         patient = running.submit([random_images(1)[0].tobytes()])
         with pytest.raises(DroppedError, match="deadline passed"):
             await running.submit([random_images(1)[0].tobytes()], Terms(deadline_s=0.3))
-        assert 0.3 <= time.monotonic() - began_s < 1.0
+        assert time.monotonic() - began_s >= 0.3
+        assert not patient.future.done(), "it did not wait for a server"
         assert (await patient).outputs[0].shape == (1, 100), "a server that was started again answers it"
         assert running.in_system == 0
 

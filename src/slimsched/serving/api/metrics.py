@@ -1,6 +1,5 @@
 """Live metrics: counts the entries of the event log as they happen and writes them as a Prometheus page."""
 
-import asyncio
 import platform
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.request import alike
 from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.execution.live.next_round import NextRound
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock
 from slimsched.serving.routing.events import (
     GoalChanged,
@@ -76,6 +76,7 @@ class Metrics:
         self._past: deque[_Count] = deque([_Count(0.0, 0, 0, 0, 0.0)])
         self._bound = FluidGauge(lambda: gateway.cluster)
         self._page: HttpResponse | None = None
+        self._round = NextRound(self._forget_page)
         self.log: LogState | None = None
         """The event log that the server writes, if any."""
 
@@ -105,7 +106,7 @@ class Metrics:
             lines = [*self._tally.lines(), *self._examples(), *self._window(), *self._servers()]
             body = ("\n".join([*lines, *self._logged()]) + "\n").encode()
             self._page = HttpResponse(status=200, body=body, content_type=CONTENT_TYPE)
-            asyncio.get_running_loop().call_soon(self._forget_page)
+            self._round.expect()
         return self._page
 
     def _forget_page(self) -> None:
@@ -327,7 +328,7 @@ class FluidGauge:
         idle = self._thread is None or not self._thread.is_alive()
         if idle and monotonic() - self._at_s >= BOUND_EVERY_S and rate_per_s > 0 and rate_per_s != self._rate:
             self._at_s, self._rate = monotonic(), rate_per_s
-            self._thread = Thread(target=self._solve, args=(rate_per_s,), daemon=True)
+            self._thread = Thread(target=self._solve, args=(rate_per_s,))  # a daemon would abort at exit
             self._thread.start()
         return self._accuracy
 
