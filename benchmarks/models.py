@@ -33,13 +33,11 @@ from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor
 from slimsched.serving.execution.live.example_set import made_up_examples
 from slimsched.serving.execution.live.executor_choice import host_models
+from slimsched.serving.execution.live.local_engine import KEEP_MEMORY
 from slimsched.serving.execution.model_source import read_model
 
 HERE = Path(__file__).parent
 LANES = 4
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
-"""Without it the loop pays for every page of every batch, and is half as fast with large pictures."""
-
 _state: dict[str, Any] = {}
 
 
@@ -49,7 +47,7 @@ def offline_cpu(source: str, plan: Plan, batch: int, seconds: float, cores: int)
     together, free = context.Barrier(cores, timeout=300), context.Queue()
     for core in sorted(os.sched_getaffinity(0)):
         free.put(core)
-    os.environ.update(KEEP_MEMORY)
+    os.environ.update(KEEP_MEMORY)  # as the servers have it
     with ProcessPoolExecutor(cores, context, _start, (source, plan, batch, together, free)) as pool:
         return sum(pool.map(_loop, [seconds] * cores))
 
