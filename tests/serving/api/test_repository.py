@@ -19,6 +19,8 @@ import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from served import CONFIG, Served
+from slimsched.kernel.errors import ConfigError
+from slimsched.serving.api.client import Client
 from stamped import stamped_folder
 
 ROWS = 3
@@ -71,9 +73,12 @@ def test_tritons_clients_list_load_and_unload(
     assert not triton.client.is_model_ready("dogs")
     with pytest.raises(InferenceServerException, match="unknown model 'dogs'"):
         triton.ask("dogs")
+    assert Client(f"http://{served.http}").metadata()["name"] == "cats", "the server's only model"
 
     triton.client.load_model("dogs")
     assert triton.client.is_model_ready("dogs")
+    with pytest.raises(ConfigError, match="this server has cats and dogs: say which model to ask"):
+        Client(f"http://{served.http}").metadata()
     assert triton.states() == {("cats", "1"): "READY", ("dogs", "1"): "READY"}
     assert triton.ask("dogs", 2.0) == ("1", [[51.0, 51.0, 8.0]] * ROWS)
     assert triton.ask("cats") == ("1", [[3.0, 3.0, 4.0]] * ROWS)

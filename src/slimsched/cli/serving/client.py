@@ -10,7 +10,6 @@ from rich.console import Console
 from slimsched.cli.options import AsJson, with_options
 from slimsched.cli.serving.terms import ServerOptions, TermsOptions
 from slimsched.kernel.errors import ConfigError
-from slimsched.models.shipped_names import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from slimsched.serving.api.client import Client
@@ -21,7 +20,9 @@ def command(
     files: Annotated[list[Path], typer.Argument(help="Pictures of any size.", metavar="IMAGE...")],
     server: ServerOptions,
     terms: TermsOptions,
-    model: Annotated[str, typer.Option("--model", help="The model's name or folder.")] = DEFAULT_MODEL,
+    model: Annotated[
+        str, typer.Option("--model", help="The model's name or folder, if the server has several.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Classify pictures with a running `slim serve`.
@@ -41,7 +42,7 @@ def command(
     from slimsched.serving.api.client import Client
 
     rows: list[dict[str, Any]] = []
-    name = read_spec(Path(model)).name if Path(model).is_dir() else model
+    name = read_spec(Path(model)).name if model and Path(model).is_dir() else model
     with Client(server.url, token=server.token, model=name, ca_file=server.ca_path) as client:
         side = _side(client)
         for file in files:

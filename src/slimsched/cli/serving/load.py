@@ -14,7 +14,6 @@ from slimsched.cli.serving.scenario import ArrivalsName, Data
 from slimsched.cli.serving.terms import ServerOptions, TermsOptions
 from slimsched.kernel.quantity import Count, Rate, RunSeconds
 from slimsched.models.package import read_spec
-from slimsched.models.shipped_names import DEFAULT_MODEL
 from slimsched.models.spec import Datatype, ModelSpec, TensorSpec
 from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.execution.live.example_set import ExampleSet
@@ -49,9 +48,9 @@ class SendOptions(Struct, frozen=True, kw_only=True):
 class ModelOptions(Struct, frozen=True, kw_only=True):
     """Which model to ask, and for which output."""
 
-    model: Annotated[str, typer.Option("--model", help="The model's name, or its folder, on the server.")] = (
-        DEFAULT_MODEL
-    )
+    model: Annotated[
+        str, typer.Option("--model", help="The model's name or folder, if the server has several.")
+    ] = ""
     output: Annotated[
         str, typer.Option("--output", help="The output to ask for; by default classes, or the first one.")
     ] = ""
@@ -141,7 +140,7 @@ def _ask_spec(server: ServerOptions, model: ModelOptions) -> ModelSpec:
     """Ask the server what the model takes and gives; its plans stay unknown here."""
     from slimsched.serving.api.client import Client
 
-    name = read_spec(Path(model.model)).name if Path(model.model).is_dir() else model.model
+    name = read_spec(Path(model.model)).name if model.model and Path(model.model).is_dir() else model.model
     with Client(server.url, token=server.token, model=name, ca_file=server.ca_path) as client:
         facts = client.metadata()
     inputs = [

@@ -58,14 +58,17 @@ class Classification(Struct, frozen=True, kw_only=True):
 
 
 class Client:
-    """A client with one kept-alive connection; do not share it between threads."""
+    """A client with one kept-alive connection; do not share it between threads.
+
+    Without a `model`, it asks the shipped one, or the server's only one.
+    """
 
     def __init__(
         self,
         url: str = URL,
         *,
         token: str = "",
-        model: str = DEFAULT_MODEL,
+        model: str = "",
         timeout_s: float = 60.0,
         ca_file: str | None = None,
     ) -> None:
@@ -105,7 +108,7 @@ class Client:
 
     def metadata(self) -> dict[str, Any]:
         """Return the model's inputs and outputs."""
-        return cast(dict[str, Any], self._json("GET", f"/v2/models/{self._model}"))
+        return cast(dict[str, Any], self._json("GET", f"/v2/models/{self._asked()}"))
 
     def classify(
         self,
@@ -168,11 +171,22 @@ class Client:
         asked = {name: value for name, value in terms.items() if value is not None}
         body, json_bytes = write_request(inputs, outputs, asked)
         headers = {"inference-header-content-length": str(json_bytes)}
-        path = f"/v2/models/{self._model}/infer"
+        path = f"/v2/models/{self._asked()}/infer"
         status, response, raw = self._ask("POST", path, body, headers)
         _check(status, response, raw)
         length = response.getheader("inference-header-content-length")
         return read_answer(raw, None if length is None else int(length))
+
+    def _asked(self) -> str:
+        """The name of the model to ask; the server is asked for it once where the user gave none."""
+        if not self._model:
+            names = self._json("GET", "/v2").get("models", [DEFAULT_MODEL])
+            if DEFAULT_MODEL not in names and len(names) != 1:
+                raise ConfigError(
+                    f"this server has {' and '.join(names) or 'no model'}: say which model to ask"
+                )
+            self._model = names[0] if len(names) == 1 else DEFAULT_MODEL
+        return self._model
 
     def _json(self, method: str, path: str, body: bytes = b"") -> Any:
         status, response, raw = self._ask(method, path, body)

@@ -26,7 +26,7 @@ def document(service: InferenceService) -> dict[str, Any]:
     """Return the OpenAPI document of the models that are served."""
     limits = service.limits
     paths: dict[str, Any] = {
-        "/v2": {"get": _get("Name and version of the server")},
+        "/v2": {"get": _get("Name and version of the server, and its models")},
         "/v2/health/live": {"get": _get("Whether the process is alive", "405")},
         "/v2/health/ready": {"get": _get("Whether requests are accepted", "405", "503")},
         "/v2/goal": {"get": _get("The current goal"), "put": _put_goal()},

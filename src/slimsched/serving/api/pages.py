@@ -56,7 +56,7 @@ class Pages:
             raise NotFound(f"no path {request.path}; the protocol starts at /v2")
         if parts == ["v2"]:
             require_method(request, "GET", "HEAD")
-            return json_page(self._service.server_metadata())
+            return json_page({**self._service.server_metadata(), "models": self._service.model_names()})
         if parts == ["v2", "goal"] and self._goal is not None:
             require_method(request, "GET", "HEAD", "PUT")
             return json_page(

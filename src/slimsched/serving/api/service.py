@@ -122,6 +122,10 @@ class InferenceService:
         """Return the name, version and extensions of this server."""
         return {"name": "slim-scheduler", "version": __version__, "extensions": self.extensions}
 
+    def model_names(self) -> list[str]:
+        """Return the names of the models that can be asked now."""
+        return list(self._by_name)
+
     def admit(self, model: ServedModel, terms: Terms, count: int, arrived_s: float) -> None:
         """Refuse a call that cannot be accepted now; `arrived_s` is on the cluster's clock."""
         if self.phase is not Phase.READY:
