@@ -85,7 +85,8 @@ function chart(figure, [title, write, series, options], shown, goalNow) {
   });
   const happenings = shown.at(-1).happenings.filter(({ kind, at_s }) => MARKS[kind] && at_s >= from && at_s <= to);
   parts.push(...marks(happenings, x));
-  goals.forEach(([figure, limit], n) => parts.push(...goalLine(happenings, x, y(limit), goals.length > 1 ? figure : "goal", n)));
+  const drawn = goals.map(([figure, limit], n) => goalLine(happenings, x, y(limit), goals.length > 1 ? figure : "goal", n));
+  parts.push(...drawn.map(([line]) => line), ...drawn.map(([, label]) => label)); // no line crosses a label
   if (at !== null) parts.push(draw("line", { class: "reading", x1: x(read.at_s), x2: x(read.at_s), y1: top, y2: H - bottom }), draw("text", { x: Math.min(W - 50, Math.max(left, x(read.at_s) + 4)), y: top + 8 }, `${read.at_s.toFixed(1)} s`));
   svg.replaceChildren(...parts);
   svg.setAttribute("aria-label", `${title}: now ${series.map(([name, , get]) => `${name} ${known(get(shown.at(-1)), write)}`).join(", ")}${goals.map(([figure, limit]) => `, goal ${figure} ${write(limit)}`.replace("  ", " ")).join("")}`);
