@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from browsing import fits, screen, text, until
+from browsing import fits, screen, sticking_out, text, until
 
 from logs import entries
 from served import Served
@@ -20,6 +20,9 @@ from slimsched.serving.telemetry.live_view import LiveView
 Load = Callable[[str], AbstractContextManager[None]]
 EXPECTED = {"400", "401", "net::ERR_CONNECTION_REFUSED", "net::ERR_CONNECTION_RESET"}
 """Console errors that a test causes on purpose: a refusal, or a server that it stopped."""
+
+
+VERDICTS = "[...document.querySelectorAll('#goal-form .chip:not([hidden])')].map(e => e.textContent)"
 
 
 @pytest.fixture(autouse=True)
@@ -76,17 +79,36 @@ def test_a_goal_set_in_the_page_changes_the_choices_served(
     with load_on(running.http):
         until(browser, f"{widths}.length === 8 && {widths}.some(width => width === 1)")
         Select(browser.find_element("id", "goal-objective")).select_by_value("min energy")
-        browser.find_element("id", "goal-accuracy").send_keys("30")
-        browser.find_element("css selector", "#goal-form button").click()
-        until(browser, "document.getElementById('goal-says').textContent === 'Now: accuracy>=30, min energy'")
+        set_goal(browser, accuracy="30", energy="90000", power="9000", p99="9000", p95="8000", mean="7000")
+        now = "Now: accuracy>=30, energy<=90000mJ, power<=9000W, p99<=9000ms, p95<=8000ms, mean<=7000ms"
+        until(browser, f"document.getElementById('goal-says').textContent === '{now}, min energy'")
         until(browser, f"{widths}.every(width => width < 1)")
+        until(browser, f"{VERDICTS}.join() === '{','.join(['kept'] * 6)}'")
+        until(browser, "document.querySelectorAll('#tiles > .kept:not([hidden])').length === 6")
         said = "document.getElementById('happenings').textContent"
         until(browser, f"{said}.includes('the goal is now: accuracy>=30')")
         until(browser, "document.querySelectorAll('#charts figure:first-child line.change').length === 1")
+        assert sticking_out(browser) == []
         keep("goal")
-    browser.find_element("id", "goal-accuracy").clear()
-    browser.find_element("css selector", "#goal-form button").click()
+        set_goal(browser, mean="0.1")
+        until(browser, f"{VERDICTS}.join() === '{','.join(['kept'] * 5)},not kept'")
+        until(browser, f"{said}.includes('mean<=0.1ms is not kept now')")
+        assert "goal at most 0.1 ms: missed" in text(browser, "tiles")
+        screen(browser, 390, 844)
+        assert sticking_out(browser) == [], "nothing sticks out on a phone"
+        keep("goal-phone")
+        screen(browser, 1280, 900)
+    set_goal(browser, accuracy="")
     until(browser, "document.getElementById('goal-says').textContent.includes('needs an accuracy floor')")
+
+
+def set_goal(browser: Any, **limits: str) -> None:
+    """Write limits into the form of the goal, by figure, and send it."""
+    for figure, limit in limits.items():
+        field = browser.find_element("id", f"goal-{figure}")
+        field.clear()
+        field.send_keys(limit)
+    browser.find_element("css selector", "#goal-form button").click()
 
 
 def test_the_page_works_with_the_keyboard_alone(served: Served, browser: Any) -> None:
@@ -103,8 +125,9 @@ def test_the_page_works_with_the_keyboard_alone(served: Served, browser: Any) ->
     until(browser, "!document.getElementById('goal-form').hidden")
     assert press(Keys.TAB) == "skip", "the first stop leads past the head of the page"
     assert press(Keys.ENTER) == "main"
-    stops = [press(Keys.TAB) for _ in range(5)]
-    assert stops == ["goal-objective", "goal-accuracy", "goal-p99", "main", "scroll"]
+    stops = [press(Keys.TAB) for _ in range(9)]
+    fields = ["objective", "accuracy", "energy", "power", "p99", "p95", "mean"]
+    assert stops == [*(f"goal-{name}" for name in fields), "main", "scroll"]
     browser.find_element("id", "goal-p99").send_keys(Keys.ENTER)
     until(browser, "performance.getEntriesByName(new URL('v2/goal', location).href).length >= 2")
     pictures = "[...document.querySelectorAll('svg:not([aria-hidden]), .bar, input, select')]"
@@ -209,6 +232,7 @@ def test_several_models_stand_side_by_side(
     assert browser.execute_script(f"return new Set({colours}).size") == 7, "each choice has its own colour"
     titles = "[...document.querySelectorAll('#charts figcaption')].map(e => e.textContent)"
     assert browser.execute_script(f"return {titles}")[-2:] == ["Choices of slimresnet", "Choices of sorter"]
+    check_form_of_several_models(browser)
     assert fits(browser)
     keep("several-light")
     screen(browser, 1280, 900, "dark")
@@ -218,6 +242,31 @@ def test_several_models_stand_side_by_side(
     keep("several-phone")
     browser.find_element("id", "live").click()
     until(browser, "document.querySelectorAll('#models .model').length === 1")
+
+
+def check_form_of_several_models(browser: Any) -> None:
+    """Check that the form shows and sets the goal of each model, and whether its own limits are kept."""
+    said = browser.execute_script("""
+      goalNow = { goal: 'accuracy>=75, power<=400W, max accuracy', objective: 'accuracy',
+        min_accuracy: 0.75, power_w: 400,
+        models: { sorter: { goal: 'accuracy>=60, min energy', objective: 'energy', min_accuracy: 0.6 } } };
+      const models = ['slimresnet', 'sorter'], limits = [{ text: 'slimresnet: accuracy>=75', kept: true },
+        { text: 'sorter: accuracy>=60', kept: false }, { text: 'power<=400W', kept: true }];
+      offerModels(models);
+      const look = (model) => {
+        $('goal-model').value = model;
+        fillGoalForm();
+        showLimits({ models, limits });
+        return [goalInForm(), $('goal-accuracy-says').textContent, $('goal-drop').hidden];
+      };
+      const found = [look(''), look('sorter')];
+      goalNow = null;
+      return found;
+    """)
+    assert said == [
+        [{"goal": "accuracy>=75, power<=400W, max accuracy", "model": None}, "kept", True],
+        [{"goal": "accuracy>=60, min energy", "model": "sorter"}, "not kept", False],
+    ]
 
 
 def test_many_segments_and_choices_fit(

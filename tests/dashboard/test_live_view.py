@@ -87,6 +87,16 @@ def test_a_change_of_the_goal_is_noted_with_its_words() -> None:
     assert (happening.at_s, happening.kind, happening.text) == (2.5, "goal", text)
 
 
+def test_a_limit_that_yields_is_shown_and_noted_until_it_is_kept_again() -> None:
+    view = LiveView(load_scenario("paper").cluster, "goal")
+    for at_s, is_kept in ((1.0, True), (2.0, False), (3.0, False), (4.0, True)):
+        view.limits = lambda is_kept=is_kept: [("accuracy>=75", is_kept), ("p99<=60ms", True)]  # type: ignore[misc]
+        frame = view.frame(at_s)
+        assert [limit.kept for limit in frame.limits] == [is_kept, True]
+    noted = [(one.at_s, one.text) for one in frame.happenings]
+    assert noted == [(2.0, "accuracy>=75 is not kept now"), (4.0, "accuracy>=75 is kept again")]
+
+
 def test_a_server_is_called_one_whatever_its_name() -> None:
     view = LiveView(load_scenario("laptop").cluster, "sed")
     snapshot = ServerSnapshot(

@@ -84,7 +84,8 @@ def _sources(run: Run) -> str:
 def _figure(picture: Picture) -> str:
     svg = picture.svg.replace("<svg ", f'<svg role="img" aria-label="{escape(picture.caption)}" ', 1)
     return (
-        f'<figure id="{picture.name}"><h2>{escape(picture.title)}</h2><div class="scroll">{svg}</div>'
+        f'<figure id="{picture.name}"><h2>{escape(picture.title)}</h2>'
+        f'<div class="scroll" tabindex="0">{svg}</div>'
         f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
     )
 

@@ -1,6 +1,7 @@
 """The goal router keeps every kind of limit in simulated runs; limits yield in the order that is stated."""
 
 import pytest
+from msgspec.structs import replace
 
 from slimsched.kernel.errors import ConfigError
 from slimsched.serving.execution.scenario_file import load_scenario
@@ -83,3 +84,16 @@ def test_limits_that_no_plan_can_keep_are_refused_with_what_is_possible() -> Non
         check_affordable(parse_goal("power<=10W"), cluster)
     with pytest.raises(ConfigError, match="when idle"):
         load_scenario("paper", goal="power<=10W")
+
+
+def test_limits_of_several_models_stand_in_the_order_in_which_they_yield() -> None:
+    own = {"cats": parse_goal("accuracy>=70, mean<=20ms")}
+    goal = replace(parse_goal("accuracy>=75, power<=400W, p99<=60ms"), by_model=own)
+    assert goal.clauses(["cats"]) == ["accuracy>=70", "power<=400W", "mean<=20ms"]
+    assert goal.clauses(["cats", "dogs"]) == [
+        "cats: accuracy>=70",
+        "dogs: accuracy>=75",
+        "power<=400W",
+        "cats: mean<=20ms",
+        "dogs: p99<=60ms",
+    ]

@@ -40,7 +40,7 @@ from slimsched.serving.execution.model_repository import ModelRepository
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.goal import format_goal, format_goals
-from slimsched.serving.routing.guard import yielding_of
+from slimsched.serving.routing.guard import limits_of
 from slimsched.serving.routing.registry import make_router, split_goal
 
 STOP_LIMIT_S = 7.0
@@ -85,7 +85,9 @@ class FrontDoor:
         self._dashboard = self._open_dashboard(scenario)
         self._dashboard.view.current = lambda: gateway.cluster
         self._dashboard.view.ask(gateway.census)
-        self._dashboard.view.yielding = lambda: yielding_of(gateway.router)
+        self._dashboard.view.limits = lambda: limits_of(
+            gateway.router, [model.name for model in gateway.cluster.active]
+        )
         self._repository: RepositoryControl | None = None
         if folder is not None:
             self._repository = RepositoryControl(

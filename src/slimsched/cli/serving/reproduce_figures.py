@@ -17,6 +17,7 @@ from slimsched.kernel.section import UNREADABLE
 from slimsched.models.slimresnet.shape import SLIM_RESNET
 from slimsched.serving.execution.live.figure_point import DeviceFigures, FigurePoint
 from slimsched.serving.execution.scenario_file import CONFIGS
+from slimsched.serving.telemetry.shades import shades
 
 SEGMENTS = len(SLIM_RESNET.blocks)
 SHIPPED = CONFIGS / "figures" / "h200.json"
@@ -177,9 +178,10 @@ def _by_width(
     x: Callable[[FigurePoint], float],
     y: Callable[[FigurePoint], float],
 ) -> None:
-    for width in dict.fromkeys(map(_width, points)):
+    widths = sorted(set(map(_width, points)), key=float)
+    for width, colour in zip(widths, shades(len(widths)), strict=True):
         mine = sorted((point for point in points if _width(point) == width), key=x)
-        axes.plot([x(point) for point in mine], [y(point) for point in mine], marker="o", label=width)
+        axes.plot([x(p) for p in mine], [y(p) for p in mine], marker="o", label=width, color=colour)
     axes.legend(title="width")
 
 

@@ -6,7 +6,16 @@ import msgspec
 
 from slimsched.serving.telemetry.frame import Frame
 
-SCRIPTS = ("pieces.js", "layout.js", "chart.js", "river.js", "track.js", "event_log.js", "dashboard.js")
+SCRIPTS = (
+    "pieces.js",
+    "layout.js",
+    "chart.js",
+    "river.js",
+    "track.js",
+    "event_log.js",
+    "goal.js",
+    "dashboard.js",
+)
 """The scripts, in the order the page loads them."""
 
 

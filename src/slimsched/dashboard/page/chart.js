@@ -1,18 +1,19 @@
 "use strict";
 // Line charts over time. Charts have axes, a reading at the pointer, goals and faults; sparks are small and bare.
 
-const CHART = { W: 360, H: 158, left: 56, right: 8, top: 18, bottom: 20 };
+const CHART = { W: 360, H: 158, left: 60, right: 8, top: 18, bottom: 20 };
 const MARKS = { down: "fault", up: "return", goal: "change" }; // kinds of happenings that charts mark, with their style
 const MARK_ROOM = 34; // a mark closer than this to the one before has no label
+const GOAL_ROOM = 26; // between the labels of two goals
 const CHARTS = [
-  ["Latency", millis, [["p50", "var(--s0)", (f) => f.latency_p50_s], ["p95", "var(--s2)", (f) => f.latency_p95_s], ["p99", "var(--bad)", (f) => f.latency_p99_s]], { goal: (g) => g.p99_ms && g.p99_ms / 1000 }],
+  ["Latency", millis, [["p50", "var(--s0)", (f) => f.latency_p50_s], ["p95", "var(--s2)", (f) => f.latency_p95_s], ["p99", "var(--bad)", (f) => f.latency_p99_s]], { goals: (g) => [["p99", g.p99_ms / 1000], ["p95", g.p95_ms / 1000]] }],
   ["Requests per second", shortNumber, [["arriving", "var(--quiet)", (f) => f.arrival_per_s], ["in time", "var(--good)", (f) => f.goodput_per_s]], {}],
-  ["Accuracy", finePercent, [["predicted", "var(--accent)", (f) => f.accuracy], ["fluid bound", "var(--quiet)", (f) => f.bound_accuracy], ["bound when sure", "var(--warn)", (f) => f.sure_bound_accuracy]], { floating: true, goal: (g) => g.min_accuracy }],
+  ["Accuracy", finePercent, [["predicted", "var(--accent)", (f) => f.accuracy], ["fluid bound", "var(--quiet)", (f) => f.bound_accuracy], ["bound when sure", "var(--warn)", (f) => f.sure_bound_accuracy]], { floating: true, goals: (g) => [["", g.min_accuracy]] }],
   ["Distance from the fluid bound", percent, [["missing", "var(--bad)", (f) => (given(f.bound_share) ? Math.max(0, 1 - f.bound_share) : null)]], {}],
   ["Answered in time", percent, [["share", "var(--good)", (f) => f.slo]], {}],
-  ["Energy per request", joules, [["above idle", "var(--s2)", (f) => f.energy_j]], {}],
+  ["Energy per request", joules, [["above idle", "var(--s2)", (f) => f.energy_j]], { goals: (g) => [["", g.energy_mj / 1000]] }],
   ["Under way", shortNumber, [["at the gateway", "var(--quiet)", (f) => total(f.waiting)], ["at servers", "var(--accent)", (f) => total(f.servers.map((s) => total(s.at)))]], {}],
-  ["Power", (value) => `${value.toFixed(0)} W`, [["all servers", "var(--s3)", (f) => total(f.servers.map((s) => s.power_w))]], {}],
+  ["Power", watts, [["all servers", "var(--s3)", (f) => total(f.servers.map((s) => s.power_w))]], { goals: (g) => [["", g.power_w]] }],
 ];
 
 function chartsOf(layout) { // those of every run, and the choices of each model
@@ -60,8 +61,8 @@ function chart(figure, [title, write, series, options], shown, goalNow) {
     svg.replaceChildren(draw("text", { x: W / 2, y: H / 2, "text-anchor": "middle" }, "nothing to show yet"));
     return;
   }
-  const goal = (goalNow && options.goal?.(goalNow)) || null;
-  const ticks = scale(given(goal) ? [...all, goal] : all, options), low = ticks[0], high = ticks.at(-1);
+  const goals = ((goalNow && options.goals?.(goalNow)) || []).filter(([, limit]) => limit);
+  const ticks = scale([...all, ...goals.map(([, limit]) => limit)], options), low = ticks[0], high = ticks.at(-1);
   const from = shown[0].at_s, to = shown.at(-1).at_s;
   const x = (at) => left + ((W - left - right) * (at - from)) / (to - from || 1);
   const y = (value) => H - bottom - ((H - top - bottom) * (value - low)) / (high - low);
@@ -84,10 +85,11 @@ function chart(figure, [title, write, series, options], shown, goalNow) {
   });
   const happenings = shown.at(-1).happenings.filter(({ kind, at_s }) => MARKS[kind] && at_s >= from && at_s <= to);
   parts.push(...marks(happenings, x));
-  if (given(goal)) parts.push(...goalLine(happenings, x, y(goal)));
+  const drawn = goals.map(([figure, limit], n) => goalLine(happenings, x, y(limit), goals.length > 1 ? figure : "goal", n));
+  parts.push(...drawn.map(([line]) => line), ...drawn.map(([, label]) => label)); // no line crosses a label
   if (at !== null) parts.push(draw("line", { class: "reading", x1: x(read.at_s), x2: x(read.at_s), y1: top, y2: H - bottom }), draw("text", { x: Math.min(W - 50, Math.max(left, x(read.at_s) + 4)), y: top + 8 }, `${read.at_s.toFixed(1)} s`));
   svg.replaceChildren(...parts);
-  svg.setAttribute("aria-label", `${title}: now ${series.map(([name, , get]) => `${name} ${known(get(shown.at(-1)), write)}`).join(", ")}${given(goal) ? `, goal ${write(goal)}` : ""}`);
+  svg.setAttribute("aria-label", `${title}: now ${series.map(([name, , get]) => `${name} ${known(get(shown.at(-1)), write)}`).join(", ")}${goals.map(([figure, limit]) => `, goal ${figure} ${write(limit)}`.replace("  ", " ")).join("")}`);
 }
 
 function runsOf(list, present) { // parts of a list without a gap: nothing is drawn where there is no figure
@@ -119,12 +121,12 @@ function marks(happenings, x) { // a line for each, and above the chart a word w
   });
 }
 
-function goalLine(happenings, x, height) { // from the last change of the goal on
+function goalLine(happenings, x, height, label, place) { // from the last change of the goal on; labels stand side by side
   const { W, left, right, top } = CHART, changed = happenings.findLast(({ kind }) => kind === "goal");
   const above = height - 4 > top + 10;
   return [
     draw("line", { class: "goal", x1: changed ? x(changed.at_s) : left, x2: W - right, y1: height, y2: height }),
-    draw("text", { class: "goal", x: W - right - 2, y: above ? height - 4 : height + 12, "text-anchor": "end" }, "goal"),
+    draw("text", { class: "goal", x: W - right - 2 - place * GOAL_ROOM, y: above ? height - 4 : height + 12, "text-anchor": "end" }, label),
   ];
 }
 

@@ -3,29 +3,41 @@
 
 const KEPT_FRAMES = 240; // how many past frames the charts show
 const SILENT_MS = 4000; // without a frame for this time, the page says that its figures are old
-let frames = [], layout = null, charts = [], mode = "live", connection = null, lastNews = "", playing = null, goalNow = null, goalSetAt = null, lastMessageAt = 0;
+let frames = [], layout = null, charts = [], mode = "live", connection = null, lastNews = "", playing = null, lastMessageAt = 0;
 
-const TILES = [ // name, figure, how to write it, its id; for a goal: its text, and whether a value meets it
+const TILES = [ // name, figure, how to write it, its id; for a goal: its limit in the figure's unit; shown only if limited
   ["median latency", (f) => f.latency_p50_s, millis, "p50"],
-  ["99th percentile", (f) => f.latency_p99_s, millis, "p99", (g) => g.p99_ms && [`at most ${millis(g.p99_ms / 1000)}`, (value) => value <= g.p99_ms / 1000]],
+  ["mean latency", (f) => f.latency_mean_s, millis, "mean", (g) => g.mean_ms / 1000, true],
+  ["95th percentile", (f) => f.latency_p95_s, millis, "p95", (g) => g.p95_ms / 1000, true],
+  ["99th percentile", (f) => f.latency_p99_s, millis, "p99", (g) => g.p99_ms / 1000],
   ["in time", (f) => f.slo, percent, "in-time"],
-  ["predicted accuracy", (f) => f.accuracy, percent, "accuracy", (g) => g.min_accuracy && [`at least ${percent(g.min_accuracy)}`, (value) => value >= g.min_accuracy - 0.0005]],
+  ["predicted accuracy", (f) => f.accuracy, percent, "accuracy", (g) => g.min_accuracy],
   ["of fluid bound", (f) => f.bound_share, percent, "bound"],
   ["goodput", (f) => f.goodput_per_s, perSecond, "goodput"],
-  ["energy per request", (f) => f.energy_j, joules, "energy"],
+  ["energy per request", (f) => f.energy_j, joules, "energy", (g) => g.energy_mj / 1000],
+  ["power", (f) => total(f.servers.map((s) => s.power_w)), watts, "power", (g) => g.power_w, true],
 ];
+const MOST_TILES = 7; // in one row on a desktop
+const HAIR = 0.0005; // an accuracy this far below its floor is written as the floor
 
 // -- one frame
 
-function tile(element, [, get, write, , goalOf], frame, shown) {
-  const value = get(frame), [, figure, line, says] = element.children;
+function tile(element, [, get, write, id, limitOf, ifLimited], frame, shown) {
+  const value = get(frame), [, figure, line, says] = element.children, limit = limitOf?.(goalOfFigures() ?? {}) || null;
+  element.hidden = Boolean(ifLimited) && limit === null;
   put(figure, known(value, write));
   spark(line, shown.map(get), null);
-  const [text, kept] = (goalNow && goalOf?.(goalNow)) || [];
-  const missed = text && given(value) && !kept(value);
-  element.className = text && given(value) ? (missed ? "missed" : "kept") : "";
-  const source = element.children[1].id === "energy" && frame.energy_source ? `above idle, ${frame.energy_source}` : "";
-  put(says, text ? `goal ${text}${given(value) ? (missed ? ": missed" : ": kept") : ""}` : source);
+  const missed = given(value) && (id === "accuracy" ? value < limit - HAIR : value > limit);
+  element.className = limit !== null && given(value) ? (missed ? "missed" : "kept") : "";
+  const source = id === "energy" && frame.energy_source ? `above idle, ${frame.energy_source}` : "";
+  put(says, limit === null ? source : `goal ${id === "accuracy" ? "at least" : "at most"} ${write(limit)}${given(value) ? (missed ? ": missed" : ": kept") : ""}`);
+}
+
+function tiles(frame, shown) { // those that only a goal makes interesting may need a second row
+  TILES.forEach((spec, n) => tile($("tiles").children[n], spec, frame, shown));
+  const seen = [...$("tiles").children].filter((element) => !element.hidden), rows = Math.ceil(seen.length / MOST_TILES);
+  $("tiles").style.setProperty("--columns", Math.ceil(seen.length / rows));
+  seen.at(-1).classList.toggle("odd", seen.length % 2 === 1);
 }
 
 function show(frame, shown) {
@@ -33,14 +45,14 @@ function show(frame, shown) {
   $("phase").className = `chip ${mode === "recorded" ? "recorded" : frame.phase}`;
   put($("router"), `router ${frame.router.split(":")[0]}`);
   put($("clock"), `${frame.at_s.toFixed(1)} s`);
-  TILES.forEach((spec, n) => tile($("tiles").children[n], spec, frame, shown));
+  tiles(frame, shown);
   if (layout?.key !== layoutKey(frame)) buildLayout(frame);
   layout.models.forEach((model, n) => showModel($("models").children[n], model, frame, shown));
   put($("totals"), `${count(frame.arrived)} arrived, ${count(frame.answered)} answered, ${count(frame.dropped)} dropped; ${perSecond(frame.arrival_per_s)} arriving`);
   const tracks = $("servers"), most = Math.max(1, ...frame.servers.map((s) => total(s.at)));
   if (frame.servers.some((s, n) => tracks.children[n]?.dataset.server !== s.name) || tracks.children.length !== frame.servers.length) buildTracks(tracks, frame.servers);
   frame.servers.forEach((s, n) => track(tracks.children[n], s, shown.map((f) => f.servers[n]), most, frame.phase, layout));
-  charts.forEach((spec, n) => chart($("charts").children[n], spec, shown, goalNow));
+  charts.forEach((spec, n) => chart($("charts").children[n], spec, shown, goalOfFigures()));
   decisions(frame);
   const events = frame.happenings.toReversed().map((h) => `${h.at_s.toFixed(1)} s: ${h.text}`);
   if ($("happenings").textContent !== events.join("")) $("happenings").replaceChildren(...events.map((text) => make("li", {}, text)));
@@ -137,34 +149,6 @@ function credentials() {
   return token ? { authorization: `Bearer ${token}` } : {};
 }
 
-async function goal(method, newGoal) { // read or change the goal; the form is hidden if the router follows no goal
-  try {
-    const body = newGoal === undefined ? undefined : JSON.stringify({ goal: newGoal });
-    const response = await fetch("v2/goal", { method, body, headers: credentials() });
-    const now = await response.json();
-    if (!response.ok) return put($("goal-says"), method === "PUT" ? now.error : "");
-    $("goal-form").hidden = !now.goal;
-    goalNow = now.goal ? now : null;
-    if (!now.goal) return;
-    $("goal-objective").value = now.objective === "accuracy" ? "max accuracy" : `min ${now.objective}`;
-    $("goal-accuracy").value = now.min_accuracy ? +(100 * now.min_accuracy).toFixed(2) : "";
-    $("goal-p99").value = now.p99_ms ? +now.p99_ms.toFixed(2) : "";
-    put($("goal-says"), `Now: ${now.goal}`);
-  } catch (error) {
-    put($("goal-says"), `The goal could not be read: ${error.message}`);
-  }
-}
-
-function followGoal(frame) { // somebody else may have set it
-  const at = frame.happenings.findLast(({ kind }) => kind === "goal")?.at_s ?? goalSetAt;
-  if (at !== goalSetAt) { goalSetAt = at; goal("GET"); }
-}
-
-function goalInForm() {
-  const [accuracy, p99] = [$("goal-accuracy").value, $("goal-p99").value];
-  return [accuracy && `accuracy>=${accuracy}`, p99 && `p99<=${p99}ms`, $("goal-objective").value].filter(Boolean).join(", ");
-}
-
 function askForToken(wrong) {
   $("token-form").hidden = false;
   put($("phase"), "locked");
@@ -242,7 +226,6 @@ $("time").addEventListener("input", (event) => seek(Number(event.target.value)))
 $("play").addEventListener("click", play);
 $("live").addEventListener("click", () => { if (playing) play(); mode = "live"; frames = []; $("scrub").hidden = $("live").hidden = true; follow(); });
 $("token-form").addEventListener("submit", (event) => { event.preventDefault(); sessionStorage.setItem("slim-token", $("token").value); follow(); });
-$("goal-form").addEventListener("submit", (event) => { event.preventDefault(); goal("PUT", goalInForm()); });
 document.addEventListener("keydown", (event) => { if (event.key === " " && mode === "recorded" && ["BODY", "MAIN"].includes(event.target.tagName)) { event.preventDefault(); play(); } });
 const embedded = $("frames");
 if (embedded) replay(JSON.parse(embedded.textContent));

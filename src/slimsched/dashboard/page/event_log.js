@@ -210,7 +210,7 @@ class LogView {
     const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : 0);
     return {
       at_s: now, phase: "recorded", router: this.router, ...this.totals, waiting: at.at(-1), finished_per_s: mix.map((counts) => counts.reduce((a, b) => a + b, 0) / span),
-      arrival_per_s: sum(arrived) / span, goodput_per_s: inTime / span, latency_p50_s: percentile(0.5), latency_p95_s: percentile(0.95), latency_p99_s: percentile(0.99),
+      arrival_per_s: sum(arrived) / span, goodput_per_s: inTime / span, latency_mean_s: answered.length ? sum(answered) / answered.length : null, latency_p50_s: percentile(0.5), latency_p95_s: percentile(0.95), latency_p99_s: percentile(0.99),
       slo: left ? inTime / left : null, accuracy: null, energy_j: answered.length ? sum(spent) / answered.length : null, bound_accuracy: null, bound_share: null, energy_source: "", mix: mix.map(shares),
       models: stages.models.map((model) => model.name), stages: stages.labels, stage_models: stages.modelOf, stage_choices: stages.choices, names: stages.names,
       choices: shares(stages.names.map((_, n) => sum(choices, n))),
@@ -221,7 +221,7 @@ class LogView {
           utilization: mean(said.map((s) => s.utilization)), power_w: mean(said.map((s) => s.power_w)), choices: shares(choices[n]), examples_per_s: choices[n].reduce((a, b) => a + b, 0) / span,
         };
       }),
-      decisions: this.decisions, guard: this.guard, judged: this.judged, sure_bound_accuracy: null, happenings: this.happenings,
+      decisions: this.decisions, guard: this.guard, judged: this.judged, limits: [], sure_bound_accuracy: null, happenings: this.happenings,
     };
   }
 }

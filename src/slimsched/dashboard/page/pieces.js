@@ -27,6 +27,7 @@ const percent = (value) => `${(100 * value).toFixed(1)} %`;
 const finePercent = (value) => `${(100 * value).toFixed(2)} %`;
 const millis = (value) => (value >= 1 ? `${value.toFixed(2)} s` : `${(1000 * value).toFixed(value > 0 && value < 0.01 ? 1 : 0)} ms`);
 const joules = (value) => (value >= 1 ? `${value.toFixed(2)} J` : `${(1000 * value).toFixed(value > 0 && value < 0.01 ? 1 : 0)} mJ`);
+const watts = (value) => `${value.toFixed(value < 10 ? 1 : 0)} W`;
 const perSecond = (value) => `${value < 10 ? value.toFixed(1) : count(value)} /s`;
 const bytes = (value) => (value < 1e9 ? `${(value / 1e6).toFixed(0)} MB` : `${(value / 1e9).toFixed(2)} GB`);
 

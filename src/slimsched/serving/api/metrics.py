@@ -31,7 +31,7 @@ from slimsched.serving.routing.events import (
 from slimsched.serving.routing.fluid import fluid_optimum
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.goal import format_goal
-from slimsched.serving.routing.guard import GuardedRouter, goal_of, yielding_of
+from slimsched.serving.routing.guard import GuardedRouter, goal_of, limits_of
 from slimsched.serving.routing.registry import split_goal
 from slimsched.serving.routing.routers.goal import GoalRouter
 
@@ -217,11 +217,8 @@ class Metrics:
         goals = [
             ({"model": m.name, "goal": format_goal(goal.of(m.name))}, 1.0) for m in models if goal is not None
         ]
-        yielding = yielding_of(self._gateway.router)
-        clauses = dict.fromkeys(
-            clause for m in models if goal is not None for clause in goal.of(m.name).clauses
-        )
-        kept = [({"limit": c}, float(not any(y.endswith(c) for y in yielding))) for c in clauses]
+        limits = limits_of(self._gateway.router, [model.name for model in models])
+        kept = [({"limit": limit}, float(is_kept)) for limit, is_kept in limits]
         return [
             *family("slim_goal_limit_kept", "gauge", "1 while a limit of the goal is kept, else 0.", kept),
             *family("slim_goal_info", "gauge", "Always 1; each model's goal is in the labels.", goals),

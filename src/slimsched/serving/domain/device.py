@@ -24,7 +24,7 @@ class Device(Struct, frozen=True, kw_only=True):
 
     name: Name  # how scenarios call it
     source: str  # where the figures come from, and which are assumed
-    peak_flop_per_s: PositiveAmount  # peak arithmetic, at the precision of element_bytes
+    peak_flop_per_s: PositiveAmount  # peak arithmetic, at the precision that `source` names
     memory_bytes_per_s: PositiveAmount  # memory bandwidth
     memory_bytes: Bytes  # size of the memory
     idle_w: Amount  # power when idle

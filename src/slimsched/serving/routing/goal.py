@@ -9,7 +9,7 @@ and latency last (`YIELDING`). What a request asks for itself does not yield to 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
@@ -117,13 +117,16 @@ class Goal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Whether energy or power is limited."""
         return bool(self.energy_j or self.power_w)
 
-    @property
-    def clauses(self) -> list[str]:
-        """The limits as a user writes them, in the order in which they yield."""
-        texts = [f"accuracy>={100 * self.min_accuracy:g}"] if self.min_accuracy else []
+    def clauses(self, models: Sequence[str] = ("",)) -> list[str]:
+        """Write the limits as a user does, in the order in which they yield.
+
+        With several models, each of their own limits stands after the model's name.
+        """
+        named = [(f"{model}: " if len(models) > 1 else "", self.of(model)) for model in models]
+        texts = [f"{name}accuracy>={100 * one.min_accuracy:g}" for name, one in named if one.min_accuracy]
         texts += [f"energy<={1e3 * self.energy_j:g}mJ"] if self.energy_j else []
         texts += [f"power<={self.power_w:g}W"] if self.power_w else []
-        return texts + [limit.text for limit in self.latency_limits]
+        return texts + [f"{name}{limit.text}" for name, one in named for limit in one.latency_limits]
 
 
 def parse_goal(text: str) -> Goal:
@@ -169,7 +172,7 @@ def check_affordable(goal: Goal, cluster: Cluster) -> None:
 def format_goal(goal: Goal) -> str:
     """Write a goal as `parse_goal` reads it; those of single models are texts of their own."""
     objective = "max accuracy" if goal.objective == "accuracy" else f"min {goal.objective}"
-    return ", ".join([*goal.clauses, objective])
+    return ", ".join([*goal.clauses(), objective])
 
 
 def format_goals(goal: Goal) -> str:

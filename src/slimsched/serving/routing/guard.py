@@ -162,6 +162,12 @@ def yielding_of(router: Router) -> Sequence[str]:
     return watched.yielding if isinstance(watched, LimitKeeper) else ()
 
 
+def limits_of(router: Router, models: Sequence[str]) -> list[tuple[str, bool]]:
+    """Return the limits of a router's goal in the order in which they yield, and whether each is kept now."""
+    goal, missed = goal_of(router), yielding_of(router)
+    return [] if goal is None else [(limit, limit not in missed) for limit in goal.clauses(models)]
+
+
 def _is_in_range(seen: Observation) -> bool:
     """Whether a training run can have shown such inputs."""
     total = float(seen.backlog_s.sum()) + seen.arrival_rate_per_s

@@ -44,6 +44,13 @@ class Happening(Struct, frozen=True, kw_only=True):
     kind: Literal["down", "up", "goal", "note"] = "note"
 
 
+class Limit(Struct, frozen=True, kw_only=True):
+    """A limit of the goal as a user writes it, and whether it is kept now."""
+
+    text: str
+    kept: bool
+
+
 class Frame(Struct, frozen=True, kw_only=True):
     """Totals since the start, figures over the last seconds, the servers, and the last decisions.
 
@@ -54,6 +61,7 @@ class Frame(Struct, frozen=True, kw_only=True):
     in each stage. `guard` counts the blocks that the guard of the goal router decided about, by reason;
     `judged` counts answers by why they were sent, where the router judges them. `bound_accuracy` is the fluid
     bound of routers that do not look at examples, `sure_bound_accuracy` that of routers that stop when sure.
+    `limits` are those of the goal, in the order in which they yield, where a running router follows one.
     A figure is None while there is nothing to compute it from.
     """
 
@@ -67,6 +75,7 @@ class Frame(Struct, frozen=True, kw_only=True):
     finished_per_s: tuple[float, ...]
     arrival_per_s: float
     goodput_per_s: float
+    latency_mean_s: float | None = None
     latency_p50_s: float | None
     latency_p95_s: float | None
     latency_p99_s: float | None
@@ -88,4 +97,5 @@ class Frame(Struct, frozen=True, kw_only=True):
     decisions: tuple[Decision, ...]
     guard: dict[str, int]
     judged: dict[str, int] = {}
+    limits: tuple[Limit, ...] = ()
     happenings: tuple[Happening, ...]

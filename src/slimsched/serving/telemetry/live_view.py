@@ -25,7 +25,7 @@ from slimsched.serving.routing.events import (
 from slimsched.serving.routing.goal import format_goals
 from slimsched.serving.routing.judgement import DISTRUST, SURE
 from slimsched.serving.telemetry.explanation import explain_route
-from slimsched.serving.telemetry.frame import Decision, Frame, Happening, ServerFrame
+from slimsched.serving.telemetry.frame import Decision, Frame, Happening, Limit, ServerFrame
 from slimsched.serving.telemetry.recent import Recent
 from slimsched.serving.telemetry.stage import Stages
 from slimsched.serving.telemetry.whereabouts import Census, Headcount, Whereabouts
@@ -73,9 +73,9 @@ class LiveView:
         self._distrusted: set[int] = set()
         self._fell: set[int] = set()
         self._arrived = self._answered = self._dropped = 0
-        self.yielding: Callable[[], Sequence[str]] = tuple
-        """Gives the limits of the goal that are not kept now, where a router runs that knows it."""
-        self._yielded: list[str] = []
+        self.limits: Callable[[], Sequence[tuple[str, bool]]] = tuple
+        """Gives the limits of the goal and whether each is kept now, where a router runs that knows it."""
+        self._limits: tuple[Limit, ...] = ()
 
     def ask(self, census: Census) -> None:
         """Ask a running gateway where requests are, instead of following them."""
@@ -98,7 +98,7 @@ class LiveView:
         self._note_yielding(now_s)
         recent = self._recent
         recent.forget(now_s)
-        p50_s, p95_s, p99_s = recent.latency_s()
+        p50_s, p95_s, p99_s = recent.latency_percentiles_s()
         rate_per_s, accuracy = recent.arrival_per_s(now_s), recent.accuracy()
         bound = (self.bound(rate_per_s) or None) if self.bound is not None and rate_per_s > 0 else None
         sure = (self.sure_bound(rate_per_s) or None) if self.sure_bound is not None and self._judged else None
@@ -117,6 +117,7 @@ class LiveView:
             finished_per_s=tuple(sum(counts) / span_s for counts in by_stage),
             arrival_per_s=rate_per_s,
             goodput_per_s=recent.goodput_per_s(now_s),
+            latency_mean_s=recent.latency_mean_s(),
             latency_p50_s=p50_s,
             latency_p95_s=p95_s,
             latency_p99_s=p99_s,
@@ -140,16 +141,18 @@ class LiveView:
             decisions=tuple(self._decision(at_s, command) for at_s, command in self._decisions),
             guard=dict(self._guard),
             judged=dict(self._judged),
+            limits=self._limits,
             happenings=tuple(self._happenings),
         )
 
     def _note_yielding(self, now_s: float) -> None:
         """Note which limits of the goal began to yield, or are kept again, since the last frame."""
-        now, before = list(self.yielding()), self._yielded
-        changes = [f"{limit} is not kept now" for limit in now if limit not in before]
-        changes += [f"{limit} is kept again" for limit in before if limit not in now]
-        self._yielded = now
-        self._happenings.extend(Happening(at_s=now_s, text=text) for text in changes)
+        before = {limit.text: limit.kept for limit in self._limits}
+        self._limits = tuple(Limit(text=text, kept=kept) for text, kept in self.limits())
+        for limit in self._limits:
+            if limit.kept != before.get(limit.text, True):
+                state = "is kept again" if limit.kept else "is not kept now"
+                self._happenings.append(Happening(at_s=now_s, text=f"{limit.text} {state}"))
 
     def _told(self, now_s: float, event: Struct) -> None:
         whereabouts = self._whereabouts

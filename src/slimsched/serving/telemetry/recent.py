@@ -75,7 +75,7 @@ class Recent:
         self._models, self._stages, self._window_s = models, stages, window_s
         self._arrivals, self._drops, self._energy_j = RecentSum(), RecentSum(), RecentSum()
         self._answers, self._on_time, self._worth = RecentSum(), RecentSum(), RecentSum()
-        self._latency_s = RecentValues()
+        self._latency_s, self._latency_sum_s = RecentValues(), RecentSum()
         self._ran: deque[tuple[float, int, int, int, int]] = deque()
         self.ran_by: NDArray[np.int64] = np.zeros((servers, len(stages), len(stages.names)), dtype=np.int64)
         """Examples run, by server, stage and name of the choice."""
@@ -98,7 +98,9 @@ class Recent:
             self._on_time.add(now_s, count * (now_s <= request.deadline_s))
             accuracy = self._models[request.model].expected_accuracy(request.path, request.trail)
             self._worth.add(now_s, count * accuracy)
-            self._latency_s.add(now_s, [now_s - request.arrival_s] * count)
+            latency_s = now_s - request.arrival_s
+            self._latency_sum_s.add(now_s, count * latency_s)
+            self._latency_s.add(now_s, [latency_s] * count)
 
     def dropped(self, now_s: float, count: int) -> None:
         """Count requests that were dropped."""
@@ -122,6 +124,7 @@ class Recent:
         old_s = now_s - self._window_s
         for kept in (self._arrivals, self._drops, self._energy_j, self._answers, self._on_time, self._worth):
             kept.forget(old_s)
+        self._latency_sum_s.forget(old_s)
         self._latency_s.forget(old_s)
         while self._ran and self._ran[0][0] < old_s:
             _, server, stage, name, size = self._ran.popleft()
@@ -135,7 +138,11 @@ class Recent:
         """Answers in time, per second."""
         return self._on_time.value / self.span_s(now_s)
 
-    def latency_s(self) -> tuple[float | None, ...]:
+    def latency_mean_s(self) -> float | None:
+        """Mean latency."""
+        return self._latency_sum_s.value / self._answers.value if self._answers.value else None
+
+    def latency_percentiles_s(self) -> tuple[float | None, ...]:
         """Percentiles 50, 95 and 99 of latency."""
         return self._latency_s.percentiles(50, 95, 99)
 
