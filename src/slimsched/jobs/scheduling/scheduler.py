@@ -224,6 +224,7 @@ class JobScheduler(Occupancy):
     def wait(self, job: JobState, now_s: float) -> None:
         """Put a job among the waiting ones again, after its size or order has changed."""
         job.key = self.policy.key(job, now_s)
+        self._set_timers(job, now_s)
         job.allowed = self._first_allowed(job)
         self.waiting.join(job, self._quota_name(job))
 

@@ -8,15 +8,17 @@ the sizes maximize, once a minute,
 R_j comes from finished jobs that lasted as long, as in dally: this policy is not told durations either. The
 square root spreads GPUs over more jobs, which use them better. k_j is 1 for the size a job has and 0.9 for
 all others, so that a change is worth its restart; a job that has just started keeps its size for two minutes.
+A job waits for GPUs close together where it would be more than 5 % slower farther apart.
 """
 
 from slimsched.jobs.scheduling.job_state import RUNNING, JobState, Key
 from slimsched.jobs.scheduling.knapsack import Options, cheapest_sizes
-from slimsched.jobs.scheduling.policy import Policy
+from slimsched.jobs.scheduling.policy import FOREVER, Policy, Timers
 from slimsched.jobs.scheduling.service_history import ServiceHistory
 
 KEPT_S = 120.0
 OTHER_SIZE = 0.9
+MUCH_SLOWER = 1.05
 WORST = 1e9
 
 
@@ -33,6 +35,12 @@ class Elastic(Policy):
     def key(self, job: JobState, now_s: float) -> Key:
         """Those that this round gave GPUs go first."""
         return (job.id not in self._chosen, job.job.arrival_s)
+
+    def timers(self, job: JobState, now_s: float, backlog: float) -> Timers:
+        """Hold out for a closer place where the next is much slower; a minute later the size may change."""
+        machine, rack, network = job.slow
+        rack_s = FOREVER if rack > MUCH_SLOWER * machine else 0.0
+        return (rack_s, FOREVER if network > MUCH_SLOWER * rack else rack_s)
 
     def sizes(self, jobs: list[JobState], gpus: int, now_s: float) -> list[int]:
         """Solve the program of this round."""
