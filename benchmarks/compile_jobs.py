@@ -23,7 +23,6 @@ JOBS = (
     "job_state",
     "occupancy",
     "policies/dally",
-    "policies/learned_order",
     "policy",
     "preemption",
     "reservation",
@@ -38,7 +37,7 @@ MODULES = [f"slimsched/jobs/scheduling/{name}.py" for name in JOBS] + [
     "slimsched/jobs/execution/simulated/shared_links.py",
     "slimsched/kernel/timeline.py",
 ]
-OPEN_CLASSES = {"policy.py": "Policy", "tuner.py": "Tuner"}
+OPEN_CLASSES = {"policy.py": "Policy", "tuner.py": "Tuner", "policies/dally.py": "Dally"}
 """Classes that have subclasses in modules we do not compile."""
 OPEN = "import mypy_extensions\n\n\n@mypy_extensions.mypyc_attr(allow_interpreted_subclasses=True)"
 SETUP = """\
@@ -47,8 +46,8 @@ from setuptools import setup
 
 setup(name="slimsched-compiled", packages=[], ext_modules=mypycify({modules!r}, opt_level="3"))
 """
-OPTIONS = ["--follow-imports=silent", "--ignore-missing-imports"]
-"""What the compiled modules import is looked at for its types only."""
+OPTIONS = ["--follow-imports=silent", "--ignore-missing-imports", "--no-site-packages"]
+"""What the compiled modules import is looked at for its types only, and not at all outside the package."""
 
 
 def main(folder: Path) -> None:

@@ -12,12 +12,13 @@ from slimsched.jobs.execution.policies import POLICIES
 from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
 from slimsched.jobs.scheduling.commands import PreemptJob, StartJob
 from slimsched.jobs.scheduling.events import JobFinished, JobPreempted
+from slimsched.jobs.traces.known_models import TRAINING_MODELS
 from slimsched.kernel.errors import SlimError
 
 CAPACITY = {machine.name: machine.gpus for machine in SMALL.machines}
 
 
-def check(log, jobs) -> None:
+def check(log, jobs, *, resizes: bool = False) -> None:
     """No GPU is double-booked, gangs are whole, every job finishes exactly once."""
     by_id = {job.id: job for job in jobs}
     used: Counter[str] = Counter()
@@ -27,7 +28,9 @@ def check(log, jobs) -> None:
     for _, entry in news(log):
         if isinstance(entry, StartJob):
             assert entry.job_id not in where
-            assert gpus_in(entry.placement) == by_id[entry.job_id].gpus
+            job = by_id[entry.job_id]
+            sizes = TRAINING_MODELS[job.model].sizes(job.gpus) if resizes else ((job.gpus, 1.0),)
+            assert gpus_in(entry.placement) in dict(sizes)
             where[entry.job_id] = entry.placement
             for name, gpus in entry.placement:
                 used[name] += gpus
@@ -43,7 +46,8 @@ def check(log, jobs) -> None:
 @settings(max_examples=12, deadline=None)
 @given(jobs=job_lists())
 def test_gangs_are_whole_gpus_single_and_every_job_finishes_once(name, jobs) -> None:
-    check(simulation(POLICIES.make(name), jobs).run(), jobs)
+    policy = POLICIES.make(name)
+    check(simulation(policy, jobs).run(), jobs, resizes=policy.resizes)
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -58,8 +62,9 @@ def test_lost_machines_lose_no_job(name, jobs, at_s, repair_s) -> None:
         Failure(machine=machine.name, at_s=when, repair_s=repair_s)
         for machine, when in zip(SMALL.machines, at_s, strict=True)
     ]
-    driven = simulation(POLICIES.make(name), jobs, failures=failures)
-    check(driven.run(), jobs)
+    policy = POLICIES.make(name)
+    driven = simulation(policy, jobs, failures=failures)
+    check(driven.run(), jobs, resizes=policy.resizes)
     books = driven.scheduler
     assert not books.jobs
     assert not books.running

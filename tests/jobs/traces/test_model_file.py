@@ -54,3 +54,13 @@ def test_a_wrong_model_file_is_refused_in_one_line(text: str, says: str, tmp_pat
     with pytest.raises(SlimError, match=says) as caught:
         read_model_file(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_may_say_how_it_goes_on_more_gpus(tmp_path) -> None:
+    path = tmp_path / "models.toml"
+    text = '[[model]]\nname = "mine"\ncompute_s = 1\ngradient_mb = 1\nscaling = [[1, 1.0], [4, 3.0]]\n'
+    path.write_text(text)
+    assert read_model_file(path)["mine"].sizes(4) == ((1, 1 / 3), (4, 1.0))
+    path.write_text(text.replace("[1, 1.0]", "[5, 1.0]"))
+    with pytest.raises(SlimError, match="ascending"):
+        read_model_file(path)

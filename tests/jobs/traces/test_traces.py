@@ -154,3 +154,4 @@ def test_the_committed_models_are_those_the_measurements_give() -> None:
     for name, model in TRAINING_MODELS.items():
         assert model.compute_s == pytest.approx(derived[name].compute_s, rel=1e-3)
         assert model.exposed_bytes == pytest.approx(derived[name].exposed_bytes, rel=1e-3)
+        assert dict(model.scaling) == pytest.approx(dict(derived[name].scaling), rel=1e-3)

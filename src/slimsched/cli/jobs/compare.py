@@ -59,9 +59,10 @@ def compare(
     """Compare policies on the same jobs.
 
     Policies: fifo, backfill, fit-first, srtf, srsf, tiresias, gandiva, max-min, themis, lwf, a-srpt,
-    scored, dally, its ablations no-wait, fully-consolidated, mean-tuner and
-    manual:machine_s=SECONDS:rack_s=SECONDS, and rl or rl:file=FILE (see slim jobs train). A policy of your
-    own is FILE.py:Class, or the name of an entry point of an installed package.
+    scored, elastic and sia (both may give a job fewer or more GPUs than it asks for), dally, its ablations
+    no-wait, fully-consolidated, mean-tuner and manual:machine_s=SECONDS:rack_s=SECONDS, and rl or
+    rl:file=FILE (see slim jobs train). A policy of your own is FILE.py:Class, or the name of an entry point
+    of an installed package.
 
     Examples:
 

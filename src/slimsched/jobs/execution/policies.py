@@ -6,12 +6,14 @@ from slimsched.jobs.execution.order_file import SHIPPED, read_order
 from slimsched.jobs.scheduling.policies.a_srpt import ASrpt
 from slimsched.jobs.scheduling.policies.backfill import Backfill
 from slimsched.jobs.scheduling.policies.dally import Dally
+from slimsched.jobs.scheduling.policies.elastic import Elastic
 from slimsched.jobs.scheduling.policies.fifo import Fifo, FitFirst
 from slimsched.jobs.scheduling.policies.gandiva import Gandiva
 from slimsched.jobs.scheduling.policies.learned_order import LearnedOrder
 from slimsched.jobs.scheduling.policies.lwf import Lwf
 from slimsched.jobs.scheduling.policies.max_min import MaxMin
 from slimsched.jobs.scheduling.policies.scored import Scored
+from slimsched.jobs.scheduling.policies.sia import Sia
 from slimsched.jobs.scheduling.policies.srtf import Srsf, Srtf
 from slimsched.jobs.scheduling.policies.themis import Themis
 from slimsched.jobs.scheduling.policies.tiresias import Tiresias
@@ -72,6 +74,8 @@ POLICIES: PluginTable[Policy] = PluginTable(
         "lwf": Lwf,
         "a-srpt": ASrpt,
         "scored": Scored,
+        "sia": Sia,
+        "elastic": Elastic,
         "dally": Dally,
         "no-wait": no_wait,
         "fully-consolidated": fully_consolidated,

@@ -56,6 +56,13 @@ class Claims:
         self.fill(claim, placement)
         return claim
 
+    def missing(self, freed: Placement) -> list[Claim]:
+        """The claims that miss GPUs on one of these machines, in the order they were made."""
+        if len(freed) == 1:
+            name = freed[0][0]
+            return [claim for claim in self.open.values() if claim.missing.get(name)]
+        return [claim for claim in self.open.values() if any(claim.missing.get(name) for name, _ in freed)]
+
     def fill(self, claim: Claim, freed: Placement) -> None:
         """Hold what the claim misses on these machines and is free there."""
         free = self._free

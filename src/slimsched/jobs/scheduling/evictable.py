@@ -10,7 +10,7 @@ from operator import add
 
 from slimsched.jobs.domain.placement import Placement, Tier
 from slimsched.jobs.scheduling.free_gpus import FreeGpus
-from slimsched.jobs.scheduling.job_state import JobState, Phase
+from slimsched.jobs.scheduling.job_state import RUNNING, JobState
 from slimsched.jobs.scheduling.policy import Policy
 
 DOMAINS_TRIED = 8
@@ -31,15 +31,20 @@ class Eviction:
 
 
 class _Ripe:
-    """GPUs of the jobs that may be stopped for waiting jobs of one class, by machine, by rack and in all."""
+    """GPUs of the jobs that may be stopped for waiting jobs of one class, by machine, by rack and in all.
 
-    __slots__ = ("by_machine", "by_rack", "number", "total")
+    `most` is what one machine and one rack would have at most if they went, as of the changes `looked_at`.
+    """
+
+    __slots__ = ("by_machine", "by_rack", "looked_at", "most", "number", "total")
 
     def __init__(self, number: int, machines: int, racks: int) -> None:
         self.number = number
         self.by_machine = [0] * machines
         self.by_rack = [0] * racks
         self.total = 0
+        self.looked_at = [-1, -1]
+        self.most = [0, 0]
 
 
 class Evictable:
@@ -54,6 +59,7 @@ class Evictable:
         self._policy = policy
         machines, racks = len(free.names), len(free.by_rack)
         self._classes = [_Ripe(number, machines, racks) for number in range(policy.eviction_classes)]
+        self._changes = 0
         self._level: dict[JobState, int] = {}
         self._on: list[dict[JobState, int]] = [{} for _ in range(machines)]
         self._unripe: list[tuple[float, int, JobState, int, int]] = []
@@ -69,37 +75,38 @@ class Evictable:
         """A job has stopped, or is about to."""
         level = self._level.pop(job, 0)
         if level:
-            for name, _ in job.placement:
-                del self._on[self._free.index[name]][job]
-            for number in range(level):
-                self._count(self._classes[number], job, -1)
+            for machine, _ in job.spots:
+                del self._on[machine][job]
+            for ripe in self._classes[:level]:
+                self._count(ripe, job, -1)
 
     def _count(self, ripe: _Ripe, job: JobState, sign: int) -> None:
         """Add a job's GPUs to those of a class, or take them off."""
-        index, rack_of = self._free.index, self._free.rack_of
+        rack_of = self._free.rack_of
+        self._changes += 1
         ripe.total += sign * job.gpus
-        for name, gpus in job.placement:
-            machine = index[name]
-            ripe.by_machine[machine] += sign * gpus
-            ripe.by_rack[rack_of[machine]] += sign * gpus
+        for machine, gpus in job.spots:
+            gpus *= sign
+            ripe.by_machine[machine] += gpus
+            ripe.by_rack[rack_of[machine]] += gpus
 
     def _ripen(self, now_s: float) -> None:
         """Let jobs ripen whose time has come."""
-        unripe, classes = self._unripe, self._classes
+        unripe, classes, policy = self._unripe, self._classes, self._policy
         while unripe and unripe[0][0] <= now_s:
             _, _, job, epoch, number = heappop(unripe)
-            if job.epoch != epoch or job.phase != Phase.RUNNING:
+            if job.epoch != epoch or job.phase != RUNNING:
                 continue
             if not number:
-                for name, gpus in job.placement:
-                    self._on[self._free.index[name]][job] = gpus
+                for machine, gpus in job.spots:
+                    self._on[machine][job] = gpus
             at_s = now_s
             while at_s <= now_s:
                 self._count(classes[number], job, 1)
                 number += 1
                 if number == len(classes):
                     break
-                at_s = self._policy.evictable_at_s(job, number, now_s)
+                at_s = policy.evictable_at_s(job, number, now_s)
             else:
                 heappush(unripe, (at_s, job.seq, job, epoch, number))
             self._level[job] = number
@@ -134,7 +141,11 @@ class Evictable:
             have, more = free.by_machine, ripe.by_machine
         else:
             have, more = free.by_rack, ripe.by_rack
-        if max(map(add, have, more)) < gpus:
+        changes = free.changes + self._changes
+        if ripe.looked_at[tier] != changes:
+            ripe.looked_at[tier] = changes
+            ripe.most[tier] = max(map(add, have, more))
+        if ripe.most[tier] < gpus:
             return []
         fitting = [(h, -i) for i, (h, r) in enumerate(zip(have, more, strict=True)) if h + r >= gpus]
         fitting.sort(reverse=True)
@@ -167,8 +178,7 @@ class Evictable:
             return ((free.names[domain], gpus),)
         freed: dict[int, int] = {}
         for job in victims:
-            for name, count in job.placement:
-                machine = free.index[name]
+            for machine, count in job.spots:
                 freed[machine] = freed.get(machine, 0) + count
         racks = [domain]
         if tier == Tier.NETWORK:

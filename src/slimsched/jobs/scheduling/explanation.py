@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from slimsched.jobs.domain.placement import Tier
-from slimsched.jobs.scheduling.job_state import JobState, Phase
+from slimsched.jobs.scheduling.job_state import CLAIMING, PHASES, RUNNING, STOPPING, WAITING, JobState
 from slimsched.kernel.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ def explain(scheduler: "JobScheduler", job_id: str, now_s: float) -> Explanation
     job = scheduler.jobs.get(job_id)
     if job is None:
         raise UnknownNameError("job", job_id, sorted(scheduler.jobs)[:8] or ["none wait or run"])
-    if job.phase >= Phase.RUNNING:
+    if job.phase >= RUNNING:
         where = ", ".join(f"{name}×{gpus}" for name, gpus in job.placement)
-        stopping = ", being stopped" if job.phase == Phase.STOPPING else ""
+        stopping = ", being stopped" if job.phase == STOPPING else ""
         return Explanation(
             job_id=job.id,
-            state=job.phase.name.lower(),
+            state=PHASES[job.phase],
             gpus=job.gpus,
             waited_s=job.waited_s,
             reason=f"runs on {where} ({job.tier.name.lower()} tier){stopping}",
@@ -57,7 +57,7 @@ def explain(scheduler: "JobScheduler", job_id: str, now_s: float) -> Explanation
     timer_s, next_tier = _timer(job)
     return Explanation(
         job_id=job.id,
-        state=job.phase.name.lower(),
+        state=PHASES[job.phase],
         gpus=job.gpus,
         waited_s=job.waited_s + now_s - job.since_s,
         queue_position=_position(scheduler, job),
@@ -82,7 +82,7 @@ def _timer(job: JobState) -> tuple[float | None, Tier | None]:
 
 
 def _position(scheduler: "JobScheduler", job: JobState) -> int | None:
-    if job.phase != Phase.WAITING:
+    if job.phase != WAITING:
         return None
     return 1 + scheduler.waiting.jobs().index(job)
 
@@ -104,7 +104,7 @@ def _nearest(scheduler: "JobScheduler", job: JobState) -> Domain:
 
 def _reason(scheduler: "JobScheduler", job: JobState, nearest: Domain) -> str:
     tenant, quota = job.job.tenant, scheduler.quotas.get(job.job.tenant)
-    if job.phase == Phase.CLAIMING:
+    if job.phase == CLAIMING:
         claim = scheduler.claims.open[job.id]
         return f"GPUs are being cleared for it: {claim.missing_total} of {job.gpus} still missing"
     if quota is not None and scheduler.tenant_gpus[tenant] + job.gpus > quota:

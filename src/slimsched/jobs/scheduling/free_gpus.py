@@ -13,7 +13,7 @@ from slimsched.jobs.domain.topology import Topology
 class FreeGpus:
     """Free GPUs by machine, by rack and in all; a machine that is down has none.
 
-    `crossing` counts the gangs on each rack's uplink.
+    `crossing` counts the gangs on each rack's uplink, and `changes` how often a machine has changed.
     """
 
     def __init__(self, topology: Topology, *, calm: bool = False) -> None:
@@ -28,6 +28,7 @@ class FreeGpus:
         self._gpus = [machine.gpus for machine in topology.machines]
         self.by_rack = list(topology.rack_gpus)
         self.total = topology.gpus
+        self.changes = 0
         self._counts = 0
         self._with = [0] * (topology.largest_machine + 1)
         self._racks_with = [[0] * (topology.largest_machine + 1) for _ in topology.racks]
@@ -57,6 +58,7 @@ class FreeGpus:
         if not 0 <= after <= self._gpus[machine]:
             raise AssertionError(f"{self.names[machine]} would have {after} GPUs free")
         self.by_machine[machine] = after
+        self.changes += 1
         rack = self.rack_of[machine]
         self.by_rack[rack] += by
         self.total += by

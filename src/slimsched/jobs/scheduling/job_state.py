@@ -1,10 +1,10 @@
 """What a scheduler knows about one job; the only mutable thing policies look at."""
 
-from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.placement import Placement, Tier
+from slimsched.jobs.domain.training_model import Scaling
 from slimsched.jobs.scheduling.sensitivity import Traits
 
 if TYPE_CHECKING:
@@ -14,17 +14,16 @@ Key = tuple[float, ...]
 """Waiting jobs are served in ascending order of their keys."""
 
 
-class Phase(IntEnum):
-    """Where a job stands.
+WAITING: Final = 0
+CLAIMING: Final = 1
+RUNNING: Final = 2
+STOPPING: Final = 3
+"""Phases: where a job stands. Plain numbers, because they are compared at every event.
 
-    WAITING → RUNNING → gone, and back: RUNNING → STOPPING (told to stop) → WAITING.
-    WAITING → CLAIMING (GPUs are being cleared for it) → RUNNING, or back to WAITING.
-    """
-
-    WAITING = 0
-    CLAIMING = 1
-    RUNNING = 2
-    STOPPING = 3
+WAITING → RUNNING → gone, and back: RUNNING → STOPPING (told to stop) → WAITING.
+WAITING → CLAIMING (GPUs are being cleared for it) → RUNNING, or back to WAITING.
+"""
+PHASES = ("waiting", "claiming", "running", "stopping")
 
 
 class JobState:
@@ -32,6 +31,9 @@ class JobState:
 
     `served_s` is ideal service at the last change of phase; `service_s(now)` adds the present run,
     at the slowdown its tier has with the network to itself. `clock_s` is when the job first declined.
+    `spots` are machines by number, and the GPUs it holds or last held there.
+    `sizes` are the numbers of GPUs it may have, under policies that resize jobs; `gpus` is then what it has
+    or waits for, and `slow` counts against the pace on the GPUs it asked for.
     """
 
     __slots__ = (
@@ -54,7 +56,9 @@ class JobState:
         "seq",
         "served_s",
         "since_s",
+        "sizes",
         "slow",
+        "spots",
         "submitted_s",
         "tier",
         "timers",
@@ -70,7 +74,7 @@ class JobState:
         self.floor = floor
         self.slow = traits.slow
         self.network_duty = traits.network_duty
-        self.phase = Phase.WAITING
+        self.phase: int = WAITING
         self.submitted_s = now_s
         self.since_s = now_s
         self.served_s = 0.0
@@ -85,19 +89,21 @@ class JobState:
         self.epoch = 0
         self.group: Group | None = None
         self.placement: Placement = ()
+        self.spots: list[tuple[int, int]] = []
         self.tier = floor
         self.preemptions = 0
+        self.sizes: Scaling = ()
         self.victims_considered: tuple[str, ...] = ()
 
     def service_s(self, now_s: float) -> float:
         """Ideal service attained by now."""
-        if self.phase < Phase.RUNNING:
+        if self.phase < RUNNING:
             return self.served_s
         return self.served_s + (now_s - self.since_s) / self.slow[self.tier]
 
     def run_s(self, now_s: float) -> float:
         """Time it has held GPUs by now."""
-        return self.ran_s + now_s - self.since_s if self.phase >= Phase.RUNNING else self.ran_s
+        return self.ran_s + now_s - self.since_s if self.phase >= RUNNING else self.ran_s
 
     def remaining_s(self, now_s: float) -> float:
         """Ideal service left, for policies that are told durations."""

@@ -17,7 +17,7 @@ from slimsched.jobs.scheduling.occupancy import Split
 from slimsched.jobs.scheduling.policy import Policy
 from slimsched.jobs.scheduling.scheduler import JobScheduler
 from slimsched.jobs.scheduling.sensitivity import Sensitivity
-from slimsched.kernel.errors import DataError
+from slimsched.kernel.errors import ConfigError, DataError
 
 
 class LiveScheduler:
@@ -33,6 +33,11 @@ class LiveScheduler:
         split: Split,
         cluster: str,
     ) -> None:
+        if policy.resizes:
+            raise ConfigError(
+                "this policy changes the number of GPUs of running jobs, which works in simulations only; "
+                "name another, such as dally"
+            )
         self.current: JobScheduler | None = None
         self._policy = policy
         self._fabric = fabric

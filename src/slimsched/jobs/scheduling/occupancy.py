@@ -8,12 +8,11 @@ from slimsched.jobs.scheduling.claims import Claim, Claims
 from slimsched.jobs.scheduling.commands import Command, PreemptJob, StartJob
 from slimsched.jobs.scheduling.evictable import Evictable
 from slimsched.jobs.scheduling.free_gpus import FreeGpus
-from slimsched.jobs.scheduling.job_state import JobState, Phase
+from slimsched.jobs.scheduling.job_state import CLAIMING, RUNNING, STOPPING, WAITING, JobState
 from slimsched.jobs.scheduling.policy import Policy
 from slimsched.jobs.scheduling.waiting import Waiting
 
 MACHINE, RACK, NETWORK = Tier
-WAITING, CLAIMING, RUNNING, STOPPING = Phase
 
 Split = Callable[[str, Placement, FreeGpus], Placement]
 """Shares of a job's gang on the machines chosen for it, by job id, placement and what is free."""
@@ -39,6 +38,7 @@ class Occupancy:
         self.tenant_gpus = dict.fromkeys(self.quotas, 0)
         self.down: set[str] = set()
         self._split = split
+        self._preempts = policy.preempts
         self._commands: list[Command] = []
 
     def over_quota(self, tenant: str, gpus: int) -> bool:
@@ -77,15 +77,18 @@ class Occupancy:
 
     def _occupy(self, job: JobState, placement: Placement, now_s: float) -> None:
         job.placement = placement
-        job.tier = MACHINE if len(placement) == 1 else self.topology.tier(placement)
+        index = self.free.index
+        job.spots = [(index[name], gpus) for name, gpus in placement]
+        tier = MACHINE if len(placement) == 1 else self.topology.tier(placement)
+        job.tier = tier
         job.phase = RUNNING
         job.since_s = now_s
         self.running[job.id] = job
-        if job.tier > job.floor:
+        if tier > job.floor:
             self.spread[job.id] = job
-        if job.tier == NETWORK:
+        if tier == NETWORK:
             self._cross(job)
-        if self.policy.preempts:
+        if self._preempts:
             self.evictable.add(job, now_s)
         if self.quotas and job.job.tenant in self.quotas:
             self.tenant_gpus[job.job.tenant] += job.gpus
@@ -101,14 +104,18 @@ class Occupancy:
     def _vacate(self, job: JobState, now_s: float, served_s: float | None) -> None:
         """Take a job off its GPUs; `served_s` is its service in all, if known."""
         del self.running[job.id]
-        self.spread.pop(job.id, None)
-        for rack in self.crossing.pop(job.id, ()):
-            self.free.crossing[rack] -= 1
-        self.evictable.remove(job)
+        tier = job.tier
+        if tier > job.floor:
+            del self.spread[job.id]
+        if tier == NETWORK:
+            for rack in self.crossing.pop(job.id):
+                self.free.crossing[rack] -= 1
+        if self._preempts:
+            self.evictable.remove(job)
         job.epoch += 1
         run_s = now_s - job.since_s
         job.ran_s += run_s
-        self.policy.left(job, job.tier, run_s, None if served_s is None else served_s - job.served_s)
+        self.policy.left(job, tier, run_s, None if served_s is None else served_s - job.served_s)
         if self.quotas and job.job.tenant in self.quotas:
             self.tenant_gpus[job.job.tenant] -= job.gpus
         placement, job.placement = job.placement, ()
@@ -120,7 +127,7 @@ class Occupancy:
             placement = tuple(part for part in placement if part[0] not in self.down)
         self.free.give(placement)
         if self.claims.open:
-            for claim in list(self.claims.open.values()):
+            for claim in self.claims.missing(placement):
                 self.claims.fill(claim, placement)
                 self._launch_clear(claim, now_s)
 
@@ -151,7 +158,8 @@ class Occupancy:
         self.free.give(job.placement)
         self.free.take(placement)
         job.placement = placement
-        if self.policy.preempts:
+        job.spots = [(self.free.index[name], gpus) for name, gpus in placement]
+        if self._preempts:
             self.evictable.add(job, now_s)
 
     # -- machines

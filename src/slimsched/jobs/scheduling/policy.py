@@ -40,6 +40,8 @@ class Policy:
     """Wait after which a gang gets GPUs set aside for it."""
     obeys: ClassVar[bool] = False
     """Whether a gang takes as many machines as its user asked for, and no other number."""
+    resizes: ClassVar[bool] = False
+    """Whether jobs may get another number of GPUs than they ask for; then `sizes` says how many."""
     backfills: ClassVar[bool] = False
     """Whether jobs may pass others if by all time limits that delays nobody; tried every quantum."""
     resolution_s: ClassVar[float] = 60.0
@@ -64,6 +66,10 @@ class Policy:
     def timers(self, job: JobState, now_s: float, backlog: float) -> Timers:
         """Say how long this job holds out for a machine and for a rack; `backlog` is waiting jobs per GPU."""
         return (0.0, 0.0)
+
+    def sizes(self, jobs: list[JobState], gpus: int, now_s: float) -> list[int]:
+        """Say how many of these GPUs each job should have, of its `sizes`; 0 lets it wait."""
+        return [job.gpus for job in jobs]
 
     def worth_planning(self) -> bool:
         """Whether a policy that backfills would plan otherwise than the last time."""

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from slimsched.jobs.domain.placement import Placement, Tier
-from slimsched.jobs.scheduling.job_state import JobState, Phase
+from slimsched.jobs.scheduling.job_state import RUNNING, JobState
 
 if TYPE_CHECKING:
     from slimsched.jobs.scheduling.scheduler import JobScheduler
@@ -23,7 +23,7 @@ def make_room(scheduler: "JobScheduler", job: JobState, now_s: float) -> None:
 def migrate(scheduler: "JobScheduler", now_s: float) -> None:
     """Move running jobs closer together where free GPUs allow it and the policy thinks it pays."""
     for job in list(scheduler.spread.values()):
-        if job.phase != Phase.RUNNING:
+        if job.phase != RUNNING:
             continue
         placement = scheduler.free.find(job.gpus, Tier(job.tier - 1))
         if placement is None:
@@ -41,11 +41,7 @@ def _separate(scheduler: "JobScheduler", now_s: float) -> None:
     for job_id, racks in scheduler.crossing.items():
         job = scheduler.running[job_id]
         others = max(free.crossing[rack] for rack in racks) - 1
-        if (
-            job.phase != Phase.RUNNING
-            or not others
-            or not scheduler.policy.should_separate(job, others, now_s)
-        ):
+        if job.phase != RUNNING or not others or not scheduler.policy.should_separate(job, others, now_s):
             continue
         placement = _without(scheduler, job, racks)
         if placement is not None:

@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from slimsched.jobs.domain.placement import Placement, Tier
-from slimsched.jobs.scheduling.job_state import JobState, Phase
+from slimsched.jobs.scheduling.job_state import CLAIMING, JobState
 from slimsched.jobs.scheduling.planned import Plan
 
 if TYPE_CHECKING:
@@ -22,11 +22,12 @@ PLANNED_JOBS = 500
 
 def reserve(scheduler: "JobScheduler", now_s: float) -> None:
     """Give the longest waiting job a claim once it has waited too long."""
-    limit_s = scheduler.policy.reserve_after_s
-    starving = [job for job in scheduler.waiting.unordered() if now_s - job.since_s >= limit_s]
-    if not starving:
+    waiting = scheduler.waiting
+    if now_s - waiting.longest_since_s < scheduler.policy.reserve_after_s:
         return
-    job = min(starving, key=lambda job: (job.since_s, job.seq))
+    job = waiting.longest()
+    if job is None or now_s - job.since_s < scheduler.policy.reserve_after_s:
+        return
     placement = _target(scheduler, job)
     if placement is not None:
         scheduler.claim(job, placement, now_s, ready_s=_ready_s(scheduler, placement, now_s))
@@ -35,7 +36,7 @@ def reserve(scheduler: "JobScheduler", now_s: float) -> None:
 def backfill(scheduler: "JobScheduler", now_s: float) -> None:
     """Lend held GPUs to waiting jobs that will have returned them in time."""
     for claim in list(scheduler.claims.open.values()):
-        if claim.ready_s is None or claim.job.phase != Phase.CLAIMING:
+        if claim.ready_s is None or claim.job.phase != CLAIMING:
             continue
         for job in scheduler.waiting.heads(BACKFILL_TRIES):
             limit_s = job.job.limit_s

@@ -11,6 +11,7 @@ from typing import Any
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.placement import Placement, Tier
 from slimsched.jobs.domain.topology import Topology
+from slimsched.jobs.domain.training_model import Scaling
 from slimsched.jobs.scheduling.commands import Command
 from slimsched.jobs.scheduling.delay import DelayTimers
 from slimsched.jobs.scheduling.demand import check_demand
@@ -25,16 +26,16 @@ from slimsched.jobs.scheduling.events import (
     StartFailed,
 )
 from slimsched.jobs.scheduling.explanation import Explanation, explain
-from slimsched.jobs.scheduling.job_state import JobState, Phase
+from slimsched.jobs.scheduling.job_state import CLAIMING, RUNNING, WAITING, JobState
 from slimsched.jobs.scheduling.occupancy import Occupancy, Split
 from slimsched.jobs.scheduling.policy import FOREVER, Policy
 from slimsched.jobs.scheduling.preemption import make_room, migrate
 from slimsched.jobs.scheduling.reservation import backfill, plan_ahead, reserve
+from slimsched.jobs.scheduling.resizing import resize
 from slimsched.jobs.scheduling.sensitivity import Sensitivity, Traits
 from slimsched.kernel.wake import Wake, WakeAt
 
 MACHINE, RACK, NETWORK = Tier
-WAITING, CLAIMING, RUNNING, STOPPING = Phase
 
 PREEMPTION_TRIES = 8
 """Waiting jobs for which victims are sought at each quantum."""
@@ -65,9 +66,17 @@ class JobScheduler(Occupancy):
         self._quantum_s = FOREVER
         self._reordered_s = 0.0
         self._obeys = policy.obeys
+        self._blocking = policy.blocking
+        self._calm = policy.calm
+        self._resizes = policy.resizes
+        self._restless = self.running if policy.resizes else self.spread if policy.migrates else {}
+        """Running jobs that may be worth another look at each quantum."""
+        self.next_gpus: dict[str, int] = {}
+        """What a job goes on with that is being stopped."""
         self._periodic = (
             policy.preempts
             or policy.migrates
+            or policy.resizes
             or policy.reorders
             or policy.backfills
             or policy.reserve_after_s < FOREVER
@@ -101,7 +110,7 @@ class JobScheduler(Occupancy):
         job = self._admit(event.job, now_s)
         job.served_s = event.served_s
         self._enqueue(job, now_s, declined_since_s=event.declined_since_s)
-        if job.phase == WAITING and self.policy.preempts:
+        if job.phase == WAITING and self._preempts:
             make_room(self, job, now_s)
 
     def _found_running(self, event: JobFoundRunning, now_s: float) -> None:
@@ -120,6 +129,8 @@ class JobScheduler(Occupancy):
         job = self.jobs.pop(event.job_id, None)
         if job is None:
             return
+        if self._resizes:
+            self.next_gpus.pop(job.id, None)
         phase = job.phase
         if phase >= RUNNING:
             service_s = job.service_s(now_s) if event.served_s is None else event.served_s
@@ -139,6 +150,8 @@ class JobScheduler(Occupancy):
         self._vacate(job, now_s, event.served_s)
         job.served_s = event.served_s
         job.preemptions += 1
+        if self._resizes:
+            self.fit(job, self.next_gpus.pop(job.id, job.gpus))
         claim = self.claims.open.get(job.id)
         if claim is None:
             self._enqueue(job, now_s, place=False)
@@ -189,8 +202,31 @@ class JobScheduler(Occupancy):
         state = JobState(job, self._seq, kind[0], kind[1], now_s)
         self._seq += 1
         self.jobs[job.id] = state
+        if self._resizes:
+            state.sizes = self._sizes(job)
+            self.fit(state, state.sizes[0][0])
         self.policy.admit(state, now_s)
         return state
+
+    def _sizes(self, job: Job) -> Scaling:
+        """Return the sizes a job may have on this cluster."""
+        sizes = self._sensitivity.model(job).sizes(job.gpus)
+        return tuple(size for size in sizes if size[0] <= self.topology.gpus)
+
+    def fit(self, job: JobState, gpus: int) -> None:
+        """Let a job that holds no GPUs ask for so many from now on."""
+        pace = dict(job.sizes)[gpus]
+        (machine, rack, network), job.network_duty = self._sensitivity.traits(job.job, gpus)
+        job.gpus = gpus
+        job.floor = self.topology.floor(gpus)
+        job.slow = (machine / pace, rack / pace, network / pace)
+
+    def wait(self, job: JobState, now_s: float) -> None:
+        """Put a job among the waiting ones again, after its size or order has changed."""
+        job.key = self.policy.key(job, now_s)
+        self._set_timers(job, now_s)
+        job.allowed = self._first_allowed(job)
+        self.waiting.join(job, self._quota_name(job))
 
     def _enqueue(
         self, job: JobState, now_s: float, *, place: bool = True, declined_since_s: float | None = None
@@ -199,7 +235,7 @@ class JobScheduler(Occupancy):
         job.phase = WAITING
         job.since_s = now_s
         job.clock_s = declined_since_s
-        place = place and not (self.policy.blocking and self.waiting.size)
+        place = place and not (self._blocking and self.waiting.size)
         placement = self._find(job, job.floor) if place else None
         if placement is None:
             job.key = self.policy.key(job, now_s)
@@ -243,9 +279,9 @@ class JobScheduler(Occupancy):
     def _offer(self, now_s: float) -> None:
         """Offer what is free to the waiting jobs, in order, until nobody takes it."""
         free, groups = self.free, self.waiting.groups
-        if not groups or not free.total:
+        if free.total < self.waiting.least:
             return
-        blocking = self.policy.blocking
+        blocking = self._blocking
         while groups and free.total:
             room = (free.largest_in_machine, max(free.by_rack), free.total)
             first: JobState | None = None
@@ -311,6 +347,9 @@ class JobScheduler(Occupancy):
         if policy.reorders and now_s >= self._reordered_s + policy.reorder_s:
             self._reordered_s = now_s
             self.waiting.reorder({job: policy.key(job, now_s) for job in self.waiting.jobs()})
+        if policy.resizes:
+            resize(self, now_s)
+            self._offer(now_s)
         if policy.preempts:
             for job in self.waiting.jobs() if policy.rotates else self.waiting.heads(PREEMPTION_TRIES):
                 make_room(self, job, now_s)
@@ -326,9 +365,8 @@ class JobScheduler(Occupancy):
     def _arm(self, now_s: float) -> None:
         """Ask to be woken for the next timer, if nobody has asked for an earlier time yet."""
         next_s = self.timers.next_s()
-        restless = self.spread if self.policy.migrates else ()
         if self._periodic and (
-            self.waiting.size or restless or (self.policy.calm and len(self.crossing) > 1)
+            self.waiting.size or self._restless or (self._calm and len(self.crossing) > 1)
         ):
             if self._quantum_s == FOREVER or self._quantum_s < now_s:
                 self._quantum_s = now_s + self.policy.quantum_s

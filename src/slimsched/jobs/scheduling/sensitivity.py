@@ -59,29 +59,35 @@ class Sensitivity:
         """Seconds an iteration occupies each kind of link at this placement."""
         return self.comm(job, shape_of(placement, self.topology))
 
-    def ideal_iteration_s(self, job: Job) -> float:
-        """Seconds of an iteration on the most consolidated placement."""
-        key = (job.model, job.gpus)
+    def ideal_iteration_s(self, job: Job, gpus: int | None = None) -> float:
+        """Seconds of an iteration where the gang is closest together: of what it asks for, or of `gpus`."""
+        gpus = gpus or job.gpus
+        key = (job.model, gpus)
         ideal = self._ideal.get(key)
         if ideal is None:
-            ideal = self._iteration_s(job, self.topology.floor(job.gpus))
+            ideal = self._iteration_s(job, gpus, self.topology.floor(gpus))
             self._ideal[key] = ideal
         return ideal
 
-    def traits(self, job: Job) -> Traits:
+    def pace(self, job: Job, gpus: int) -> float:
+        """How fast a job goes on so many GPUs, relative to those it asks for."""
+        return 1.0 if gpus == job.gpus else dict(self.model(job).sizes(job.gpus))[gpus]
+
+    def traits(self, job: Job, gpus: int | None = None) -> Traits:
         """How much slower this job iterates at each tier than at its floor."""
-        key = (job.model, job.gpus)
+        gpus = gpus or job.gpus
+        key = (job.model, gpus)
         known = self._traits.get(key)
         if known is None:
-            ideal = self.ideal_iteration_s(job)
-            values = [max(1.0, self._iteration_s(job, tier) / ideal) for tier in Tier]
+            ideal = self.ideal_iteration_s(job, gpus)
+            values = [max(1.0, self._iteration_s(job, gpus, tier) / ideal) for tier in Tier]
             slow = (values[0], max(values[0], values[1]), max(values))
-            spread_s = self._iteration_s(job, Tier.NETWORK)
+            spread_s = self._iteration_s(job, gpus, Tier.NETWORK)
             known = self._traits[key] = Traits(slow, 1.0 - self.model(job).compute_s / spread_s)
         return known
 
-    def _iteration_s(self, job: Job, tier: Tier) -> float:
-        shape = self._typical_shape(job.gpus, max(tier, self.topology.floor(job.gpus)))
+    def _iteration_s(self, job: Job, gpus: int, tier: Tier) -> float:
+        shape = self._typical_shape(gpus, max(tier, self.topology.floor(gpus)))
         return self.model(job).compute_s + self.comm(job, shape).total_s()
 
     def _typical_shape(self, gpus: int, tier: Tier) -> Shape:

@@ -4,11 +4,14 @@ Jobs of one group (GPUs, allowed tier, quota) fit or do not fit together; only t
 """
 
 from heapq import heapify, heappop, heappush
+from math import inf
 
 from slimsched.jobs.domain.placement import Tier
 from slimsched.jobs.scheduling.job_state import JobState, Key
 
 GroupName = tuple[int, int, str]
+NOBODY = 1 << 60
+"""More GPUs than there are: what is needed where nobody waits."""
 
 
 class Group:
@@ -42,6 +45,10 @@ class Waiting:
         self._by_name: dict[GroupName, Group] = {}
         self.groups: list[Group] = []
         self.size = 0
+        self.longest_since_s = -inf
+        """Nobody has waited since an earlier time."""
+        self.least = NOBODY
+        """GPUs that the smallest waiting gang needs."""
 
     def join(self, job: JobState, tenant: str = "") -> Group:
         """Put a job into the group of its demand and allowed tier."""
@@ -51,6 +58,8 @@ class Waiting:
             group = self._by_name[name] = Group(job.gpus, job.allowed, tenant)
         if not group.size:
             self.groups.append(group)
+            if group.gpus < self.least:
+                self.least = group.gpus
         job.epoch += 1
         job.group = group
         job.declined -= group.declines
@@ -72,6 +81,8 @@ class Waiting:
         self.size -= 1
         if not group.size:
             self.groups.remove(group)
+            if group.gpus == self.least:
+                self.least = min([other.gpus for other in self.groups], default=NOBODY)
             group.heap.clear()
             group.fresh.clear()
 
@@ -86,9 +97,18 @@ class Waiting:
         entries = [entry for group in self.groups for entry in group.heap if entry[2].epoch == entry[3]]
         return [job for _, _, job, _ in sorted(entries, key=lambda entry: (entry[0], entry[1]))]
 
-    def unordered(self) -> list[JobState]:
-        """All waiting jobs, in any order."""
-        return [job for group in self.groups for _, _, job, epoch in group.heap if job.epoch == epoch]
+    def longest(self) -> JobState | None:
+        """The job that has waited longest, and note since when: later ones come with later times."""
+        longest: JobState | None = None
+        for group in self.groups:
+            for _, _, job, epoch in group.heap:
+                if job.epoch == epoch and (
+                    longest is None or (job.since_s, job.seq) < (longest.since_s, longest.seq)
+                ):
+                    longest = job
+        if longest is not None:
+            self.longest_since_s = longest.since_s
+        return longest
 
     def reorder(self, key_of: "dict[JobState, Key]") -> None:
         """Give every waiting job a new key."""

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from slimsched.jobs.domain.placement import Tier
+from slimsched.jobs.domain.job import Job
+from slimsched.jobs.domain.placement import Tier, gpus_in
 from slimsched.jobs.scheduling.sensitivity import Sensitivity
 from slimsched.jobs.telemetry.runs import JobHistory
 
@@ -98,15 +99,26 @@ class _Work:
         compute = ideal = ideal_comm = 0.0
         for history in done:
             job = history.job
-            share = sensitivity.model(job).compute_s / sensitivity.ideal_iteration_s(job)
+            share = _computing(sensitivity, job, job.gpus)
             compute += job.gpus * job.service_s * share
             ideal += job.gpus * job.service_s
             ideal_comm += job.gpus * job.service_s * (1.0 - share)
             for run in history.runs:
                 tier = sensitivity.topology.tier(run.placement)
+                gpus = gpus_in(run.placement)
                 held_s = run.end_s - run.start_s
-                busy[tier] += job.gpus * held_s
+                busy[tier] += gpus * held_s
                 checkpoint_s = restore_s * run.resumed + save_s * run.interrupted
-                comm[tier] += job.gpus * max(0.0, held_s - checkpoint_s - run.served_s * share)
+                computed_s = run.served_s * share
+                if gpus != job.gpus:
+                    computed_s = (
+                        run.served_s / sensitivity.pace(job, gpus) * _computing(sensitivity, job, gpus)
+                    )
+                comm[tier] += gpus * max(0.0, held_s - checkpoint_s - computed_s)
         self.busy, self.comm, self.compute = busy, comm, compute
         self.ideal, self.ideal_comm = ideal, ideal_comm
+
+
+def _computing(sensitivity: Sensitivity, job: Job, gpus: int) -> float:
+    """The share of its time that a gang of so many GPUs computes where it is closest together."""
+    return sensitivity.model(job).compute_s / sensitivity.ideal_iteration_s(job, gpus)

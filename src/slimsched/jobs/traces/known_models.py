@@ -30,7 +30,23 @@ _TABLE = (
     ("resnet152", 0.5085, 120.4, "Tiresias 60-job trace, public parameter count"),
 )
 
+_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+_PACE = {
+    # on so many T4s, four per machine, at the best batch size; 1 is the pace on one (see sia_profile.py)
+    "bert": (1, 2.075, 4.08, 5.533, 8.635, 10.28, 11.68, 13.98, 15.17, 13.42),
+    "deepspeech2": (1, 1.753, 3.449, 4.898, 6.851, 8.382, 9.385, 8.911, 10.25, 10.37),
+    "imagenet": (1, 1.921, 3.517, 6.669, 9.644, 11.88, 16.67, 19.41, 26.94, 33.09),
+    "ncf": (1, 1.113, 1.668, 0.6875, 1.03, 0.9616, 0.8588, 0.7711, 0.5841, 0.6654),
+    "yolov3": (1, 1.88, 2.68, 1.981, 2.47, 3.375, 3.221, 3.418, 3.194, 4.412),
+}
+
 TRAINING_MODELS = {
-    name: TrainingModel(name=name, compute_s=compute_s, exposed_bytes=exposed_mb * 1e6, source=source)
+    name: TrainingModel(
+        name=name,
+        compute_s=compute_s,
+        exposed_bytes=exposed_mb * 1e6,
+        source=source,
+        scaling=tuple(zip(_SIZES, _PACE.get(name, ()), strict=False)),
+    )
     for name, compute_s, exposed_mb, source in _TABLE
 }

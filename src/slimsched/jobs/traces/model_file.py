@@ -6,13 +6,15 @@ By its bytes: `compute_s` of an iteration and the `gradient_mb` that all GPUs ex
 By measurement: `compute_s` of an iteration on one machine and `spread_s` of the same with each of the `gpus`
 GPUs on a machine of its own, behind cards of `nic_gb_per_s`. `slowdown` may stand in for `spread_s`. The
 excess of a ring over n GPUs is 2 (n − 1) / n · S / B, which gives the exposed bytes S.
+
+`scaling` lists pairs of GPUs and pace for jobs that may get fewer or more GPUs than they ask for.
 """
 
 from pathlib import Path
 
 from msgspec import Struct
 
-from slimsched.jobs.domain.training_model import TrainingModel
+from slimsched.jobs.domain.training_model import Scaling, TrainingModel
 from slimsched.jobs.traces.known_models import TRAINING_MODELS
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.packed_text import read_packed_text
@@ -33,6 +35,7 @@ class _Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     slowdown: Factor | None = None
     gpus: Count = 8
     nic_gb_per_s: PositiveAmount = 12.5
+    scaling: Scaling = ()
     source: str = ""
 
 
@@ -58,6 +61,11 @@ def _training_model(model: _Model, file: str) -> TrainingModel:
         raise ConfigError(
             f"{file}, model '{model.name}': give exactly one of gradient_mb, spread_s and slowdown"
         )
+    sizes = [gpus for gpus, _ in model.scaling]
+    if sizes != sorted(set(sizes)):
+        raise ConfigError(
+            f"{file}, model '{model.name}': give the sizes in `scaling` once and in ascending order"
+        )
     if model.gradient_mb is not None:
         exposed_bytes = 1e6 * model.gradient_mb * (1.0 - model.hidden)
     else:
@@ -71,4 +79,5 @@ def _training_model(model: _Model, file: str) -> TrainingModel:
         compute_s=model.compute_s,
         exposed_bytes=exposed_bytes,
         source=model.source or file,
+        scaling=model.scaling,
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from slimsched.jobs.domain.training_model import TrainingModel
+from slimsched.jobs.traces.sia_profile import SiaProfile
 from slimsched.jobs.traces.trace import read_job_trace
 
 RESNET18_BYTES = 4 * 11.7e6
@@ -71,7 +72,7 @@ def from_gavel(path: Path) -> list[TrainingModel]:
 
 
 def from_sia(path: Path) -> list[TrainingModel]:
-    """Step times of A100s (dgx, 8 GPUs on one machine), exposed bytes from T4s on two machines (aws)."""
+    """Step times of A100s (dgx, 8 GPUs on one machine), exposed bytes and scaling from T4s (aws)."""
     with tarfile.open(path) as archive:
 
         def times(model: str, cluster: str, placement: str, batch: int) -> tuple[float, float]:
@@ -95,6 +96,7 @@ def from_sia(path: Path) -> list[TrainingModel]:
                     compute_s=step_s - sync_s,
                     exposed_bytes=excess_s(name, batch) * bytes_per_s / AROUND,
                     source=f"Sia A100 step, T4 4+4 synchronisation, batch {batch}",
+                    scaling=SiaProfile(archive, name).scaling(),
                 )
             )
     return models

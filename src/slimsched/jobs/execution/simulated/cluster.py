@@ -125,11 +125,11 @@ class SimulatedJobs:
     def _start(self, command: StartJob, now_s: float) -> None:
         job_id, placement = command.job_id, command.placement
         served_s = self._served_s.get(job_id)
-        start_s = now_s
         if served_s is None:
             served_s = 0.0
+            start_s = now_s + self._checkpoint.start_s
         else:
-            start_s += self._checkpoint.restore_s
+            start_s = now_s + self._checkpoint.restore_s
         gang = RunningGang(self._jobs[job_id], placement, served_s, start_s)
         self._running[job_id] = gang
         neighbours = self._links.join(gang)

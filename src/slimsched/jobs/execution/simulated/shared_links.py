@@ -13,7 +13,7 @@ gangs that share a link with the one that came or went. How much slower a link i
 from typing import Literal, get_args
 
 from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.placement import Placement
+from slimsched.jobs.domain.placement import Placement, gpus_in
 from slimsched.jobs.scheduling.collective import CommTimes
 from slimsched.jobs.scheduling.sensitivity import Sensitivity
 
@@ -95,24 +95,28 @@ class SharedLinks:
         """
         job, placement = gang.job, gang.placement
         if len(placement) == 1:
-            key = (job.model, job.gpus)
+            gpus = placement[0][1]
+            key = (job.model, gpus)
             pace = self._alone.get(key)
             if pace is None:
                 comm_s = self._sensitivity.comm_at(job, placement).total_s()
                 compute_s = self._sensitivity.model(job).compute_s
-                pace = (self._sensitivity.ideal_iteration_s(job), compute_s + comm_s)
+                pace = (self._sensitivity.ideal_iteration_s(job, gpus), compute_s + comm_s)
                 self._alone[key] = pace
             gang.ideal_s, gang.iteration_s = pace
+            if gpus != job.gpus:
+                gang.ideal_s *= self._sensitivity.pace(job, gpus)
             return None
         sensitivity = self._sensitivity
         model = sensitivity.model(job)
+        gpus = gpus_in(placement)
         gang.compute_s = model.compute_s
-        gang.ideal_s = sensitivity.ideal_iteration_s(job)
+        gang.ideal_s = sensitivity.ideal_iteration_s(job, gpus) * sensitivity.pace(job, gpus)
         gang.comm = comm = sensitivity.comm_at(job, placement)
         gang.iteration_s = gang.compute_s + comm.total_s()
         if model.exposed_bytes <= 0.0:
             return None
-        gang.intensity = job.gpus * gang.compute_s / max(comm.total_s(), 1e-12)
+        gang.intensity = gpus * gang.compute_s / max(comm.total_s(), 1e-12)
         gang.nics = tuple(self._index[name] for name, _ in placement)
         racks = dict.fromkeys(self._rack_of[machine] for machine in gang.nics)
         gang.uplinks = tuple(racks) if len(racks) > 1 else ()
