@@ -201,13 +201,13 @@ class InstantEngine:
             began_s = process_time()
             block: Block = self._to_server.decode(body).block  # type: ignore[union-attr]
             last = self._spec.ends(block.key.last_segment, block.key.choices[-1])
-            outputs = [self._row * len(block.requests)] if last else []
+            outputs = [self._row * block.examples] if last else []
             finished = SegmentFinished(
                 server=server,
                 choice=block.key.choice,
                 ahead=block.key.ahead,
                 blocks=(block,),
-                size=len(block.requests),
+                size=block.examples,
                 busy_s=1e-4,
                 energy_j=0.1,
                 queue_s=(0.0,),

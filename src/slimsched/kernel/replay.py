@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from slimsched.kernel.errors import DataError
 from slimsched.kernel.log import Entry
@@ -19,10 +19,11 @@ class Machine(Protocol):
 
 
 class Replayable(NamedTuple):
-    """A fresh state machine, and the type of its events."""
+    """A fresh state machine, and the types of its events and commands."""
 
     machine: Machine
     event: Any
+    command: Any = Any
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -47,15 +48,15 @@ class Replayed(Struct, frozen=True, kw_only=True):
 
 def replay(entries: Iterable[Entry], make: Callable[[str], Replayable]) -> Replayed:
     """Give every entry to its machine, which `make` makes by name, until commands differ."""
-    machines: dict[str, tuple[Machine, msgspec.json.Decoder[Any]]] = {}
+    machines: dict[str, tuple[Machine, msgspec.json.Decoder[Any], Any]] = {}
     encoder = msgspec.json.Encoder()
     count = commands = 0
     difference = None
     for count, entry in enumerate(entries, start=1):
         if entry.machine not in machines:
             fresh = make(entry.machine)
-            machines[entry.machine] = fresh.machine, msgspec.json.Decoder(fresh.event)
-        machine, decoder = machines[entry.machine]
+            machines[entry.machine] = fresh.machine, msgspec.json.Decoder(fresh.event), fresh.command
+        machine, decoder, command = machines[entry.machine]
         try:
             event = decoder.decode(entry.event)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -68,18 +69,19 @@ def replay(entries: Iterable[Entry], make: Callable[[str], Replayable]) -> Repla
                 f"({type(error).__name__}: {error}); the log is damaged or out of order"
             ) from error
         commands += len(asked)
-        if difference := _difference(count, entry, encoder.encode(asked)):
+        if difference := _difference(count, entry, encoder.encode(asked), command):
             break
     return Replayed(entries=count, commands=commands, machines=len(machines), difference=difference)
 
 
-def _difference(number: int, entry: Entry, asked: bytes) -> Difference | None:
-    """Compare the commands of one entry: first by their bytes, then, if these differ, by their values."""
-    if asked == bytes(entry.commands):
+def _difference(number: int, entry: Entry, asked: bytes, command: Any) -> Difference | None:
+    """Compare the commands of one entry: first by their bytes, then, if these differ, by their values.
+
+    Compared as values, commands of an older log have what they lack of today's fields by default.
+    """
+    if asked == bytes(entry.commands) or _commands(entry.commands, command) == _commands(asked, command):
         return None
     logged, replayed = msgspec.json.decode(entry.commands), msgspec.json.decode(asked)
-    if logged == replayed:
-        return None
     event = msgspec.json.decode(entry.event)
     return Difference(
         number=number,
@@ -89,3 +91,10 @@ def _difference(number: int, entry: Entry, asked: bytes) -> Difference | None:
         logged=logged,
         replayed=replayed,
     )
+
+
+def _commands(encoded: bytes | Raw, command: Any) -> Any:
+    try:
+        return msgspec.json.decode(encoded, type=list[command])
+    except msgspec.ValidationError:  # commands that this machine does not give
+        return msgspec.json.decode(encoded)

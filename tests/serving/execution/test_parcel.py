@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 
 from slimsched.serving.domain.request import Request
-from slimsched.serving.execution.live.parcel import Parcel
+from slimsched.serving.execution.live.parcel import Parcel, stretches
 
 
 def parcel(count: int = 4) -> Parcel:
@@ -42,8 +42,8 @@ def test_examples_that_part_have_receipts_of_their_own_from_then_on() -> None:
 
 def test_examples_that_went_different_ways_have_receipts_of_their_own() -> None:
     one = parcel()
-    ways = [(0, 1), (1, 1), (0, 1), (0, 1)]
-    one.went(0, [Request(id=7 + n, arrival_s=1.0, path=way) for n, way in enumerate(ways)], 2.0, "modelled")
+    for first, count, way in ((10, 1, (0, 1)), (11, 1, (1, 1)), (12, 2, (0, 1))):
+        one.went(Request(id=first, arrival_s=1.0, path=way, count=count), 2.0, "modelled")
     one.put_outputs(0, (np.ones((4, 2), np.float32),))
     one.answered(4)
     found = [(receipt.path, receipt.examples) for receipt in one.future.result().receipts]
@@ -62,3 +62,21 @@ def test_nobody_is_told_before_the_last_example_is_done() -> None:
     one.put_outputs(0, (np.ones((3, 2), np.float32),))
     one.answered(3)
     assert not one.waiter.done()
+
+
+def test_neighbours_of_one_call_make_a_stretch() -> None:
+    one, other = parcel(), Parcel(14, [memoryview(b"ab")], 2, 0.0, parcel().waiter)
+    open_ = dict.fromkeys(one.requests, one) | dict.fromkeys(other.requests, other)
+    requests = [Request(id=11, arrival_s=0.0), Request(id=12, arrival_s=0.0, count=2)]
+    requests += [Request(id=14, arrival_s=0.0, count=2), Request(id=10, arrival_s=0.0)]
+    assert list(stretches(open_, requests)) == [(0, one, 1, 4), (3, other, 0, 2), (5, one, 0, 1)]
+
+
+def test_examples_that_have_left_belong_to_no_stretch() -> None:
+    one = parcel()
+    one.left(2)
+    open_ = dict.fromkeys((10, 13), one)
+    assert list(stretches(open_, [Request(id=10, arrival_s=0.0, count=4)])) == [
+        (0, one, 0, 1),
+        (3, one, 3, 4),
+    ]

@@ -177,6 +177,23 @@ def test_work_ahead_adds_up_by_rank() -> None:
     assert ahead.before(rank_of(0, now_s, now_s + 1)) == 3.0
     assert ahead.before(rank_of(0, now_s, now_s + 2)) == 7.0
     assert ahead.before(rank_of(1, now_s, now_s + 2)) == 0.0
-    assert ahead.remove(soon.id) == 3.0
-    assert ahead.remove(soon.id) == 0.0
+    assert ahead.remove(soon) == 3.0
+    assert ahead.remove(soon) == 0.0
     assert ahead.before((0, inf)) == 4.0
+
+
+def test_work_of_a_call_may_be_changed_and_removed_in_parts() -> None:
+    ahead = WorkAhead()
+    call, stranger = Request(id=10, arrival_s=0.0, count=8), Request(id=3, arrival_s=0.0)
+    ahead.add([call, Request(id=20, arrival_s=0.0, count=2)], 1.0)
+    assert ahead.before((0, inf)) == 10.0
+    ahead.set(call.part(3, 5), 0.5)
+    assert ahead.before((0, inf)) == 9.0
+    assert ahead.remove(stranger) == ahead.remove(Request(id=18, arrival_s=0.0)) == 0.0
+    assert [ahead.remove(call.part(*part)) for part in ((6, 8), (0, 3), (3, 5), (5, 6))] == [
+        2.0,
+        3.0,
+        1.0,
+        1.0,
+    ]
+    assert ahead.before((0, inf)) == 2.0

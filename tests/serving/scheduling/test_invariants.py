@@ -10,6 +10,7 @@ from cluster import MEGABYTE, MODEL, flat_profile, toy_model
 from slimsched.kernel.timeline import Timeline
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block, block_of
+from slimsched.serving.domain.examples import ids_of
 from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.request import Request
@@ -82,7 +83,7 @@ class Watch:
                     self.free.remove(batch.instance)
 
     def check(self, batch: Batch) -> None:
-        assert batch.size == sum(len(block.requests) for block in batch.blocks) <= self.options.batch_limit
+        assert batch.size == sum(block.examples for block in batch.blocks) <= self.options.batch_limit
         keys = [block.key for block in batch.blocks]
         assert len({(key.model, key.segment, key.previous) for key in keys}) == 1
         asked = max(key.choice for key in keys)
@@ -106,20 +107,20 @@ class Gateway:
         self.back: list[int] = []
 
     def segment_finished(self, event: SegmentFinished) -> None:
-        self.back += [request.id for block in event.blocks for request in block.requests]
+        self.back += [number for block in event.blocks for number in ids_of(block.requests)]
 
     def block_dropped(self, server: int, block: Block, reason: str) -> None:
         assert reason
-        self.back += [request.id for request in block.requests]
+        self.back += ids_of(block.requests)
 
     def busy_changed(self, server: int) -> None:
         pass
 
 
 @settings(max_examples=200, deadline=None)
-@given(options, arrivals)
+@given(options, arrivals, st.booleans())
 def test_every_request_comes_back_exactly_once_and_no_rule_is_broken(
-    scheduler: SchedulerOptions, blocks: list[tuple[float, Key, int, float, int]]
+    scheduler: SchedulerOptions, blocks: list[tuple[float, Key, int, float, int]], together: bool
 ) -> None:
     timeline, gateway, watch = Timeline(), Gateway(), Watch(scheduler)
     server = SimulatedServer(
@@ -134,16 +135,15 @@ def test_every_request_comes_back_exactly_once_and_no_rule_is_broken(
     )
     sent = 0
     for number, (at_s, key, count, patience_s, priority) in enumerate(blocks):
-        members = tuple(
-            Request(
-                id=sent + i,
-                arrival_s=at_s,
-                deadline_s=at_s + patience_s,
-                priority=priority,
-                model=key.model,
-            )
-            for i in range(count)
+        call = Request(
+            id=sent,
+            arrival_s=at_s,
+            deadline_s=at_s + patience_s,
+            priority=priority,
+            model=key.model,
+            count=count,
         )
+        members = (call,) if together else tuple(call.each())
         sent += count
         timeline.at(at_s, server.receive, block_of(number, key, members))
     while timeline.next_s() < 60.0:

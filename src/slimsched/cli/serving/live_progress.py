@@ -6,6 +6,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from slimsched.serving.domain.examples import count_examples
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.commands import Answer, Drop
 from slimsched.serving.routing.events import RequestsArrived, TelemetryReceived
@@ -47,16 +48,17 @@ class LiveProgress:
             self._bar.update(self._task, description=self._text(), completed=passed_s, total=self._seconds)
         elif isinstance(event, RequestsArrived):
             self._began_s = now_s if self._began_s is None else self._began_s
-            self._arrived += len(event.requests)
+            self._arrived += count_examples(event.requests)
         for command in commands:
             if isinstance(command, Answer):
-                self._answered += len(command.requests)
-                self._in_time += sum(now_s <= one.deadline_s for one in command.requests)
+                self._answered += count_examples(command.requests)
+                self._in_time += sum(one.count for one in command.requests if now_s <= one.deadline_s)
                 self._worth += sum(
-                    self._models[one.model].expected_accuracy(one.path, one.trail) for one in command.requests
+                    one.count * self._models[one.model].expected_accuracy(one.path, one.trail)
+                    for one in command.requests
                 )
             elif isinstance(command, Drop):
-                self._dropped += len(command.requests)
+                self._dropped += count_examples(command.requests)
 
     def _text(self) -> str:
         worth = f"{self._worth / self._answered:.1%}" if self._answered else "–"

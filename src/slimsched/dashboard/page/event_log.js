@@ -5,7 +5,10 @@
 const LOG_WINDOW_S = 1, LOG_FRAMES = 480;
 const GATEWAY = "gateway", AUTOSCALER = "autoscaler";
 // Places in a request, a block and a key: they are written as arrays.
-const [ID, ARRIVAL, DEADLINE, REQUEST_MODEL, TRAIL] = [0, 1, 2, 9, 10], WHY = 5, [KEY, REQUESTS] = [1, 2], [SEGMENT, CHOICE, AHEAD, KEY_MODEL] = [0, 1, 3, 4];
+const [ID, ARRIVAL, DEADLINE, REQUEST_MODEL, TRAIL, COUNT] = [0, 1, 2, 9, 10, 11], WHY = 5, [KEY, REQUESTS] = [1, 2], [SEGMENT, CHOICE, AHEAD, KEY_MODEL] = [0, 1, 3, 4];
+
+// A request may stand for several examples, with ids that follow its own.
+const examplesOf = (requests) => requests.flatMap((r) => ((r[COUNT] ?? 1) === 1 ? [r] : Array.from({ length: r[COUNT] }, (_, n) => [r[ID] + n, ...r.slice(1)])));
 
 class LogStages { // numbers the segments of all models and the names of all choices, as telemetry/stage.py does
   constructor(models) {
@@ -103,10 +106,11 @@ class LogView {
   told(now, event) {
     const { stages } = this;
     if (event.type === "RequestsArrived") {
-      this.note("arrived", now, event.requests.length);
-      for (const r of event.requests) this.places.set(r[ID], { at: -1, stage: stages.first[r[REQUEST_MODEL] ?? 0], holder: -1 });
+      const requests = examplesOf(event.requests);
+      this.note("arrived", now, requests.length);
+      for (const r of requests) this.places.set(r[ID], { at: -1, stage: stages.first[r[REQUEST_MODEL] ?? 0], holder: -1 });
     } else if (event.type === "SegmentFinished") {
-      const choices = ranAt(event), examples = event.blocks.reduce((whole, block) => whole + block[REQUESTS].length, 0);
+      const choices = ranAt(event), examples = event.blocks.reduce((whole, block) => whole + examplesOf(block[REQUESTS]).length, 0);
       this.recent.spent.push([now, event.energy_j]);
       this.recent.ran.push([now, event.server, stages.stage(event.blocks[0][KEY]), choices, examples]);
       for (const block of event.blocks) {
@@ -134,7 +138,7 @@ class LogView {
 
   move(block, server, to) { // a stale report moves nothing
     const stage = this.stages.stage(block[KEY]);
-    for (const r of block[REQUESTS]) {
+    for (const r of examplesOf(block[REQUESTS])) {
       const place = this.places.get(r[ID]);
       if (place?.at === server && place.stage === stage) Object.assign(place, to);
     }
@@ -142,21 +146,23 @@ class LogView {
 
   asked(now, command) {
     if (command.type === "SendBlock") {
-      const key = command.block[KEY], requests = command.block[REQUESTS], stage = this.stages.stage(key);
+      const key = command.block[KEY], requests = examplesOf(command.block[REQUESTS]), stage = this.stages.stage(key);
       for (const r of requests) { const place = this.places.get(r[ID]); if (place) Object.assign(place, { at: command.server, stage, holder: command.source }); }
       if (/^(guard|shadow): /.test(command.reason)) { const why = command.reason.split(" would")[0]; this.guard = { ...this.guard, [why]: (this.guard[why] ?? 0) + 1 }; }
       this.decisions = [...this.decisions.slice(-7), { at_s: now, server: this.names[command.server], stage: this.stages.labels[stage], choice: this.choiceName(stage, key[CHOICE]), examples: requests.length, reason: this.explained(command, stage) }];
     } else if (command.type === "Answer") {
-      this.totals.answered += command.requests.length;
-      for (const r of command.requests) {
+      const requests = examplesOf(command.requests);
+      this.totals.answered += requests.length;
+      for (const r of requests) {
         this.recent.answered.push([now, now - r[ARRIVAL], now <= r[DEADLINE]]);
         this.places.delete(r[ID]);
         const why = r[TRAIL]?.[WHY];
         if (why) this.judged = { ...this.judged, [why]: (this.judged[why] ?? 0) + 1 };
       }
     } else if (command.type === "Drop") {
-      this.note("dropped", now, command.requests.length);
-      for (const r of command.requests) this.places.delete(r[ID]);
+      const requests = examplesOf(command.requests);
+      this.note("dropped", now, requests.length);
+      for (const r of requests) this.places.delete(r[ID]);
     }
   }
 

@@ -17,6 +17,7 @@ from slimsched.serving.api.http_protocol import HttpResponse
 from slimsched.serving.api.tally import SECONDS, Tally
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.examples import count_examples
 from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.request import alike
 from slimsched.serving.domain.served_model import ServedModel
@@ -85,7 +86,7 @@ class Metrics:
         if machine != GATEWAY_NAME:
             return
         if isinstance(event, RequestsArrived):
-            self._arrived += len(event.requests)
+            self._arrived += count_examples(event.requests)
         elif isinstance(event, SegmentFinished):
             self._ran(event)
         elif isinstance(event, TelemetryReceived):
@@ -98,7 +99,7 @@ class Metrics:
             elif isinstance(command, Answer):
                 self._answer(command, now_s)
             elif isinstance(command, Drop):
-                self._drops[command.reason] += len(command.requests)
+                self._drops[command.reason] += count_examples(command.requests)
 
     def page(self) -> HttpResponse:
         """Return the metrics in the Prometheus text format; all who ask in one round get the same page."""
@@ -140,7 +141,7 @@ class Metrics:
             self._expected_correct += count * models[request.model].expected_accuracy(
                 request.path, request.trail
             )
-        self._answered += len(command.requests)
+        self._answered += count_examples(command.requests)
 
     def _remember(self, now_s: float) -> None:
         """Keep the totals of the last seconds, at most one entry per second."""

@@ -9,6 +9,7 @@ from msgspec import Struct
 from slimsched import __version__
 from slimsched.kernel.errors import SlimError
 from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.examples import each_example, ids_of
 from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.request import Request
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock
@@ -38,30 +39,30 @@ class SegmentSpans:
             return
         now_ns = self._epoch_ns(now_s)
         if isinstance(event, RequestsArrived):
-            for request in event.requests:
-                self._begin(request, now_ns)
+            for number in ids_of(event.requests):
+                self._begin(number, now_ns)
         elif isinstance(event, SegmentFinished):
             for block in event.blocks:
-                for request in block.requests:
+                for request in each_example(block.requests):
                     self._segments(request, event, now_ns)
         for command in commands:
             if isinstance(command, SendBlock):
-                for request in command.block.requests:
-                    if (under_way := self._open.get(request.id)) is not None:
+                for number in ids_of(command.block.requests):
+                    if (under_way := self._open.get(number)) is not None:
                         under_way.sent_ns, under_way.reason = now_ns, command.reason
             elif isinstance(command, Answer):
-                for request in command.requests:
+                for request in each_example(command.requests):
                     self._end(request, now_ns, "answered")
             elif isinstance(command, Drop):
-                for request in command.requests:
+                for request in each_example(command.requests):
                     self._end(request, now_ns, command.reason)
 
-    def _begin(self, request: Request, now_ns: int) -> None:
+    def _begin(self, number: int, now_ns: int) -> None:
         from opentelemetry.trace import set_span_in_context
 
         span = self._tracer.start_span("request", start_time=now_ns)
         if span.is_recording():
-            self._open[request.id] = _Open(span, set_span_in_context(span))
+            self._open[number] = _Open(span, set_span_in_context(span))
 
     def _segments(self, request: Request, event: SegmentFinished, now_ns: int) -> None:
         """Write a span per segment, from leaving the gateway to coming back: transfer, waiting and running.

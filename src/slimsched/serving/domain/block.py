@@ -1,7 +1,10 @@
 """A block: requests that the router sends to one server together."""
 
+from collections.abc import Set
+
 from msgspec import Struct
 
+from slimsched.serving.domain.examples import count_examples, ids_of, split_after, split_by
 from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.request import Request
 
@@ -20,16 +23,21 @@ class Block(Struct, frozen=True, kw_only=True, array_like=True):
     priority: int = 0
     keep: bool = False
 
-    def split(self, size: int) -> "tuple[Block, Block]":
-        """Split the block after `size` requests."""
-        return self._with(self.requests[:size]), self._with(self.requests[size:])
+    @property
+    def examples(self) -> int:
+        """How many examples its requests have."""
+        return count_examples(self.requests)
 
-    def split_off(self, ids: frozenset[int]) -> "tuple[Block | None, Block | None]":
-        """Split the block into the requests with these ids and the rest; None for an empty part."""
-        if ids.isdisjoint([request.id for request in self.requests]):
+    def split(self, size: int) -> "tuple[Block, Block]":
+        """Split the block after `size` examples."""
+        first, rest = split_after(self.requests, size)
+        return self._with(first), self._with(rest)
+
+    def split_off(self, ids: Set[int]) -> "tuple[Block | None, Block | None]":
+        """Split the block into the examples with these ids and the rest; None for an empty part."""
+        if ids.isdisjoint(ids_of(self.requests)):
             return None, self
-        chosen = tuple(request for request in self.requests if request.id in ids)
-        rest = tuple(request for request in self.requests if request.id not in ids)
+        chosen, rest = split_by(self.requests, ids)
         return self._with(chosen), self._with(rest) if rest else None
 
     def _with(self, requests: tuple[Request, ...]) -> "Block":

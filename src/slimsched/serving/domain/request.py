@@ -1,4 +1,4 @@
-"""A request: one example on its way through the segments of a model."""
+"""A request: an example, or several neighbours of one call, on its way through the segments of a model."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,8 +18,11 @@ NEVER_S = 1e18
 class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """One example and what its sender asks for; `path` holds the choices of the segments that have run.
 
-    `example` is its index in a known dataset, if any. `plan` is the number of the plan that the sender
-    stated. `trail` is kept where the router may go on with a wider plan after an answer.
+    Examples of one call that are alike stay one request while they go the same way: it has the ids `id` to
+    `id + count - 1`. It is split where a part of it goes another way.
+
+    `example` is the index in a known dataset, if any, of a single example. `plan` is the number of the plan
+    that the sender stated. `trail` is kept where the router may go on with a wider plan after an answer.
     """
 
     id: int
@@ -33,6 +36,12 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     max_energy_j: float = 0.0  # 0: no limit
     model: int = 0
     trail: Trail | None = None
+    count: int = 1
+
+    @property
+    def ids(self) -> range:
+        """The ids of its examples."""
+        return range(self.id, self.id + self.count)
 
     @property
     def segment(self) -> int:
@@ -43,6 +52,14 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     def has_terms(self) -> bool:
         """Whether its sender limits what the router may choose."""
         return bool(self.min_accuracy or self.plan >= 0 or self.max_energy_j)
+
+    def part(self, start: int, end: int) -> "Request":
+        """Return some of its examples as a request of their own."""
+        return replace(self, id=self.id + start, count=end - start)
+
+    def each(self) -> "Sequence[Request]":
+        """Return its examples as requests of their own."""
+        return (self,) if self.count == 1 else [self.part(at, at + 1) for at in range(self.count)]
 
     def after(self, choices: Path) -> "Request":
         """Return the request after its next segments have run at these choices."""
@@ -76,7 +93,7 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
 
 
 def alike(requests: Sequence[Request]) -> Sequence[tuple[Request, int]]:
-    """Group equal neighbours (arrival, deadline, path, model, trail); return each group's first and size.
+    """Group equal neighbours (arrival, deadline, path, model, trail); return each group's first and examples.
 
     Several readers of the log ask about the same requests one after the other, so the last answer is kept.
     """
@@ -99,8 +116,8 @@ def _grouped(requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:
             and request.model == first.model
             and request.trail == first.trail
         ):
-            count += 1
+            count += request.count
         else:
             yield first, count
-            first, count = request, 1
+            first, count = request, request.count
     yield first, count

@@ -14,23 +14,22 @@ class Terms(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_energy_j: float = 0.0
     plan: int = NO_PLAN
 
-    def requests(self, numbers: range, now_s: float, model: int = 0, example: int = -1) -> list[Request]:
-        """Make requests on these terms, which arrive now."""
-        deadline_s = min(NEVER_S, now_s + self.deadline_s)
-        return [
-            Request(
-                id=number,
-                arrival_s=now_s,
-                deadline_s=deadline_s,
-                min_accuracy=self.min_accuracy,
-                priority=self.priority,
-                example=example,
-                plan=self.plan,
-                max_energy_j=self.max_energy_j,
-                model=model,
-            )
-            for number in numbers
-        ]
+    def request(
+        self, number: int, now_s: float, model: int = 0, *, example: int = -1, count: int = 1
+    ) -> Request:
+        """Make a request of `count` examples on these terms, which arrives now."""
+        return Request(
+            id=number,
+            arrival_s=now_s,
+            deadline_s=min(NEVER_S, now_s + self.deadline_s),
+            min_accuracy=self.min_accuracy,
+            priority=self.priority,
+            example=example,
+            plan=self.plan,
+            max_energy_j=self.max_energy_j,
+            model=model,
+            count=count,
+        )
 
 
 ANY_TERMS = Terms()

@@ -47,5 +47,5 @@ def homes_of(requests: "Sequence[Request]") -> dict[int, list[int]]:
     for request in requests:
         if request.trail is not None:
             for home in set(request.trail.homes):
-                kept.setdefault(home, []).append(request.id)
+                kept.setdefault(home, []).extend(request.ids)
     return kept

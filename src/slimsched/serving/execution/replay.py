@@ -10,9 +10,11 @@ from slimsched.serving.execution.catalogue import Catalogue
 from slimsched.serving.execution.run_setting import read_setting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.autoscaler import Autoscaler, LoadReported
+from slimsched.serving.routing.commands import Command as GatewayCommand
 from slimsched.serving.routing.events import Event as GatewayEvent
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.registry import RouterMaker, make_router
+from slimsched.serving.scheduling.commands import Command as SchedulerCommand
 from slimsched.serving.scheduling.events import Event as SchedulerEvent
 from slimsched.serving.scheduling.greedy import GreedyScheduler
 
@@ -36,7 +38,7 @@ def machines_for(
         if name == GATEWAY_NAME:
             router_made = make(router, cluster, seed, scenario.goal)
             gateway = Gateway(cluster, router_made, scenario.gateway, first_block=first_id, growth=catalogue)
-            return Replayable(gateway, GatewayEvent)
+            return Replayable(gateway, GatewayEvent, GatewayCommand)
         if name == AUTOSCALER_NAME and scenario.autoscale is not None:
             return Replayable(Autoscaler(scenario.autoscale), LoadReported)
         server = server_of(name)
@@ -50,6 +52,6 @@ def machines_for(
             cluster.models,
             find=catalogue.on(index),
         )
-        return Replayable(scheduler, SchedulerEvent)
+        return Replayable(scheduler, SchedulerEvent, SchedulerCommand)
 
     return machine

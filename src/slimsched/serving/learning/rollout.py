@@ -91,7 +91,7 @@ class OutcomeRecorder:
                 out = self._out.get(block.id)
                 if out is None:
                     continue
-                out.left -= len(block.requests)
+                out.left -= block.examples
                 if out.left <= 0:
                     del self._out[block.id]
                     caused_s = device_s * float(self._seen.outstanding[event.server])
@@ -100,7 +100,7 @@ class OutcomeRecorder:
         for command in commands:
             if isinstance(command, SendBlock):
                 block = command.block
-                key, size = block.key, len(block.requests)
+                key, size = block.key, block.examples
                 move_s = self._cluster.move_s(key.model, key.segment, key.previous, command.source, size)
                 moved_s = float(move_s[command.server])
                 self._out[block.id] = _Out(now_s, size, command.server, block, moved_s)
@@ -125,7 +125,7 @@ class OutcomeRecorder:
                 latency_s,
                 float(seen.power_w.mean()) * latency_s,
                 float(np.var(seen.utilization)),
-                len(requests) / self._batch_limit,
+                block.examples / self._batch_limit,
                 model.quality.expected(after) - model.quality.expected(before),
                 caused_s,
                 met_s,

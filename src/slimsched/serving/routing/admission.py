@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.examples import count_examples
 from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.request import NEVER_S, Request
 from slimsched.serving.routing.cheapest_rest import CheapestRest
@@ -71,15 +72,15 @@ class Admission:
         taken: list[Request] = []
         refused: dict[DropReason, tuple[Request, ...]] = {}
         for call in _calls(requests):
-            if (reason := self.refusal(call[0], len(call), now_s)) is None:
-                self.wait(call)
+            if (reason := self.refusal(call[0], count_examples(call), now_s)) is None:
+                self._ahead.add(call, self._cheapest.of_request(call[0]).work_s)
                 taken += call
             else:
                 refused[reason] = (*refused.get(reason, ()), *call)
         return taken, refused
 
     def refusal(self, request: Request, count: int, now_s: float) -> DropReason | None:
-        """Say why a call of `count` such requests cannot be answered in time; None if it can."""
+        """Say why a call of `count` such examples cannot be answered in time; None if it can."""
         deadline_s = request.deadline_s
         if deadline_s >= NEVER_S or not (capacity := self._capacity_now()):
             return None
@@ -132,7 +133,7 @@ class Admission:
             return
         fine_s = close_s = 0.0
         for request in requests:
-            work_s, deadline_s = self._ahead.remove(request.id), request.deadline_s
+            work_s, deadline_s = self._ahead.remove(request), request.deadline_s
             if dropped in LATE or deadline_s - now_s < CLOSE * (deadline_s - request.arrival_s):
                 close_s += work_s
             elif deadline_s < NEVER_S:

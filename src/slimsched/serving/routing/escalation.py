@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
+from slimsched.serving.domain.examples import ids_of
 from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.request import Request
 from slimsched.serving.routing.events import SegmentFinished
@@ -52,10 +53,13 @@ class Escalation:
         said = _said(event)
         done: list[Request] = []
         groups: dict[tuple[Key, int, int, str], list[Request]] = {}
+        examples: list[Request] = []
         for request in requests:
             if request.id not in said or request.model not in self.models or request.plan >= 0:
                 done.append(request)
-                continue
+            else:
+                examples += request.each()
+        for request in examples:
             confidence, top = said[request.id]
             verdict = self._judge.judge(request, confidence, top, seen)
             judged = request.judged(
@@ -98,7 +102,7 @@ class Escalation:
 
 def _said(event: SegmentFinished) -> dict[int, tuple[float, int]]:
     """Return what the model said about each request's answer: how sure it is, and the class."""
-    ids = [request.id for block in event.blocks for request in block.requests]
+    ids = [number for block in event.blocks for number in ids_of(block.requests)]
     if len(event.confidence) != len(ids):
         return {}
     tops = event.top or (-1,) * len(ids)

@@ -31,7 +31,7 @@ class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
     The blocks (or parts of them) ran as one batch of `size` examples. It ended at `finished_s`, took `busy_s`
     on the device and drew `energy_j` above idle. `queue_s` is how long each block waited at the server.
     `legs_s` is how long each segment ran, where that was measured. Where a plan is complete and the model
-    says how sure it is, `confidence` and `top` (the class named) hold one value per request, block by block.
+    says how sure it is, `confidence` and `top` (the class named) hold one value per example, block by block.
     """
 
     server: int
@@ -50,7 +50,7 @@ class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
     @property
     def examples(self) -> int:
         """Examples in these blocks. The batch may hold more, from another gateway."""
-        return sum([len(block.requests) for block in self.blocks])
+        return sum([block.examples for block in self.blocks])
 
     @property
     def key(self) -> Key:

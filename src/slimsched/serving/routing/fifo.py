@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence, Set
 
+from slimsched.serving.domain.examples import count_examples, split_by
 from slimsched.serving.domain.request import Request
 
 Place = tuple[int, int, int, int, int, int]
@@ -26,11 +27,24 @@ class _Group:
 class _Run:
     """Requests of one group that arrived in a row, with no others in between."""
 
-    __slots__ = ("group", "requests")
+    __slots__ = ("count", "group", "requests")
 
-    def __init__(self, group: _Group, requests: Sequence[Request]) -> None:
-        self.group = group
+    def __init__(self, group: _Group, requests: Sequence[Request], count: int) -> None:
+        self.group, self.count = group, count
         self.requests = deque(requests)
+
+    def take(self, limit: int) -> list[Request]:
+        """Take the first examples, fewer than there are; split a request if necessary."""
+        self.count -= limit
+        taken: list[Request] = []
+        while limit:
+            request = self.requests.popleft()
+            if request.count > limit:
+                self.requests.appendleft(request.part(limit, request.count))
+                request = request.part(0, limit)
+            taken.append(request)
+            limit -= request.count
+        return taken
 
 
 class Fifo:
@@ -45,28 +59,31 @@ class Fifo:
         return self._length
 
     def counts(self) -> list[tuple[Place, int]]:
-        """Count the waiting requests of each place."""
+        """Count the waiting examples of each place."""
         return [(place, group.count) for place, group in self._groups.items()]
 
     def push(self, place: Place, requests: Sequence[Request]) -> None:
         """Add requests of one place at the end."""
-        group = self._group(place, len(requests))
+        count = count_examples(requests)
+        group = self._group(place, count)
         if group.runs and group.runs[-1] is self._order[-1]:
             group.runs[-1].requests.extend(requests)
+            group.runs[-1].count += count
         else:
-            run = _Run(group, requests)
+            run = _Run(group, requests, count)
             self._order.append(run)
             group.runs.append(run)
 
     def push_front(self, place: Place, requests: Sequence[Request]) -> None:
         """Put requests that must run again in front of all others."""
-        group = self._group(place, len(requests))
-        run = _Run(group, requests)
+        count = count_examples(requests)
+        group = self._group(place, count)
+        run = _Run(group, requests, count)
         self._order.appendleft(run)
         group.runs.appendleft(run)
 
     def head(self) -> tuple[Place, Request, int] | None:
-        """Return the place served next, its first request, and how many requests of that place wait."""
+        """Return the place served next, its first request, and how many examples of that place wait."""
         while self._order and not self._order[0].requests:
             self._order.popleft()
         if not self._order:
@@ -75,22 +92,22 @@ class Fifo:
         return run.group.place, run.requests[0], run.group.count
 
     def take(self, place: Place, limit: int) -> tuple[Request, ...]:
-        """Take up to `limit` requests of a place, oldest first."""
+        """Take up to `limit` examples of a place, oldest first."""
         group = self._groups[place]
         runs, room = group.runs, limit
         taken: list[Request] = []
         while runs and room > 0:
-            requests = runs[0].requests
-            if len(requests) <= room:
-                room -= len(requests)
-                taken.extend(requests)
-                requests.clear()
+            run = runs[0]
+            if run.count <= room:
+                room -= run.count
+                taken.extend(run.requests)
+                run.requests.clear()
                 runs.popleft()
             else:
-                taken.extend([requests.popleft() for _ in range(room)])
+                taken.extend(run.take(room))
                 room = 0
-        self._length -= len(taken)
-        group.count -= len(taken)
+        self._length -= limit - room
+        group.count -= limit - room
         if not group.count:
             del self._groups[place]
         return tuple(taken)
@@ -103,17 +120,15 @@ class Fifo:
         return lost
 
     def take_out(self, ids: Set[int] | None) -> list[tuple[Request, int]]:
-        """Take out the requests with these ids, or all; return each with the server that has its input."""
+        """Take out the examples with these ids, or all; return them with the server that has their input."""
         out: list[tuple[Request, int]] = []
         for place, group in list(self._groups.items()):
             for run in group.runs:
-                wanted = [request for request in run.requests if ids is None or request.id in ids]
+                wanted, others = (run.requests, ()) if ids is None else split_by(run.requests, ids)
                 out += [(request, place[2]) for request in wanted]
-                if wanted:
-                    gone = {request.id for request in wanted}
-                    run.requests = deque(request for request in run.requests if request.id not in gone)
+                run.requests, run.count = deque(others), count_examples(others)
             group.runs = deque(run for run in group.runs if run.requests)
-            left = sum(len(run.requests) for run in group.runs)
+            left = sum(run.count for run in group.runs)
             self._length -= group.count - left
             group.count = left
             if not left:
@@ -125,7 +140,7 @@ class Fifo:
         return any(place[2] == source for place in self._groups)
 
     def _group(self, place: Place, more: int) -> _Group:
-        """Return the group of a place, which gets this many requests more."""
+        """Return the group of a place, which gets this many examples more."""
         group = self._groups.get(place)
         if group is None:
             group = self._groups[place] = _Group(place)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from slimsched.serving.domain.cluster import GATEWAY
+from slimsched.serving.domain.examples import ids_of
 from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.trail import homes_of
 from slimsched.serving.routing.commands import Command, Forget
@@ -10,7 +11,7 @@ from slimsched.serving.routing.commands import Command, Forget
 
 def forget(holder: int, requests: Sequence[Request]) -> list[Command]:
     """Free the activations of these requests at `holder`, if that is a server, and where they are kept."""
-    ids = {} if holder == GATEWAY or not requests else {holder: [request.id for request in requests]}
+    ids = {} if holder == GATEWAY or not requests else {holder: ids_of(requests)}
     return _commands(ids | homes_of(requests))
 
 

@@ -15,6 +15,7 @@ from slimsched.serving.domain.block import Block, block_of
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
 from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.examples import count_examples, ids_of, split_after, split_by
 from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.model_change import ModelsChanged
 from slimsched.serving.domain.request import NO_PLAN, Request
@@ -149,11 +150,11 @@ class Gateway:
 
     @property
     def in_system(self) -> int:
-        """Number of requests taken in and neither answered nor dropped."""
+        """Number of examples taken in and neither answered nor dropped."""
         return self._in_system
 
     def census(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield where requests are (GATEWAY: not sent), their model, their segment and how many they are."""
+        """Yield where examples are (GATEWAY: not sent), their model, their segment and how many they are."""
         yield from self._sent.census()
         for fifo in self._queues.values():
             yield from ((GATEWAY, place[4], place[0], count) for place, count in fifo.counts())
@@ -194,8 +195,8 @@ class Gateway:
                 continue
             place, first, count = head
             if admission is not None and (why := admission.loss(first, now_s)) is not None:
-                commands += self._drop(queue.take(place, 1), why, holder=place[2])
-                seen.fifo -= 1
+                commands += self._drop(queue.take(place, first.count), why, holder=place[2])
+                seen.fifo -= first.count
                 continue
             seen.segment, seen.previous, seen.source, seen.plan, seen.model, _ = place
             seen.count, seen.path = count, first.path
@@ -206,7 +207,7 @@ class Gateway:
             if route is None:
                 break
             requests = queue.take(place, max(1, route.group))
-            seen.fifo -= len(requests)
+            seen.fifo -= count_examples(requests)
             if self._cancelled:
                 requests = self._sift(requests, commands, place[2])
             if requests:
@@ -234,10 +235,10 @@ class Gateway:
         self, requests: tuple[Request, ...], commands: list[Command], holder: int
     ) -> tuple[Request, ...]:
         """Drop cancelled requests; return the others."""
-        if not (gone := tuple(request for request in requests if request.id in self._cancelled)):
-            return requests
-        commands += self._drop(gone, DropReason.CANCELLED, holder=holder)
-        return tuple(request for request in requests if request not in gone)
+        gone, others = split_by(requests, self._cancelled)
+        if gone:
+            commands += self._drop(gone, DropReason.CANCELLED, holder=holder)
+        return others
 
     def _send(self, route: Route, key: Key, requests: tuple[Request, ...], source: int) -> SendBlock:
         """Make a block and note what goes to which server."""
@@ -246,7 +247,8 @@ class Gateway:
         if self.admission is not None:
             self.admission.send(requests, key, route.server, self.seen.now_s)
             work_s /= self.admission.pace(route.server)  # the router sees how long it will really take
-        self._sent.add(self._next_block, SentBlock(route.server, requests, work_s, source))
+        examples = count_examples(requests)
+        self._sent.add(self._next_block, SentBlock(route.server, requests, examples, work_s, source))
         block = block_of(self._next_block, key, requests, keep=key.model in self._escalation.models)
         return SendBlock(server=route.server, block=block, source=source, reason=route.reason, why=route.why)
 
@@ -254,13 +256,14 @@ class Gateway:
         """Take in the requests that there is room for and that can be answered in time; drop the others."""
         limit = self.options.queue_limit
         self.seen.arrived(requests, self.seen.now_s)
-        room = limit - self._in_system if limit else len(requests)
-        taken: Sequence[Request] = requests[: max(0, room)]
-        refused = {DropReason.QUEUE_FULL: requests[max(0, room) :]}
+        taken: Sequence[Request] = requests
+        refused: dict[DropReason, tuple[Request, ...]] = {}
+        if limit:
+            taken, refused[DropReason.QUEUE_FULL] = split_after(requests, max(0, limit - self._in_system))
         if self.admission is not None:
             taken, more = self.admission.admit(taken, self.seen.now_s)
             refused |= more
-        self._in_system += len(taken)
+        self._in_system += count_examples(taken)
         if not (self._has_kinds and self._has_terms):
             for request in taken:
                 if request.priority or request.has_terms or request.model:
@@ -295,7 +298,7 @@ class Gateway:
             queue.push_front(place, requests)
         else:
             queue.push(place, requests)
-        self.seen.fifo += len(requests)
+        self.seen.fifo += count_examples(requests)
 
     def _advance(self, event: SegmentFinished, now_s: float) -> list[Command]:
         """Move requests on to their next segment, or answer them after the last."""
@@ -326,7 +329,7 @@ class Gateway:
 
     def _answer(self, requests: list[Request]) -> list[Command]:
         """Answer requests at the plans they have run, and free what is kept for them."""
-        answer, count = Answer(requests=tuple(requests)), len(requests)
+        answer, count = Answer(requests=tuple(requests)), count_examples(requests)
         self._in_system -= count
         self.seen.answered(count)
         if self.admission is not None:
@@ -334,7 +337,7 @@ class Gateway:
         if self._listener is not None:
             self._listener.answered(answer.requests, self.seen.now_s)
         if self._cancelled:
-            self._cancelled.difference_update([request.id for request in requests])
+            self._cancelled.difference_update(ids_of(requests))
         return [answer, *(forget_kept(requests) if self._escalation.models else ())]
 
     def _drop(
@@ -346,9 +349,9 @@ class Gateway:
             if done:
                 dropped = self._drop(tuple(rest), reason, detail, holder) if rest else []
                 return [*self._answer(done), *dropped]
-        self._in_system -= len(requests)
+        self._in_system -= count_examples(requests)
         if self._cancelled:
-            self._cancelled.difference_update([request.id for request in requests])
+            self._cancelled.difference_update(ids_of(requests))
         if reason is DropReason.CANCELLED and max(r.deadline_s for r in requests) <= self.seen.now_s:
             reason = DropReason.DEADLINE_PASSED  # nobody waits for an answer that is too late
         if self.admission is not None:
@@ -362,10 +365,9 @@ class Gateway:
         commands: list[Command] = []
         for fifo in self._queues.values():
             for request, holder in fifo.take_out(None if self.hopeless else self._cancelled):
-                is_unwanted = request.id in self._cancelled
-                why = (DropReason.CANCELLED, "") if is_unwanted else (DropReason.NO_SERVER, self.hopeless)
-                commands += self._drop((request,), *why, holder)
-                self.seen.fifo -= 1
+                others = self._sift((request,), commands, holder)
+                commands += self._drop(others, DropReason.NO_SERVER, self.hopeless, holder) if others else []
+                self.seen.fifo -= request.count
         self._queues = {level: fifo for level, fifo in self._queues.items() if len(fifo)}
         return commands
 
@@ -379,7 +381,7 @@ class Gateway:
         self.seen.lose(server)
         commands: list[Command] = []
         lost = [request for fifo in self._queues.values() for request in fifo.take_from(server)]
-        self.seen.fifo -= len(lost)
+        self.seen.fifo -= count_examples(lost)
         for sent in self._sent.lose(server):
             lost.extend(sent.requests)
             if sent.source != server:  # the dead server may not have fetched them yet

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimsched.models.spec import START, Path
+from slimsched.serving.domain.examples import count_examples
 from slimsched.serving.domain.request import NEVER_S, NO_PLAN, Request
 from slimsched.serving.domain.snapshot import ServerSnapshot
 
@@ -75,10 +76,10 @@ class Observation:
     def arrived(self, requests: Sequence[Request], now_s: float) -> None:
         """Count requests in the arrival rates."""
         self._fade_rates(now_s)
-        self.arrival_rate_per_s += len(requests)
+        self.arrival_rate_per_s += count_examples(requests)
         if len(self.model_rates_per_s) > 1:
             for request in requests:
-                self.model_rates_per_s[request.model] += 1.0
+                self.model_rates_per_s[request.model] += request.count
 
     def count_arrivals(self, counts: Sequence[int], now_s: float) -> None:
         """Count requests, so many of each model, in the arrival rates."""

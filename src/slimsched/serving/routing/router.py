@@ -42,7 +42,7 @@ class AnswerListener(Protocol):
     """A router that learns from answers."""
 
     def answered(self, requests: Sequence[Request], now_s: float) -> None:
-        """These requests were answered now."""
+        """These requests were answered now; each stands for `count` examples."""
         ...
 
 

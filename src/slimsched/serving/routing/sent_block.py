@@ -6,17 +6,18 @@ from slimsched.serving.domain.request import Request
 
 
 class SentBlock(Struct):
-    """Which requests of it are still out, where, and what they cost."""
+    """Which requests of it are still out, how many examples they have, where, and what they cost."""
 
     server: int
     requests: tuple[Request, ...]
-    work_s: float  # per request
+    examples: int
+    work_s: float  # per example
     source: int  # where its inputs came from
     sent_s: float = 0.0
     expected_s: float = 0.0  # by profile: the backlog that it joined, and its own work
 
     @property
     def census(self) -> tuple[int, int, int, int]:
-        """Where its requests are, their model, the segment that comes next, and how many they are."""
+        """Where its examples are, their model, the segment that comes next, and how many they are."""
         first = self.requests[0]
-        return self.server, first.model, first.segment, len(self.requests)
+        return self.server, first.model, first.segment, self.examples

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.examples import ids_of, split_by
 from slimsched.serving.domain.request import Request
 from slimsched.serving.routing.commands import RecallRequests
 from slimsched.serving.routing.observation import Observation
@@ -23,20 +24,20 @@ class SentBlocks:
     def add(self, block: int, sent: SentBlock) -> None:
         """Note what goes to which server."""
         self._blocks[block], seen = sent, self._seen
-        sent.sent_s, sent.expected_s = seen.now_s, seen.sent(sent.server, len(sent.requests), sent.work_s)
+        sent.sent_s, sent.expected_s = seen.now_s, seen.sent(sent.server, sent.examples, sent.work_s)
 
     def bring_back(self, block: Block) -> tuple[Request, ...]:
         """Note that a block has come back and return its requests; none if the block is stale."""
         sent = self._blocks.get(block.id)
         if sent is None:
             return ()
-        count, seen = len(block.requests), self._seen
-        if count == len(sent.requests):
+        count, seen = block.examples, self._seen
+        if count == sent.examples:
             del self._blocks[block.id]
             seen.returned(sent.server, seen.now_s - sent.sent_s, sent.expected_s)
         else:
-            back = {request.id for request in block.requests}
-            sent.requests = tuple(r for r in sent.requests if r.id not in back)
+            sent.examples -= count
+            _, sent.requests = split_by(sent.requests, set(ids_of(block.requests)))
         seen.came_back(sent.server, count, sent.work_s)
         return block.requests
 
@@ -50,7 +51,7 @@ class SentBlocks:
         return [
             RecallRequests(server=sent.server, requests=there)
             for sent in self._blocks.values()
-            if (there := tuple(request.id for request in sent.requests if request.id in numbers))
+            if (there := tuple(number for number in ids_of(sent.requests) if number in numbers))
         ]
 
     def involve(self, server: int) -> bool:
@@ -58,5 +59,5 @@ class SentBlocks:
         return any(server in (sent.server, sent.source) for sent in self._blocks.values())
 
     def census(self) -> Iterator[tuple[int, int, int, int]]:
-        """Yield for each block where it is, its model, its segment and how many requests it has."""
+        """Yield for each block where it is, its model, its segment and how many examples it has."""
         return (sent.census for sent in self._blocks.values())

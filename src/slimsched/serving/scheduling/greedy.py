@@ -170,7 +170,7 @@ class GreedyScheduler:
         if self.options.early_drop:
             limit = self._timely(key, limit, now_s)
         blocks = self.queue.pop(key, limit)
-        size = sum([len(block.requests) for block in blocks])
+        size = sum([block.examples for block in blocks])
         also: list[int] = []
         if key.ahead:
             key, also = self._go_on(key, now_s)
@@ -233,7 +233,7 @@ class GreedyScheduler:
             if merged < room and self.queue.size(narrower):
                 riders = self.queue.pop(narrower, room - merged)
                 blocks += riders
-                merged += sum(len(block.requests) for block in riders)
+                merged += sum(block.examples for block in riders)
         return merged
 
     def _took_s(self, key: Key, size: int) -> float:
@@ -246,18 +246,18 @@ class GreedyScheduler:
         if now_s + self._took_s(key, min(limit, self.queue.size(key))) <= first.deadline_s:
             return limit
         limit = min(limit, self.queue.size(key))
-        while limit > len(first.requests) and now_s + self._took_s(key, limit) > first.deadline_s:
-            limit = max(len(first.requests), limit // 2)
+        while limit > first.examples and now_s + self._took_s(key, limit) > first.deadline_s:
+            limit = max(first.examples, limit // 2)
         return limit
 
     def _late(self, key: Key, now_s: float) -> list[Command]:
         """Drop the requests of a key's first block that would miss their deadline even without the others."""
         block = self.queue.first(key)
-        end_s = now_s + self._took_s(key, min(len(block.requests), self.options.batch_limit))
+        end_s = now_s + self._took_s(key, min(block.examples, self.options.batch_limit))
         if end_s <= block.deadline_s:
             return []
-        self.queue.pop(key, len(block.requests))
-        late, others = block.split_off(frozenset([r.id for r in block.requests if r.deadline_s < end_s]))
+        self.queue.pop(key, block.examples)
+        late, others = block.split_off({n for r in block.requests if r.deadline_s < end_s for n in r.ids})
         if others is not None:
             self.queue.push(block_of(block.id, key, others.requests, keep=block.keep))
         return [DropBlock(block=late, reason=DropReason.DEADLINE_OUT_OF_REACH)] if late is not None else []

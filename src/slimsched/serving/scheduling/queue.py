@@ -27,7 +27,7 @@ class KeyQueue:
         return sum(self._sizes.values())
 
     def size(self, key: Key) -> int:
-        """Number of waiting requests of a key."""
+        """Number of waiting examples of a key."""
         return self._sizes.get(key, 0)
 
     def __iter__(self) -> Iterator[Key]:
@@ -46,10 +46,10 @@ class KeyQueue:
         heap = self._heaps.get(key)
         if heap is None:
             self._heaps[key] = [(rank, block)]
-            self._sizes[key] = len(block.requests)
+            self._sizes[key] = block.examples
         else:
             heappush(heap, (rank, block))
-            self._sizes[key] += len(block.requests)
+            self._sizes[key] += block.examples
         heappush(self._order, (rank, key))
 
     def head(self, held_up: Collection[Key] = ()) -> Key | None:
@@ -70,13 +70,13 @@ class KeyQueue:
         return sorted(self._heaps, key=self._first_rank)
 
     def pop(self, key: Key, limit: int) -> list[Block]:
-        """Take up to `limit` requests of a key; split the last block if necessary."""
+        """Take up to `limit` examples of a key; split the last block if necessary."""
         taken: list[Block] = []
         heap = self._heaps[key]
         room = limit
         while heap and room > 0:
             rank, block = heap[0]
-            count = len(block.requests)
+            count = block.examples
             if count <= room:
                 heappop(heap)
             else:
@@ -89,7 +89,7 @@ class KeyQueue:
         return taken
 
     def withdraw(self, requests: frozenset[int]) -> list[Block]:
-        """Remove these requests from the queue; return the removed blocks or parts of blocks."""
+        """Remove these examples from the queue; return the removed blocks or parts of blocks."""
         gone: list[Block] = []
         for key, heap in list(self._heaps.items()):
             left: list[tuple[Rank, Block]] = []
@@ -99,7 +99,7 @@ class KeyQueue:
                 left += [(rank, stay)] if stay is not None else []
             heap[:] = left
             heapify(heap)
-            self._sizes[key] = sum(len(block.requests) for _, block in heap)
+            self._sizes[key] = sum(block.examples for _, block in heap)
             if not heap:
                 del self._heaps[key], self._sizes[key]
         return gone

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
+from slimsched.serving.domain.examples import count_examples
 from slimsched.serving.domain.machine import AUTOSCALER_NAME, GATEWAY_NAME
 from slimsched.serving.domain.model_change import ModelsChanged
 from slimsched.serving.domain.model_outline import outlines
@@ -157,8 +158,8 @@ class LiveView:
     def _told(self, now_s: float, event: Struct) -> None:
         whereabouts = self._whereabouts
         if isinstance(event, RequestsArrived):
-            self._arrived += len(event.requests)
-            self._recent.arrived(now_s, len(event.requests))
+            self._arrived += count_examples(event.requests)
+            self._recent.arrived(now_s, count_examples(event.requests))
             whereabouts.arrived(event.requests)
         elif isinstance(event, SegmentFinished):
             for block in event.blocks:
@@ -200,15 +201,15 @@ class LiveView:
                 self._guard[command.reason.partition(" would")[0]] += 1
             self._decisions.append((now_s, command))
         elif isinstance(command, Answer):
-            self._answered += len(command.requests)
+            self._answered += count_examples(command.requests)
             for request in command.requests:
                 if request.trail is not None and request.trail.why:
                     self._judge(now_s, request.model, request.trail.why)
             self._recent.answered(now_s, command.requests)
             self._whereabouts.gone(command.requests)
         elif isinstance(command, Drop):
-            self._dropped += len(command.requests)
-            self._recent.dropped(now_s, len(command.requests))
+            self._dropped += count_examples(command.requests)
+            self._recent.dropped(now_s, count_examples(command.requests))
             self._whereabouts.gone(command.requests)
 
     def _decision(self, at_s: float, command: SendBlock) -> Decision:
@@ -222,7 +223,7 @@ class LiveView:
             server=self._names[command.server],
             stage=self._stages.labels[self._stages.stage(key.model, key.segment)],
             choice=choices[key.choice],
-            examples=len(command.block.requests),
+            examples=command.block.examples,
             reason=explain_route(command.reason, why, runner_up),
         )
 

@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from slimsched.serving.domain.examples import count_examples, each_example
 from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.served_model import ServedModel
@@ -55,10 +56,10 @@ class Meter:
             self._warm_up(event, commands)
             return
         if isinstance(event, RequestsArrived):
-            self._arrived += len(event.requests)
+            self._arrived += count_examples(event.requests)
             if len(self._models) > 1:
                 for request in event.requests:
-                    self._arrived_of[request.model] += 1
+                    self._arrived_of[request.model] += request.count
         elif isinstance(event, SegmentFinished):
             self.ran(event)
         elif isinstance(event, TelemetryReceived):
@@ -68,7 +69,7 @@ class Meter:
             if isinstance(command, Answer):
                 self._answer(command.requests, now_s)
             elif isinstance(command, Drop):
-                self._drops[command.reason] += len(command.requests)
+                self._drops[command.reason] += count_examples(command.requests)
 
     def ran(self, event: SegmentFinished) -> None:
         """Count a batch, unless it ended during the warm-up."""
@@ -80,13 +81,13 @@ class Meter:
     def _warm_up(self, event: Struct, commands: Sequence[Struct]) -> None:
         """During the warm-up, only track how many requests are under way."""
         if isinstance(event, RequestsArrived):
-            self._on_its_way += len(event.requests)
+            self._on_its_way += count_examples(event.requests)
         for command in commands:
             if isinstance(command, Answer | Drop):
-                self._on_its_way -= len(command.requests)
+                self._on_its_way -= count_examples(command.requests)
 
     def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
-        for request in requests:
+        for request in each_example(requests):
             self._ids.append(request.id)
             self._answered_s.append(now_s)
             self._arrival_s.append(request.arrival_s)

@@ -54,7 +54,7 @@ def tell_story(logs: Sequence[Path], request: int, cluster: Cluster) -> RequestS
 def slowest(logs: Sequence[Path]) -> int | None:
     """Return the number of the answered request that took longest; None if none was answered."""
     answers = (
-        (now_s - request.arrival_s, request.id)
+        (now_s - request.arrival_s, request.ids[-1])
         for now_s, _, commands in _entries(logs)
         for command in commands
         if isinstance(command, Answer)
@@ -94,7 +94,7 @@ def _decided(command: Command, number: int, cluster: Cluster, now_s: float) -> I
                 segments = cluster.models[block.key.model].spec.segments
                 named = ",".join(segments[leg.segment][leg.choice] for leg in block.key.legs)
                 yield (
-                    f"to {cluster.names[server]} at {named}, with {len(block.requests) - 1} others: "
+                    f"to {cluster.names[server]} at {named}, with {block.examples - 1} others: "
                     f"{explain_route(command.reason, command.why, _runner_up(command, cluster))}"
                 )
         case Answer(requests=requests):
@@ -131,4 +131,4 @@ def _terms(request: Request, cluster: Cluster) -> str:
 
 
 def _find(requests: Sequence[Request], number: int) -> Request | None:
-    return next((request for request in requests if request.id == number), None)
+    return next((request for request in requests if number in request.ids), None)

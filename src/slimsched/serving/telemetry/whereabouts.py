@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cluster import GATEWAY
+from slimsched.serving.domain.examples import ids_of
 from slimsched.serving.domain.request import Request
 from slimsched.serving.telemetry.stage import Stages
 
@@ -78,28 +79,28 @@ class Whereabouts:
         """Note that requests wait at the gateway."""
         for request in requests:
             stage = self._stages.first[request.model]
-            self._places[request.id] = (GATEWAY, stage, GATEWAY)
-            self._counts[GATEWAY][stage] += 1
+            self._places.update(dict.fromkeys(request.ids, (GATEWAY, stage, GATEWAY)))
+            self._counts[GATEWAY][stage] += request.count
 
     def sent(self, block: Block, server: int, source: int) -> None:
         """Note that a block is on its way to a server, or there."""
-        self._move([request.id for request in block.requests], (server, self._stage(block), source))
+        self._move(ids_of(block.requests), (server, self._stage(block), source))
 
     def finished(self, block: Block, server: int, segments: int) -> None:
         """Note that a block has run some segments and waits for the next; ignore stale reports."""
         stage = self._stage(block)
-        numbers = [r.id for r in block.requests if self._is_at(r.id, server, stage)]
+        numbers = [n for n in ids_of(block.requests) if self._is_at(n, server, stage)]
         self._move(numbers, (GATEWAY, min(stage + segments, self._stages.last(block.key.model)), server))
 
     def input_lost(self, block: Block, server: int) -> None:
         """Note that a block's requests begin again from their original inputs."""
         stage = self._stage(block)
-        numbers = [r.id for r in block.requests if self._is_at(r.id, server, stage)]
+        numbers = [n for n in ids_of(block.requests) if self._is_at(n, server, stage)]
         self._move(numbers, self._beginning(stage))
 
     def gone(self, requests: Sequence[Request]) -> None:
         """Note that requests were answered or dropped."""
-        self._leave([request.id for request in requests])
+        self._leave(ids_of(requests))
 
     def server_down(self, server: int) -> None:
         """Restart the requests that a server had, and those whose activations it held."""

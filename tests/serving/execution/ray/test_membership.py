@@ -16,6 +16,7 @@ pytest.importorskip("ray")
 import ray
 
 from raylets import LATE, Raylets, start
+from slimsched.serving.domain.examples import ids_of
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.parcel import Answered, Call
 from slimsched.serving.execution.ray.engine import RayEngine
@@ -35,7 +36,7 @@ class Answers:
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         for command in commands:
             if isinstance(command, Answer):
-                self.times.update(request.id for request in command.requests)
+                self.times.update(ids_of(command.requests))
             elif isinstance(command, Drop):
                 self.dropped.append(command.reason)
 

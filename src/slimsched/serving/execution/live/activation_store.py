@@ -17,6 +17,13 @@ class _Rows:
         self.requests, self.tensors = requests, tensors
         self._places: dict[int, int] | None = None
 
+    def split(self, size: int) -> "tuple[_Rows, _Rows]":
+        """Split the output after this many rows."""
+        return (
+            _Rows(self.requests[:size], tuple([tensor[:size] for tensor in self.tensors])),
+            _Rows(self.requests[size:], tuple([tensor[size:] for tensor in self.tensors])),
+        )
+
     def place(self, request: int) -> int:
         if self._places is None:
             self._places = {request: row for row, request in enumerate(self.requests)}
@@ -74,10 +81,10 @@ class ActivationStore:
         pieces: list[Tensors] = []
         for requests in parts:
             with self._lock:
-                whole = self._whole.get(requests[0])
-                if whole is not None and whole.requests == requests:
-                    del self._whole[requests[0]]
-                    pieces.append(whole.tensors)
+                if (whole := self._found(requests)) is not None:
+                    pieces += [rows.tensors for rows in whole]
+                    for rows in whole:
+                        del self._whole[rows.requests[0]]
                     continue
             opened = self._opened()
             pieces += _pieces(list(map(opened.pop, requests)), requests)
@@ -86,8 +93,7 @@ class ActivationStore:
     def has(self, requests: Sequence[int]) -> bool:
         """Whether the rows of all these requests are here."""
         with self._lock:
-            whole = self._whole.get(requests[0])
-            if whole is not None and whole.requests == requests:
+            if self._found(requests) is not None:
                 return True
         opened = self._opened()
         return all(request in opened for request in requests)
@@ -100,6 +106,26 @@ class ActivationStore:
         with self._lock:
             for request in requests:
                 self._kept.pop(request, None)
+
+    def _found(self, requests: Sequence[int]) -> list[_Rows] | None:
+        """Return the whole outputs that hold exactly these requests, one after the other, if there are any.
+
+        The last one may hold more: it is cut in two.
+        """
+        found, at, end = list[_Rows](), 0, len(requests)
+        while at < end:
+            rows = self._whole.get(requests[at])
+            if rows is None:
+                return None
+            size = min(len(rows.requests), end - at)
+            if requests[at : at + size] != rows.requests[:size]:
+                return None
+            if size < len(rows.requests):
+                rows, rest = rows.split(size)
+                self._whole[requests[at]], self._whole[rest.requests[0]] = rows, rest
+            found.append(rows)
+            at += size
+        return found
 
     def _opened(self) -> dict[int, _Rows]:
         """Return every output by request."""

@@ -10,8 +10,6 @@ from slimsched.serving.execution.live.next_round import NextRound
 from slimsched.serving.routing.events import RequestsArrived, RequestsRefused
 from slimsched.serving.routing.gateway import Gateway
 
-ONE = range(1)
-
 
 class Arrivals:
     """Collects requests, and counts those that the gateway's admission refuses before they are made.
@@ -26,11 +24,10 @@ class Arrivals:
         self._refused: Counter[int] = Counter()  # by model
         self._round = NextRound(self._pass_on)
 
-    def add(self, requests: list[Request]) -> None:
-        """Tell the gateway of requests in the event loop's next round, together with others of this round."""
-        if requests:
-            self._round.expect()
-            self._requests += requests
+    def add(self, request: Request) -> None:
+        """Tell the gateway of a request in the event loop's next round, together with others of this one."""
+        self._round.expect()
+        self._requests.append(request)
 
     def refusal(
         self, terms: Terms, count: int, model: int, arrived_s: float, now_s: float
@@ -39,8 +36,7 @@ class Arrivals:
         admission = self._gateway.admission
         if admission is None or terms.deadline_s >= NEVER_S:
             return None
-        (request,) = terms.requests(ONE, arrived_s, model)
-        reason = admission.refusal(request, count, now_s)
+        reason = admission.refusal(terms.request(0, arrived_s, model), count, now_s)
         if reason is not None:
             self._round.expect()
             self._refused[model] += count

@@ -11,6 +11,7 @@ from msgspec import Struct
 from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block, block_of
+from slimsched.serving.domain.examples import each_example, ids_of, split_by
 from slimsched.serving.execution.live.activation_store import ActivationStore, joined
 from slimsched.serving.execution.live.executor import Executor, Launched
 
@@ -46,8 +47,7 @@ class BatchUnderWay:
     def __init__(self, executor: Executor, store: ActivationStore, batch: Batch) -> None:
         self._began_s = monotonic()
         self._executor, self._store, self._batch = executor, store, batch
-        blocks = [[request.id for request in block.requests] for block in batch.blocks]
-        self._pieces = store.take_pieces(blocks)
+        self._pieces = store.take_pieces([ids_of(block.requests) for block in batch.blocks])
         self._to_come = list(zip(batch.key.legs, (batch.instance, *batch.also), strict=True))
         self._ends_s = [self._began_s]
         self._passed: list[Tensors] = []  # what each segment gave
@@ -95,7 +95,7 @@ class BatchUnderWay:
             rows, said = self._part(rows)
             outputs = [tensor.cpu().numpy().tobytes() for tensor in rows]
         elif done:
-            self._store.put([request.id for block in done for request in block.requests], rows)
+            self._store.put(_ids(done), rows)
         if batch.blocks[0].keep and not reasons:
             self._keep()
         busy_s = monotonic() - self._began_s
@@ -125,7 +125,7 @@ class BatchUnderWay:
     def _keep(self) -> None:
         """Keep what every segment gave but the last of a plan, so that another plan can go on from there."""
         key, ends = self._batch.key, self._executor.ends(self._batch.key)
-        ids = [request.id for block in self._batch.blocks for request in block.requests]
+        ids = _ids(self._batch.blocks)
         for segments, rows in enumerate(self._passed[:-1] if ends else self._passed, start=key.segment + 1):
             self._store.keep(ids, segments, rows)
 
@@ -160,13 +160,16 @@ def _run(
 
 def _one_by_one(executor: Executor, batch: Batch, inputs: Tensors) -> tuple[Tensors, dict[int, str]]:
     rows, reasons = list[Tensors](), dict[int, str]()
-    ids = [request.id for block in batch.blocks for request in block.requests]
-    for number, request in enumerate(ids):
+    for number, request in enumerate(_ids(batch.blocks)):
         try:
             rows.append(_run(executor, batch, tuple([one[number : number + 1] for one in inputs])))
         except Exception as error:
             reasons[request] = f"{type(error).__name__}: {error}".splitlines()[0]
     return tuple([torch.cat(tensors) for tensors in zip(*rows, strict=True)]), reasons
+
+
+def _ids(blocks: Sequence[Block]) -> list[int]:
+    return [number for block in blocks for number in ids_of(block.requests)]
 
 
 def _sort(batch: Batch, reasons: dict[int, str]) -> tuple[list[Block], list[tuple[Block, str]]]:
@@ -175,12 +178,10 @@ def _sort(batch: Batch, reasons: dict[int, str]) -> tuple[list[Block], list[tupl
         return list(batch.blocks), []
     done, failed = [], []
     for block in batch.blocks:
-        good = tuple(request for request in block.requests if request.id not in reasons)
+        bad, good = split_by(block.requests, reasons)
         if good:
             done.append(block_of(block.id, block.key, good))
         failed += [
-            (block_of(block.id, block.key, (request,)), reasons[request.id])
-            for request in block.requests
-            if request.id in reasons
+            (block_of(block.id, block.key, (example,)), reasons[example.id]) for example in each_example(bad)
         ]
     return done, failed

@@ -72,7 +72,7 @@ class LiveCluster:
     ) -> None:
         self._gateway, self._engine, self._observers = gateway, engine, observers
         self._names = gateway.cluster.names
-        self._open: dict[int, Parcel] = {}  # by request
+        self._open: dict[int, Parcel] = {}  # by example
         self._arrivals = Arrivals(gateway, self._tell)
         self._next_id = first_id
         self._zero_s = monotonic() if clock_zero_s is None else clock_zero_s
@@ -104,7 +104,7 @@ class LiveCluster:
 
     @property
     def in_system(self) -> int:
-        """Number of requests accepted and not yet answered or dropped."""
+        """Number of examples accepted and not yet answered or dropped."""
         return len(self._open)
 
     @property
@@ -153,7 +153,7 @@ class LiveCluster:
         """
         arrived_s = self.now_s if arrived_s is None else arrived_s
         parcel = self._parcel(inputs, count, arrived_s, model, terms, waiter)
-        self._arrivals.add(terms.requests(parcel.requests, arrived_s, model))
+        self._arrivals.add(terms.request(parcel.first, arrived_s, model, count=count))
         return parcel
 
     def submit_each(self, calls: Sequence[Call], terms: Terms = ANY_TERMS) -> list[Parcel]:
@@ -161,7 +161,7 @@ class LiveCluster:
         now_s, parcels = self.now_s, []
         for call in calls:
             parcel = self._parcel(call.inputs, 1, now_s, call.model, terms)
-            self._arrivals.add(terms.requests(parcel.requests, now_s, call.model, call.example))
+            self._arrivals.add(terms.request(parcel.first, now_s, call.model, example=call.example))
             parcels.append(parcel)
         return parcels
 
@@ -354,7 +354,7 @@ class LiveCluster:
         self._engine.send(server, TakeBlock(block=block, inputs=joined, peer=peer))
 
     def _note_batch(self, finished: SegmentFinished, raw: list[bytes]) -> None:
-        """Record the batch on the receipt of each request."""
+        """Record the batch on the receipts of its requests."""
         key, examples = finished.blocks[0].key, finished.examples
         segment, specs = key.segment, self._gateway.cluster.models[key.model].spec.outputs
         outputs = [
@@ -373,17 +373,21 @@ class LiveCluster:
                 if outputs:
                     rows = slice(before + row, before + row + end - start)
                     parcel.put_outputs(start, tuple([one[rows] for one in outputs]))
-            before += len(block.requests)
+            before += block.examples
 
     def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
-        for row, parcel, start, end in stretches(self._open, requests):
-            parcel.went(start, requests[row : row + end - start], now_s, self.power_sources)
-            for number in range(parcel.first + start, parcel.first + end):
-                del self._open[number]
-            parcel.left(end - start)
-            parcel.answered(end - start)
+        for request in requests:
+            parcel = self._close(request)
+            parcel.went(request, now_s, self.power_sources)
+            parcel.answered(request.count)
 
     def _drop(self, request: Request, error: DroppedError) -> None:
-        one = self._open.pop(request.id)
-        one.left(1)
-        one.fail(error)
+        self._close(request).fail(error)
+
+    def _close(self, request: Request) -> Parcel:
+        """Note that a request has left; return the call that it belongs to."""
+        parcel = self._open[request.id]
+        for number in request.ids:
+            del self._open[number]
+        parcel.left(request.count)
+        return parcel

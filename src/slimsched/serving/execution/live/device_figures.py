@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from slimsched.models.spec import Path
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import block_of
+from slimsched.serving.domain.examples import ids_of
 from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.served_model import ServedModel
@@ -33,8 +34,8 @@ class _Lane:
 
     def __init__(self, executor: Executor, model: ServedModel, plan: Path, batch: int, number: int) -> None:
         self._executor, self._store = executor, ActivationStore()
-        requests = tuple(Request(id=number * batch + n, arrival_s=0.0) for n in range(batch))
-        self._ids = [request.id for request in requests]
+        requests = (Request(id=number * batch, arrival_s=0.0, count=batch),)
+        self._ids = ids_of(requests)
         keys = model.legs(plan)
         self._inputs = executor.example(keys[0], batch)
         self._batches = [

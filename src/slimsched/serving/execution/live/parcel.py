@@ -159,6 +159,11 @@ class Parcel:
         offsets = [offset + start * size for offset, size in zip(self._offsets, sizes, strict=True)]
         return InputPiece(end - start, offsets)
 
+    @property
+    def has_parted(self) -> bool:
+        """Whether some of its examples have been answered or dropped."""
+        return self._here < self.count
+
     def left(self, count: int) -> None:
         """This many examples have been answered or dropped; after the last one, give the room back."""
         self._here -= count
@@ -191,17 +196,12 @@ class Parcel:
                 return
             at = after
 
-    def went(self, start: int, requests: Sequence[Request], now_s: float, energy_source: str) -> None:
-        """Record which ways some examples went."""
-        first, count = 0, len(requests)
-        while first < count:
-            one, end = requests[first], first + 1
-            while end < count and requests[end].path == one.path and requests[end].trail == one.trail:
-                end += 1
-            for receipt in self.receipts(start + first, start + end):
-                receipt.path, receipt.trail, receipt.energy_source = one.path, one.trail, energy_source
-                receipt.latency_s = now_s - self.arrival_s
-            first = end
+    def went(self, request: Request, now_s: float, energy_source: str) -> None:
+        """Record which way some examples went."""
+        start = request.id - self.first
+        for receipt in self.receipts(start, start + request.count):
+            receipt.path, receipt.trail, receipt.energy_source = request.path, request.trail, energy_source
+            receipt.latency_s = now_s - self.arrival_s
 
     def put_outputs(self, start: int, outputs: Arrays) -> None:
         """Store the model's outputs for some examples."""
@@ -243,19 +243,27 @@ class Parcel:
 def stretches(
     parcels: Mapping[int, Parcel], requests: Sequence[Request]
 ) -> Iterator[tuple[int, Parcel, int, int]]:
-    """Yield runs of neighbours of one parcel: start among these requests, parcel, start and end in it."""
-    ids = [request.id for request in requests]
-    row, count = 0, len(ids)
-    while row < count:
-        first = ids[row]
-        parcel = parcels.get(first)
-        if parcel is None:  # answered or dropped before: a stale report
-            row += 1
-            continue
-        start = first - parcel.first
-        most = min(count - row, parcel.count - start)
-        length = most if ids[row : row + most] == list(range(first, first + most)) else 1
-        while length < most and ids[row + length] == first + length:
-            length += 1
-        yield row, parcel, start, start + length
-        row += length
+    """Yield runs of neighbours of one parcel: start among these examples, parcel, start and end in it."""
+    row = 0
+    for first, end in _neighbours(requests):
+        while first < end:
+            parcel = parcels.get(first)
+            if parcel is None:  # answered or dropped before: a stale report
+                row, first = row + 1, first + 1
+                continue
+            until = min(end, parcel.first + parcel.count)
+            if parcel.has_parted:
+                until = next((number for number in range(first, until) if number not in parcels), until)
+            yield row, parcel, first - parcel.first, until - parcel.first
+            row, first = row + until - first, until
+
+
+def _neighbours(requests: Sequence[Request]) -> Iterator[tuple[int, int]]:
+    """Yield first and end of each run of ids that follow one another."""
+    first = end = requests[0].id
+    for request in requests:
+        if request.id != end:
+            yield first, end
+            first = request.id
+        end = request.id + request.count
+    yield first, end

@@ -179,13 +179,10 @@ class Profiler:
 
     def _job(self, key: Key, inputs: Tensors) -> Callable[[], BatchUnderWay]:
         """Return a function that starts one batch of these inputs."""
-        store, requests = (
-            ActivationStore(),
-            tuple(Request(id=n, arrival_s=0.0) for n in range(len(inputs[0]))),
-        )
-        ids = [request.id for request in requests]
-        blocks = (block_of(0, key, requests),)
-        batch = Batch(id=0, key=key, instance=-1, blocks=blocks, size=len(requests))
+        store, size = ActivationStore(), len(inputs[0])
+        blocks = (block_of(0, key, (Request(id=0, arrival_s=0.0, count=size),)),)
+        ids = list(range(size))
+        batch = Batch(id=0, key=key, instance=-1, blocks=blocks, size=size)
 
         def begin() -> BatchUnderWay:
             store.put(ids, inputs)

@@ -17,6 +17,7 @@ from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.examples import ids_of
 from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.machine import life_name
 from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
@@ -94,7 +95,7 @@ class LiveServer:
         self._lanes = (OverlappingLanes if overlaps else Lanes)(executor.lanes, self._failed)
         self._store = ActivationStore()
         self._arena = make_arena(spec)
-        self._arrived_s: dict[int, float] = {}  # by request, on the host's clock
+        self._arrived_s: dict[int, float] = {}  # by example, on the host's clock
         self._draining = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy_s = 0.0  # lane seconds since the last sample
@@ -249,7 +250,7 @@ class LiveServer:
                     partial(self._executor.unload, instance_id), partial(self._unloaded, instance_id)
                 )
             case DropBlock(block=block, reason=reason):
-                self._store.forget([request.id for request in block.requests])
+                self._store.forget(ids_of(block.requests))
                 self._waited_s(block, 0.0)
                 self._tell(BlockDropped(server=self._spec.index, block=block, reason=reason))
             case WakeAt(at_s=at_s):
@@ -263,7 +264,7 @@ class LiveServer:
     def _take(self, message: TakeBlock) -> None:
         """Store a block's inputs, or fetch its activations, then pass the block to the scheduler."""
         block = message.block
-        ids = [request.id for request in block.requests]
+        ids = ids_of(block.requests)
         if message.peer:
             self._spawn(self._fetch(block, ids, message.peer))
             return
@@ -340,10 +341,8 @@ class LiveServer:
 
     def _waited_s(self, block: Block, until_s: float) -> float:
         """Return how long a block waited before it ran; call this once per block."""
-        arrived_s = until_s
-        for request in block.requests:
-            arrived_s = self._arrived_s.pop(request.id, until_s)
-        return max(0.0, until_s - arrived_s)
+        arrived_s = [self._arrived_s.pop(number, until_s) for number in ids_of(block.requests)]
+        return max(0.0, until_s - arrived_s[-1])
 
     def _loaded(self, instance: int, _: object) -> None:
         self.handle(InstanceLoaded(instance=instance))

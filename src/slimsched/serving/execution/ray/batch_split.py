@@ -18,7 +18,7 @@ def split_by_gateway(done: BatchDone) -> list[tuple[int, BatchDone]]:
     parts = {gateway: _Part(len(row_bytes)) for gateway in sorted(gateways)}
     row = 0
     for block, queue_s in zip(finished.blocks, finished.queue_s, strict=True):
-        part, count = parts[gateway_of(block.id)], len(block.requests)
+        part, count = parts[gateway_of(block.id)], block.examples
         part.blocks.append(block)
         part.queue_s.append(queue_s)
         for rows, raw, size in zip(part.outputs, done.outputs, row_bytes, strict=True):

@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import os
 
+from slimsched.serving.domain.examples import ids_of
 from slimsched.serving.execution.live.frame_connection import FRAME_LIMIT_BYTES, FrameConnection
 from slimsched.serving.execution.live.messages import (
     BatchDone,
@@ -52,9 +53,8 @@ class Door:
         match message:
             case BatchDone():
                 for gateway, part in split_by_gateway(message):
-                    self._tell(
-                        gateway, part, [r.id for block in part.finished.blocks for r in block.requests]
-                    )
+                    made = [number for block in part.finished.blocks for number in ids_of(block.requests)]
+                    self._tell(gateway, part, made)
             case BlockDropped(block=block) | InputLost(block=block):
                 self._tell(gateway_of(block.id), message, [])
             case TelemetryReceived() | Ready():

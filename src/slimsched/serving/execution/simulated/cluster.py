@@ -18,6 +18,7 @@ from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
 from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.examples import ids_of
 from slimsched.serving.domain.fault import Fault
 from slimsched.serving.domain.machine import GATEWAY_NAME, life_name
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
@@ -183,7 +184,7 @@ class SimulatedCluster:
                 self.timeline.at(at_s, self._tell, Wake())
             case Answer(requests=done) | Drop(requests=done):  # nothing to carry out; meters count them
                 if self._impatient:
-                    self._impatient.difference_update([request.id for request in done])
+                    self._impatient.difference_update(ids_of(done))
             case Forget():
                 pass  # simulated activations take no memory
             case _:
@@ -198,7 +199,7 @@ class SimulatedCluster:
             return
         if source != GATEWAY:
             now_s = self._network.notify(GATEWAY, source, now_s)
-        size = self._cluster.input_bytes(block.key, source) * len(block.requests)
+        size = self._cluster.input_bytes(block.key, source) * block.examples
         arrival_s = self._network.send(source, server, size, now_s)
         if source == GATEWAY:
             self.timeline.at(arrival_s, self._deliver, (target, block))

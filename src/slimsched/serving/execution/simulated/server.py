@@ -79,7 +79,7 @@ class SimulatedServer:
         self._upstream = upstream
         self._observers = observers
         self._is_warm = False
-        self._arrived: dict[int, tuple[float, int]] = {}  # by block: arrival time, requests that have not run
+        self._arrived: dict[int, tuple[float, int]] = {}  # by block: arrival time, examples that have not run
 
     def start(self, *, warm: bool = False) -> None:
         """Load the resident instances; a warm server has them loaded from the start."""
@@ -94,7 +94,7 @@ class SimulatedServer:
 
     def receive(self, block: Block) -> None:
         """Take in a block whose inputs have arrived."""
-        self._arrived[block.id] = self._timeline.now_s, len(block.requests)
+        self._arrived[block.id] = self._timeline.now_s, block.examples
         self._handle(BlockArrived(block=block))
 
     def recall(self, requests: tuple[int, ...]) -> None:
@@ -211,7 +211,7 @@ class SimulatedServer:
         arrived, waited_s = self._arrived, []
         for block in blocks:
             arrived_s, left = arrived.pop(block.id)
-            if left > len(block.requests):
-                arrived[block.id] = arrived_s, left - len(block.requests)
+            if left > block.examples:
+                arrived[block.id] = arrived_s, left - block.examples
             waited_s.append(until_s - arrived_s)
         return tuple(waited_s)
