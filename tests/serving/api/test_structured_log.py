@@ -48,7 +48,7 @@ def test_every_line_of_a_server_is_json(tmp_path: Path) -> None:
             lines.append(json.loads(text))
             if lines[-1]["message"].startswith("ready: "):
                 url = lines[-1]["message"].split()[1].partition("/v2")[0]
-                with Client(url) as client:
+                with Client(url, model="slimresnet") as client:
                     client.classify(np.zeros((3, 32, 32), np.uint8))
                 process.send_signal(signal.SIGTERM)
     assert process.returncode == 0

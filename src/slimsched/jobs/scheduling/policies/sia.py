@@ -10,11 +10,18 @@ under the GPUs there are. r_j is 1 for the size a job has and discounts all othe
 authors solve it as an integer program; for one kind of GPU it is a knapsack.
 """
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from slimsched.jobs.domain.placement import Tier
 from slimsched.jobs.scheduling.job_state import RUNNING, JobState, Key
 from slimsched.jobs.scheduling.knapsack import Options, cheapest_sizes
 from slimsched.jobs.scheduling.policy import Policy
-from slimsched.kernel.quantity import Seconds
+from slimsched.kernel.quantity import Amount, Seconds
+
+Power = Annotated[float, Meta(ge=-10, lt=0)]
+"""From the sum of paces, near 0, to the slowest job alone."""
 
 WORST = 3000.0
 """No size costs more than this, however small its pace."""
@@ -26,7 +33,7 @@ class Sia(Policy):
     resizes = True
     quantum_s = 60.0
 
-    def __init__(self, *, restart_s: Seconds = 60.0, power: float = -0.5, waiting_cost: float = 1.1) -> None:
+    def __init__(self, *, restart_s: Seconds = 60.0, power: Power = -0.5, waiting_cost: Amount = 1.1) -> None:
         self._restart_s = restart_s
         self._power = power
         self._waiting_cost = waiting_cost
