@@ -11,9 +11,10 @@ all others, so that a change is worth its restart; a job that has just started k
 A job waits for GPUs close together where it would be more than 5 % slower farther apart.
 """
 
-from slimsched.jobs.scheduling.job_state import RUNNING, JobState, Key
-from slimsched.jobs.scheduling.knapsack import Options, cheapest_sizes
-from slimsched.jobs.scheduling.policy import FOREVER, Policy, Timers
+from slimsched.jobs.scheduling.job_state import RUNNING, JobState
+from slimsched.jobs.scheduling.knapsack import Options
+from slimsched.jobs.scheduling.policies.rounds import RoundPolicy
+from slimsched.jobs.scheduling.policy import FOREVER, Timers
 from slimsched.jobs.scheduling.service_history import ServiceHistory
 
 KEPT_S = 120.0
@@ -22,19 +23,12 @@ MUCH_SLOWER = 1.05
 WORST = 1e9
 
 
-class Elastic(Policy):
+class Elastic(RoundPolicy):
     """Sizes by pace and service still to come; those that got GPUs go first, then in order of arrival."""
 
-    resizes = True
-    quantum_s = 60.0
-
     def __init__(self) -> None:
+        super().__init__()
         self._services = ServiceHistory()
-        self._chosen: set[str] = set()
-
-    def key(self, job: JobState, now_s: float) -> Key:
-        """Those that this round gave GPUs go first."""
-        return (job.id not in self._chosen, job.job.arrival_s)
 
     def timers(self, job: JobState, now_s: float, backlog: float) -> Timers:
         """Hold out for a closer place where the next is much slower; a minute later the size may change."""
@@ -42,13 +36,7 @@ class Elastic(Policy):
         rack_s = FOREVER if rack > MUCH_SLOWER * machine else 0.0
         return (rack_s, FOREVER if network > MUCH_SLOWER * rack else rack_s)
 
-    def sizes(self, jobs: list[JobState], gpus: int, now_s: float) -> list[int]:
-        """Solve the program of this round."""
-        sizes = cheapest_sizes([self._options(job, now_s) for job in jobs], gpus)
-        self._chosen = {job.id for job, size in zip(jobs, sizes, strict=True) if size}
-        return sizes
-
-    def _options(self, job: JobState, now_s: float) -> Options:
+    def options(self, job: JobState, now_s: float) -> Options:
         """Sizes a job may have now, 0 included, and what each costs."""
         running = job.phase == RUNNING
         if running and now_s - job.since_s < KEPT_S:

@@ -15,9 +15,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from slimsched.jobs.domain.placement import Tier
-from slimsched.jobs.scheduling.job_state import RUNNING, JobState, Key
-from slimsched.jobs.scheduling.knapsack import Options, cheapest_sizes
-from slimsched.jobs.scheduling.policy import Policy
+from slimsched.jobs.scheduling.job_state import RUNNING, JobState
+from slimsched.jobs.scheduling.knapsack import Options
+from slimsched.jobs.scheduling.policies.rounds import RoundPolicy
 from slimsched.kernel.quantity import Amount, Seconds
 
 Power = Annotated[float, Meta(ge=-10, lt=0)]
@@ -27,30 +27,17 @@ WORST = 3000.0
 """No size costs more than this, however small its pace."""
 
 
-class Sia(Policy):
+class Sia(RoundPolicy):
     """Sizes by goodput and fairness; those that got GPUs go first, then in order of arrival."""
 
-    resizes = True
-    quantum_s = 60.0
-
     def __init__(self, *, restart_s: Seconds = 60.0, power: Power = -0.5, waiting_cost: Amount = 1.1) -> None:
+        super().__init__()
         self._restart_s = restart_s
         self._power = power
         self._waiting_cost = waiting_cost
         self._largest: dict[str, int] = {}
-        self._chosen: set[str] = set()
 
-    def key(self, job: JobState, now_s: float) -> Key:
-        """Those that this round gave GPUs go first."""
-        return (job.id not in self._chosen, job.job.arrival_s)
-
-    def sizes(self, jobs: list[JobState], gpus: int, now_s: float) -> list[int]:
-        """Solve the program of this round."""
-        sizes = cheapest_sizes([self._options(job, now_s) for job in jobs], gpus)
-        self._chosen = {job.id for job, size in zip(jobs, sizes, strict=True) if size}
-        return sizes
-
-    def _options(self, job: JobState, now_s: float) -> Options:
+    def options(self, job: JobState, now_s: float) -> Options:
         """Sizes a job may have now, 0 included, and what each costs."""
         running = job.phase == RUNNING
         if running and now_s - job.since_s < self._restart_s:
