@@ -11,7 +11,7 @@ import asyncio
 import json
 
 from slimsched.serving.execution.live.example_set import made_up_examples
-from slimsched.serving.execution.live.live_comparison import compare_live
+from slimsched.serving.execution.live.live_comparison import compare_live, in_turn
 from slimsched.serving.execution.live.power_meter import open_nvml
 from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
 from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
@@ -42,9 +42,8 @@ def main() -> None:
     rows = asyncio.run(
         compare_live(
             scenario,
-            [(router, scenario) for router in options.routers.split(",")],
+            in_turn(options.routers.split(","), scenario, seed=0, rounds=1),
             [made_up_examples(model.spec, count=64)],
-            seed=0,
             meter=open_nvml(0),
             make=make_router,
             progress=lambda router: print(router, flush=True),

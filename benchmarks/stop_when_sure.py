@@ -4,7 +4,8 @@
 
 A load is a share of what the cluster serves at full width. Both routers get the same requests in the same
 order, round by round, on the same server processes; the images are those that routers do not choose by.
-Prints one row per load and router, with 95 % intervals over the rounds.
+Prints one row per load and router, with 95 % intervals over the rounds. The time of a device per answer
+stands beside that of the widest plan, which `sed` serves in every round at nine tenths of its capacity.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from pathlib import Path
 from slimsched.cli.serving.examples import examples_of
 from slimsched.kernel.statistics import mean_of
 from slimsched.serving.execution.live.event_loop import run
-from slimsched.serving.execution.live.live_comparison import LiveRow, compare_live
+from slimsched.serving.execution.live.live_comparison import LiveRow, Turn, compare_live
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
@@ -22,6 +23,8 @@ from slimsched.serving.routing.registry import SERVING, make_router
 from slimsched.serving.routing.sure_bound import sure_accuracy_at
 
 ROUTERS = {"sure": f"{SERVING}:sure=true", "blind": SERVING}
+FULL = "sed"
+FULL_LOAD = 0.9
 
 
 def at(scenario: Scenario, load: float, seconds: float, deadline_s: float) -> Scenario:
@@ -44,15 +47,16 @@ def main() -> None:
     examples = examples_of(scenario.cluster.models, None)
     results = []
     for load in [float(text) for text in given.loads.split(",")]:
-        rows: dict[str, list[LiveRow]] = {name: [] for name in ROUTERS}
+        rows: dict[str, list[LiveRow]] = {name: [] for name in (*ROUTERS, "full")}
         for number in range(given.rounds):
             busy = at(scenario, load, given.seconds, given.deadline)
             names = list(ROUTERS) if number % 2 else list(ROUTERS)[::-1]
-            runs = [(ROUTERS[name], busy) for name in names]
+            turns = [Turn(ROUTERS[name], busy, number) for name in names]
+            turns.append(Turn(FULL, at(scenario, FULL_LOAD, given.seconds, given.deadline), number))
             work = compare_live(
-                scenario, runs, examples, seed=number, meter=None, make=make_router, progress=lambda _: None
+                scenario, turns, examples, meter=None, make=make_router, progress=lambda _: None
             )
-            for name, row in zip(names, run(work), strict=True):
+            for name, row in zip([*names, "full"], run(work), strict=True):
                 rows[name].append(row)
         results.append(report(scenario, load, busy.load.rate_per_s, rows))
     if given.out is not None:
@@ -73,15 +77,23 @@ def report(
             "in_time": [row.summary.slo_attainment for row in runs],
             "p99_s": [row.summary.latency_p99_s for row in runs],
             "energy_j": [row.summary.energy_j_per_request for row in runs],
+            "device_s": [row.summary.device_s_per_request for row in runs],
         }
         means = {figure: mean_of(values) for figure, values in figures.items()}
         print(
             f"  {name:6s} accuracy {100 * means['accuracy'].value:.2f} ± {100 * means['accuracy'].ci95:.2f}, "
             f"in time {100 * means['in_time'].value:.2f} %, p99 {1e3 * means['p99_s'].value:.0f} ms, "
-            f"{1e3 * means['energy_j'].value:.2f} mJ per answer by profile",
+            f"{1e3 * means['device_s'].value:.2f} ms of a device per answer",
             flush=True,
         )
         found[name] = figures
+    full_s = found["full"]["device_s"]  # type: ignore[index]
+    for name in ROUTERS:
+        share = mean_of([one / full for one, full in zip(found[name]["device_s"], full_s, strict=True)])  # type: ignore[index]
+        print(
+            f"  {name:6s} {share.value:.3f} ± {share.ci95:.3f} of the device time of the widest plan",
+            flush=True,
+        )
     gains = [
         100 * ((one.accuracy_on_images or 0.0) - (other.accuracy_on_images or 0.0))
         for one, other in zip(rows["sure"], rows["blind"], strict=True)

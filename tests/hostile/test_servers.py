@@ -106,7 +106,9 @@ def test_a_hung_server_is_noticed_and_its_requests_are_done_elsewhere(
     assert noticed_s < 2.0 + LATE_S
     assert {status for status, _, _ in patient} == {200}
     assert max(took_s for _, _, took_s in patient) < 20.0
-    assert {status for status, _, _ in hasty} <= {200, 429, 504}, "in time, refused at the door, or ended at its deadline"
+    assert {status for status, _, _ in hasty} <= {200, 429, 504}, (
+        "in time, refused at the door, or ended at its deadline"
+    )
     assert max(took_s for _, _, took_s in hasty) < 0.5 + LATE_S
     assert both_up(served)
     assert served.stop() == 0

@@ -63,7 +63,11 @@ def _table(
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("router\n", overflow="fold")
     names = ["accuracy\n%", "of bound\n%", "mean\nms", "p99\nms", "in time\n%", "answered\n%"]
-    names += ["mJ per\nanswer", "J\n(paper)", "GPU\nvar", "batch\n"] if wide else []
+    thrifty = wide or any(
+        goal is not None and (goal.limits_energy or goal.objective == "energy") for goal, _ in goals
+    )
+    names += ["mJ per\nanswer"] if thrifty else []
+    names += ["J\n(paper)", "GPU\nvar", "batch\n"] if wide else []
     for name in names + (["goal\nkept"] if goals else []):
         table.add_column(name, justify="right", no_wrap=True)
     for number, row in enumerate(rows):
@@ -76,9 +80,9 @@ def _table(
             _figure(100 * row.slo_attainment, 1),
             f"{100 * row.completed / max(1, row.arrived):.1f}",
         ]
+        cells += [_figure(1e3 * row.energy_j_per_request, 2)] if thrifty else []
         if wide:
             cells += [
-                _figure(1e3 * row.energy_j_per_request, 2),
                 _figure(row.energy_paper_j, 1),
                 _figure(row.gpu_var, 4),
                 _figure(row.batch_mean, 1),

@@ -201,3 +201,22 @@ def test_help_has_an_example(command: str) -> None:
     done = slim(command, "--help")
     assert done.returncode == 0
     assert f"slim {command}" in done.stdout
+
+
+def test_compare_runs_live_in_turn_on_real_servers(tmp_path: Path) -> None:
+    live = ["compare", "--live", "--scenario", "laptop", "--rate", "40", "--seconds", "0.5"]
+    done = slim(*live, "--routers", "sed,goal:sure=true", "--seeds", "2", "--json", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [row["router"] for row in rows] == ["sed", "goal:sure=true"]
+    for row in rows:
+        assert row["completed"] == row["arrived"] > 5
+        assert row["lost"] == row["duplicates"] == 0
+        assert row["device_s_per_request"] > 0
+        assert row["ci95"]["latency_mean_s"] > 0
+    assert (tmp_path / "run.json").exists()
+
+
+def test_compare_says_what_cannot_run_live() -> None:
+    assert "can only be simulated" in refused("compare", "--live", "--scenario", "paper", "--routers", "sed")
+    assert "leave out" in refused("compare", "--live", "--scenario", "laptop", "--warmup", "1")

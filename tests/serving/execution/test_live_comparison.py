@@ -4,7 +4,7 @@ import numpy as np
 
 from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.example_set import ExampleSet
-from slimsched.serving.execution.live.live_comparison import compare_live
+from slimsched.serving.execution.live.live_comparison import compare_live, in_turn
 from slimsched.serving.execution.live.power_meter import Modelled
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.routing.registry import make_router
@@ -17,17 +17,17 @@ def test_routers_run_one_after_another_on_the_same_servers() -> None:
     rows = run(
         compare_live(
             scenario,
-            [("sed", scenario), ("random", scenario)],
+            in_turn(["sed", "random"], scenario, seed=1, rounds=2),
             [ExampleSet(inputs=(images,), labels=np.zeros(20, dtype=np.int64))],
-            seed=1,
             meter=Modelled(10.0),
             make=make_router,
             progress=seen.append,
         )
     )
-    assert seen == [row.router for row in rows] == ["sed", "random"]
+    assert seen == [row.router for row in rows] == ["sed", "random", "random", "sed"]
     for row in rows:
         assert row.summary.completed == row.summary.arrived > 5
         assert row.summary.lost == row.summary.duplicates == 0
         assert row.accuracy_on_images is not None
         assert row.energy_j > 0
+        assert row.measured(idle_w=0.0).summary.accuracy == row.accuracy_on_images

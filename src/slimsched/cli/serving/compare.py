@@ -18,6 +18,7 @@ from slimsched.cli.serving.engine import PoolOptions
 from slimsched.cli.serving.scenario import (
     ROUTERS,
     Choice,
+    Data,
     GoalText,
     LoadOptions,
     Out,
@@ -31,9 +32,11 @@ from slimsched.cli.serving.scenario import (
     goal_by_which,
 )
 from slimsched.cli.table import print_summaries
+from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.quantity import Seconds
 from slimsched.serving.domain.request import NEVER_S
-from slimsched.serving.execution.simulated.comparison import Compared, compare
+from slimsched.serving.execution.compared import Compared, gather
+from slimsched.serving.execution.simulated.comparison import compare
 from slimsched.serving.routing.registry import split_specs
 from slimsched.serving.telemetry.bound_curve import energy_bound
 from slimsched.serving.telemetry.plots import plot_runs
@@ -54,6 +57,14 @@ class CompareOptions(Struct, frozen=True, kw_only=True):
     seed: Seed = 0
     seeds: Seeds = 1
     workers: Workers = 0
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live",
+            help="Run on real servers of this machine, router after router, as often as --seeds says.",
+        ),
+    ] = False
+    data: Data = None
     plot: Plot = None
     out: Out = None
 
@@ -87,10 +98,13 @@ def command(
       slim compare --arrivals trace.csv.gz --rate 5000 --seconds 30 --plot compare.png
 
       slim compare --seconds 10 --out runs/routers && slim report runs/routers
+
+      slim compare --live --scenario laptop --rate 200 --seconds 10 --routers sed,goal
     """
     chosen = scenario.read(compared.goal).under(load)
     chosen = replace(chosen, scenario=chosen.scenario.with_load(warmup_s=compared.warmup))
-    runs = _run(chosen, compared, pool, quiet=as_json)
+    go = _run_live if compared.live else _run
+    runs = go(chosen, compared, pool, quiet=as_json)
     if compared.plot is not None:
         title = f"{chosen.scenario.name}, seed {compared.seed}"
         plot_runs([one.trace for one in runs], chosen.scenario.cluster.models, title, compared.plot)
@@ -100,7 +114,7 @@ def command(
     if as_json:
         print(json.dumps(rows, indent=1))
     else:
-        _print(Console(), chosen, runs, written=(compared.plot, compared.out))
+        _print(Console(), chosen, runs, live=compared.live, written=(compared.plot, compared.out))
 
 
 def _run(chosen: Choice, compared: CompareOptions, pool: PoolOptions, *, quiet: bool) -> list[Compared]:
@@ -118,6 +132,30 @@ def _run(chosen: Choice, compared: CompareOptions, pool: PoolOptions, *, quiet: 
         )
 
 
+def _run_live(chosen: Choice, compared: CompareOptions, pool: PoolOptions, *, quiet: bool) -> list[Compared]:
+    """Run the routers in turn on real servers; every other round backwards."""
+    if pool.engine != "local" or compared.warmup:
+        raise ConfigError(
+            "--live runs on servers of this machine, from the first request: leave out --engine and --warmup"
+        )
+    from slimsched.cli.serving.live_runs import run_in_turn
+
+    specs, scenario = compared.specs(), chosen.scenario
+    check_reach(specs, scenario)
+    idle_w = max(profile.idle_w for profile in scenario.cluster.profiles)
+    with count_bar(f"serving {scenario.name}", len(specs) * compared.seeds, quiet=quiet) as bar:
+        done = iter(range(-1, len(specs) * compared.seeds))
+        rows, _ = run_in_turn(
+            scenario,
+            specs,
+            seed=compared.seed,
+            rounds=compared.seeds,
+            data=compared.data,
+            progress=lambda what: bar.update(bar.task_ids[0], completed=max(0, next(done)), description=what),
+        )
+    return [gather([row.measured(idle_w) for row in rows if row.router == spec]) for spec in specs]
+
+
 def _write(
     out: Path, chosen: Choice, compared: CompareOptions, runs: list[Compared], rows: list[dict[str, Any]]
 ) -> None:
@@ -130,7 +168,7 @@ def _write(
 
 
 def _print(
-    console: Console, chosen: Choice, runs: list[Compared], *, written: tuple[Path | None, ...]
+    console: Console, chosen: Choice, runs: list[Compared], *, live: bool, written: tuple[Path | None, ...]
 ) -> None:
     scenario, load = chosen.scenario, chosen.scenario.load
     first = runs[0].summary
@@ -138,7 +176,7 @@ def _print(
     print_summaries(
         console,
         [one.summary for one in runs],
-        f"{scenario.name}: {scenario.description}",
+        f"{scenario.name}{', live' if live else ''}: {scenario.description}",
         [one.ci95 for one in runs],
         [(goal_by_which(one.summary.router, scenario), one.runs) for one in runs],
     )

@@ -12,8 +12,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from slimsched.cli.progress import count_bar
+from slimsched.serving.execution.compared import Compared
 from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.comparison import Compared
 from slimsched.serving.learning import experiments
 from slimsched.serving.telemetry.summary import Summary
 

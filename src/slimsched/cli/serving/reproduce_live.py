@@ -10,7 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.serving.execution.live.live_comparison import LiveRow, compare_live
+from slimsched.cli.serving.live_runs import run_in_turn
+from slimsched.serving.execution.live.live_comparison import LiveRow
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.telemetry.summary import Summary
 
@@ -22,7 +23,10 @@ def reproduce_tables(
     scenario: Scenario, *, live: bool, seed: int, data: Path | None
 ) -> tuple[dict[str, Any], Callable[[Console], None]]:
     """Return every router's figures, live beside simulated, and a function that shows them."""
-    measured = {row.router: row for row in (_live(scenario, seed, data) if live else [])}
+    measured: dict[str, LiveRow] = {}
+    if live:
+        found, _ = run_in_turn(scenario, ROUTERS, seed=seed, rounds=1, data=data, progress=_say)
+        measured = {row.router: row for row in found}
     simulated = {router: _simulated(scenario, router, seed) for router in ROUTERS}
     idle_w = max(profile.idle_w for profile in scenario.cluster.profiles)
 
@@ -41,32 +45,14 @@ def reproduce_tables(
         "scenario": scenario.name,
         "rate_per_s": scenario.load.rate_per_s,
         "seconds": scenario.load.seconds,
-        "live": msgspec.to_builtins(list(measured.values())),
+        "live": [_figures(row) for row in measured.values()],
         "simulated": msgspec.to_builtins(list(simulated.values())),
     }
     return rows, show
 
 
-def _live(scenario: Scenario, seed: int, data: Path | None) -> list[LiveRow]:
-    from slimsched.cli.serving.examples import describe, examples_of
-    from slimsched.serving.execution.live.event_loop import run
-    from slimsched.serving.execution.live.power_meter import open_nvml
-    from slimsched.serving.routing.registry import make_router
-
-    examples = examples_of(scenario.cluster.models, data)
-    gpus = {host.gpu for host in scenario.hosts if host is not None and host.kind == "cuda"}
-    print(f"{describe(examples)}; starting the servers", file=sys.stderr)
-    return run(
-        compare_live(
-            scenario,
-            [(router, scenario) for router in ROUTERS],
-            examples,
-            seed=seed,
-            meter=open_nvml(min(gpus)) if len(gpus) == 1 else None,
-            make=make_router,
-            progress=lambda router: print(f"live: {router}", file=sys.stderr),
-        )
-    )
+def _say(what: str) -> None:
+    print(f"live: {what}", file=sys.stderr)
 
 
 def _simulated(scenario: Scenario, router: str, seed: int) -> Summary:
@@ -74,6 +60,11 @@ def _simulated(scenario: Scenario, router: str, seed: int) -> Summary:
 
     print(f"simulating: {router}", file=sys.stderr)
     return simulate(scenario, router, seed=seed).summary
+
+
+def _figures(row: LiveRow) -> dict[str, Any]:
+    rest = {name: getattr(row, name) for name in row.__struct_fields__ if name != "trace"}
+    return {**rest, "summary": msgspec.to_builtins(row.summary)}
 
 
 def _cells(row: Summary) -> list[str]:
@@ -96,6 +87,6 @@ def _live_cells(row: LiveRow, idle_w: float) -> list[str]:
         cells[0] = f"{100 * row.accuracy_on_images:.2f}"
     cells[3] = f"{100 * row.answered_meanwhile / summary.arrived:.1f}"
     if row.energy_j > 0:
-        cells[5] = f"{max(0.0, row.energy_j - idle_w * row.wall_s) / summary.completed:.5f}"
+        cells[5] = f"{row.energy_j_per_request(idle_w):.5f}"
         cells[6] = f"{row.energy_j / row.wall_s:.0f}"
     return cells

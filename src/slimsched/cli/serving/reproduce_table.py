@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.cli.progress import count_bar
+from slimsched.serving.execution.compared import Compared
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.simulated.comparison import Compared, compare
+from slimsched.serving.execution.simulated.comparison import compare
 from slimsched.serving.telemetry.summary import Summary
 
 ROWS = ("accuracy, %", "latency, s", "energy (paper's), J", "GPU var", "images answered", "p99, s")

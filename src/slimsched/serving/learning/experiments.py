@@ -8,8 +8,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slimsched.serving.domain.fault import Fault
+from slimsched.serving.execution.compared import Compared
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.simulated.comparison import Compared, compare
+from slimsched.serving.execution.simulated.comparison import compare
 from slimsched.serving.routing.fluid import capacity_per_s
 
 FRONT = tuple(f"drift-plus-penalty:v={v}" for v in (0.1, 0.2, 0.35, 0.5, 1))

@@ -44,6 +44,7 @@ class Meter:
         self._example: list[int] = []
         self._judged: list[bool] = []
         self._active_j = 0.0
+        self._busy_s = 0.0
         self._batches = 0
         self._batched = 0
         self._samples: dict[float, list[tuple[float, float]]] = {}
@@ -75,6 +76,7 @@ class Meter:
         """Count a batch, unless it ended during the warm-up."""
         if event.finished_s >= self._from_s:
             self._active_j += event.energy_j
+            self._busy_s += event.busy_s
             self._batches += 1
             self._batched += event.size
 
@@ -159,6 +161,7 @@ class Meter:
             duplicates=duplicates,
             choices=self._choice_shares(),
             models=self._by_model(latency, priors, correct),
+            device_s_per_request=self._busy_s / completed if completed else nan,
             batch_mean=self._batched / self._batches if self._batches else nan,
             seconds=seconds,
             bound_accuracy=bound_accuracy,

@@ -22,7 +22,8 @@ class Summary(Struct, frozen=True, kw_only=True):
     answers per arrived request, divided by that of the fluid bound, which holds for routers that do not look
     at examples. `sure_bound_accuracy` and `sure_bound_share` are the same beside the bound of routers that
     stop when sure; they are 0 where the router does not judge answers. `energy_paper_j` is mean power ×
-    latency, as in the paper. `energy_j_per_request` is the energy above idle per completed request.
+    latency, as in the paper. `energy_j_per_request` is the energy above idle per completed request, and
+    `device_s_per_request` the time of all batches on devices per completed request.
     """
 
     router: str
@@ -53,6 +54,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     choices: dict[str, float]
     models: dict[str, ModelSummary] = {}
     batch_mean: float
+    device_s_per_request: float = 0.0
     seconds: float
     bound_accuracy: float
     bound_share: float
