@@ -1,5 +1,6 @@
 """Large bodies go straight into the input arena, however their bytes are cut, and leave nothing behind."""
 
+import os
 import random
 from collections.abc import Iterator
 
@@ -7,18 +8,18 @@ import pytest
 
 from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.request_reader import RequestReader, Stage
-from slimsched.serving.execution.live.input_arena import LEAST_BYTES, SHARED, InputArena
+from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena, open_arena
 
-pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="no shared memory here")
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="no shared memory here")
 JSON_BYTES = 100
 
 
 @pytest.fixture
 def arena() -> Iterator[InputArena]:
-    path = SHARED / "slim-test-bodies"
-    path.unlink(missing_ok=True)
-    yield InputArena(path)
-    path.unlink(missing_ok=True)
+    arena = open_arena()
+    assert arena is not None
+    yield arena
+    arena.close()
 
 
 def message(body: bytes) -> bytes:

@@ -1,6 +1,9 @@
 """The input arena: room is taken and given back, and readers see what was written."""
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,26 +11,26 @@ import pytest
 
 from slimsched.serving.execution.live.input_arena import (
     LEAST_BYTES,
-    SHARED,
     SLAB_BYTES,
     ArenaReader,
     InputArena,
+    open_arena,
 )
 
-pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="no shared memory here")
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="no shared memory here")
 
 
 @pytest.fixture
-def path() -> Iterator[Path]:
-    path = SHARED / "slim-test-arena"
-    path.unlink(missing_ok=True)
-    yield path
-    path.unlink(missing_ok=True)
+def arena() -> Iterator[InputArena]:
+    arena = open_arena()
+    assert arena is not None
+    yield arena
+    arena.close()
 
 
-def test_a_reader_sees_every_piece_whatever_comes_and_goes(path: Path) -> None:
-    arena, rng = InputArena(path, 4 * SLAB_BYTES), random.Random(0)
-    reader, pieces, full = ArenaReader(path), list[tuple[memoryview, int]](), 0
+def test_a_reader_sees_every_piece_whatever_comes_and_goes(arena: InputArena) -> None:
+    arena.limit_bytes, rng = 4 * SLAB_BYTES, random.Random(0)
+    reader, pieces, full = ArenaReader(arena.path), list[tuple[memoryview, int]](), 0
     for step in range(3000):
         if rng.random() < 0.55:
             piece = arena.take(rng.randrange(LEAST_BYTES, SLAB_BYTES // 8))
@@ -52,19 +55,17 @@ def test_a_reader_sees_every_piece_whatever_comes_and_goes(path: Path) -> None:
     assert arena.take(LEAST_BYTES) is None
 
 
-def test_small_and_huge_inputs_travel_in_messages(path: Path) -> None:
-    arena = InputArena(path)
+def test_small_and_huge_inputs_travel_in_messages(arena: InputArena) -> None:
     assert arena.take(LEAST_BYTES - 1) is None
     assert arena.take(SLAB_BYTES + 1) is None
     assert arena.offset(memoryview(bytearray(8))) is None
 
 
-def test_several_inputs_lie_in_one_piece(path: Path) -> None:
-    arena = InputArena(path)
+def test_several_inputs_lie_in_one_piece(arena: InputArena) -> None:
     raws = [memoryview(bytes([number]) * (LEAST_BYTES + number)) for number in (1, 2)]
     laid = arena.put(raws)
     assert laid is not None
-    reader = ArenaReader(path)
+    reader = ArenaReader(arena.path)
     for raw, view in zip(raws, laid, strict=True):
         offset = arena.offset(view)
         assert offset is not None
@@ -74,8 +75,21 @@ def test_several_inputs_lie_in_one_piece(path: Path) -> None:
     assert arena.in_use_bytes == 0
 
 
-def test_a_reader_refuses_what_lies_outside(path: Path) -> None:
-    arena = InputArena(path, SLAB_BYTES)
+def test_a_reader_refuses_what_lies_outside(arena: InputArena) -> None:
     assert arena.take(LEAST_BYTES) is not None
     with pytest.raises(ValueError, match="has no 10 bytes"):
-        ArenaReader(path).view(2**40, 10)
+        ArenaReader(arena.path).view(2**40, 10)
+
+
+def test_another_process_reads_and_writes_its_own_part() -> None:
+    arena = open_arena(parts=2)
+    assert arena is not None
+    code = (
+        "from pathlib import Path; from slimsched.serving.execution.live.input_arena import InputArena;"
+        f"arena = InputArena(Path('{arena.path}'), part=1, parts=2);"
+        "piece = arena.take(20_000); piece[:5] = b'hello'; print(arena.offset(piece))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert arena.view(int(done.stdout), 5) == b"hello", "the memory outlives its writer"
+    assert not list(Path("/dev/shm").glob("*slim-inputs*")), "it has no name and takes nothing of /dev/shm"
+    arena.close()

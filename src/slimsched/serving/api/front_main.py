@@ -40,7 +40,7 @@ def _arena(spec: FrontSpec) -> InputArena | None:
     """Open this front's part of the memory for large inputs."""
     if not spec.arena:
         return None
-    return InputArena(Path(spec.arena), part=1 + spec.index, parts=1 + spec.fronts, new=False)
+    return InputArena(Path(spec.arena), part=1 + spec.index, parts=1 + spec.fronts)
 
 
 async def _serve(spec: FrontSpec) -> None:

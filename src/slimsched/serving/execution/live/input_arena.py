@@ -1,8 +1,9 @@
 """Shared memory for inputs: whoever receives them writes them once, servers on this machine read them there.
 
-The memory is a file on a memory file system. It grows in slabs, up to a limit, and only as far as it is used.
-The gateway and each front process have a part of it. Inputs that find no room travel in messages instead, so
-a full arena costs speed and nothing else.
+The memory is a file without a name, which other processes of the same user open through its owner. So it is
+not bound by the size of /dev/shm, which is 64 MB in most containers, and nothing stays when processes die.
+It grows in slabs, up to a limit, and only as far as it is used. The gateway and each front process have a
+part of it. Inputs that find no room travel in messages instead: a full arena costs speed and nothing else.
 """
 
 import ctypes
@@ -10,7 +11,6 @@ import mmap
 import os
 from bisect import bisect_left
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 
 SLAB_BYTES = 32 * 2**20
@@ -19,8 +19,6 @@ LEAST_BYTES = 16 * 2**10
 """Smaller inputs are cheaper in a message."""
 
 LIMIT_BYTES = 4 * 2**30
-SHARED = Path("/dev/shm")
-_numbers = count()
 
 
 class InputArena:
@@ -29,16 +27,12 @@ class InputArena:
     A server may still read a piece that was given back, but only for a request that nobody waits for.
     """
 
-    def __init__(
-        self, path: Path, limit_bytes: int = LIMIT_BYTES, *, part: int = 0, parts: int = 1, new: bool = True
-    ) -> None:
-        """Open one of several equal parts; a `new` file is made first."""
-        self.path = path
-        self._file = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if new else 0), 0o600)
-        if new:
-            os.ftruncate(self._file, parts * _part_bytes(self._file, parts))
+    def __init__(self, path: Path, *, part: int = 0, parts: int = 1) -> None:
+        """Open one of several equal parts of the memory that `open_arena` made."""
+        self._file = os.open(path, os.O_RDWR)
+        self.path = _path_of(self._file)
         room = os.fstat(self._file).st_size // parts
-        self.limit_bytes, self._room = limit_bytes, room
+        self.limit_bytes, self._room = LIMIT_BYTES, room
         self._begin, self._end = part * room, part * room
         self._free: list[tuple[int, int]] = []  # (start, end) in order
         self._taken: dict[int, int] = {}  # end by start
@@ -126,18 +120,27 @@ class InputArena:
         return True
 
 
-def open_arena(prefix: str, parts: int = 1) -> InputArena | None:
-    """Make an arena in shared memory and open its first part; None where the system has none."""
-    if not SHARED.is_dir() or not hasattr(os, "posix_fallocate"):
+def open_arena(parts: int = 1) -> InputArena | None:
+    """Make the memory and open its first part; None where the system has none."""
+    if not hasattr(os, "memfd_create"):
         return None
-    return InputArena(SHARED / f"{prefix}-inputs-{next(_numbers)}", parts=parts)
+    file = os.memfd_create("slim-inputs")
+    try:
+        os.ftruncate(file, parts * _part_bytes(parts))
+        return InputArena(_path_of(file), parts=parts)
+    finally:
+        os.close(file)
 
 
-def _part_bytes(file: int, parts: int) -> int:
-    """Return how large each part may become: all together at most half of the memory that is free."""
-    space = os.fstatvfs(file)
-    room = min(LIMIT_BYTES, space.f_bavail * space.f_frsize // 2)
-    return room // parts // SLAB_BYTES * SLAB_BYTES
+def _path_of(file: int) -> Path:
+    """Where other processes find an open file that has no name."""
+    return Path(f"/proc/{os.getpid()}/fd/{file}")
+
+
+def _part_bytes(parts: int) -> int:
+    """Return how large each part may become: all together at most half of the machine's memory."""
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(LIMIT_BYTES, memory_bytes // 2) // parts // SLAB_BYTES * SLAB_BYTES
 
 
 class ArenaReader:

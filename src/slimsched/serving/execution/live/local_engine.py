@@ -56,7 +56,7 @@ class LocalEngine:
     def __init__(self, specs: Sequence[ServerSpec], *, at_first: int | None = None, writers: int = 1) -> None:
         self._folder, self._secret = SocketFolder(), secrets.token_hex(16)
         root = self._folder.path
-        self.arena = open_arena(self._folder.name, writers)
+        self.arena = open_arena(writers)
         self._specs = [
             msgspec.structs.replace(
                 spec,
