@@ -102,7 +102,7 @@ def live(
             pids = [engine.pid(server) for server in range(SERVERS)]
             await running.stop()
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids), "no process is left running"
-        assert not list(shared_tensor.FOLDER.glob(f"{engine._folder.name}-*")), "nor shared memory"
+        assert not list(shared_tensor.FOLDERS[0].glob(f"{engine._folder.name}-*")), "nor shared memory"
 
     asyncio.run(main())
 

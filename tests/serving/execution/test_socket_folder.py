@@ -29,7 +29,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_is_private_and_removed_at_the_end() -> None:
     folder = SocketFolder()
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
-    memory = shared_tensor.FOLDER / f"{folder.name}-left"
+    memory = shared_tensor.FOLDERS[0] / f"{folder.name}-left"
     memory.touch()
     folder.remove()
     assert not folder.path.exists()
@@ -40,7 +40,7 @@ def test_what_a_killed_gateway_left_is_removed_and_what_lives_is_not(tmp_path: P
     done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False)
     stale = Path(done.stdout.strip())
     assert stale.parent == tmp_path
-    memory = shared_tensor.FOLDER / f"{stale.name}-1-1"
+    memory = shared_tensor.FOLDERS[0] / f"{stale.name}-1-1"
     memory.touch()
     stranger = tmp_path / "slim-somebody-elses"
     stranger.mkdir()

@@ -1,13 +1,16 @@
-"""The folder of shared memory, and its cleaning. It needs no torch, so the gateway starts without it."""
+"""The folders of shared memory, and their cleaning. It needs no torch, so the gateway starts without it."""
 
 import contextlib
+import tempfile
 from pathlib import Path
 
-FOLDER = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path("/tmp")
+FOLDERS = [path for path in (Path("/dev/shm"), Path(tempfile.gettempdir())) if path.is_dir()]
+"""Where tensors may lie: in memory, and on disk where that memory is full (64 MB in most containers)."""
 
 
 def clear(prefix: str) -> None:
     """Remove shared memory that dead processes left behind."""
-    for path in FOLDER.glob(f"{prefix}-*"):
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+    for folder in FOLDERS:
+        for path in folder.glob(f"{prefix}-*"):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()

@@ -1,14 +1,16 @@
 """Moves tensors between server processes through shared memory, with one copy on each side."""
 
+import errno
 import mmap
 import os
 from itertools import count
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
 
-from slimsched.serving.execution.live.shared_folder import FOLDER
+from slimsched.serving.execution.live.shared_folder import FOLDERS
 from slimsched.serving.execution.live.tensor_facts import TensorFacts
 
 _numbers = count()
@@ -38,18 +40,41 @@ def put(tensor: Tensor, prefix: str) -> tuple[str, TensorFacts]:
     values = dense(tensor.detach())
     facts, size = facts_of(values), max(1, values.numel() * values.element_size())
     name = f"{prefix}-{os.getpid()}-{next(_numbers)}"
-    with (FOLDER / name).open("w+b") as file:
-        file.truncate(size)
-        with mmap.mmap(file.fileno(), size) as shared:
-            view = view_of(facts, shared)
-            view.copy_(values)
-            del view
+    with _room(name, size) as file, mmap.mmap(file.fileno(), size) as shared:
+        view = view_of(facts, shared)
+        view.copy_(values)
+        del view
     return name, facts
+
+
+def _room(name: str, size: int) -> BinaryIO:
+    """Open a private file with so much room, in the first folder that has it."""
+    full = OSError(errno.ENOSPC, "no folder for shared memory")
+    for folder in FOLDERS:
+        number = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            _allocate(number, size)
+        except OSError as error:
+            os.close(number)
+            (folder / name).unlink()
+            full = error
+        else:
+            return os.fdopen(number, "w+b")
+    raise full
+
+
+def _allocate(file: int, size: int) -> None:
+    """Take the room now: a process that writes where there is none is ended by the system."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    else:
+        os.ftruncate(file, size)
 
 
 def take(name: str, facts: TensorFacts) -> Tensor:
     """Read a tensor back and remove it from shared memory."""
-    path = FOLDER / Path(name).name
+    paths = [folder / Path(name).name for folder in FOLDERS]
+    path = next((path for path in paths if path.exists()), paths[0])
     raw = bytearray(path.read_bytes())
     path.unlink()
     return view_of(facts, raw)

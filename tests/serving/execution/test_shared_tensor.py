@@ -1,0 +1,51 @@
+"""Tensors between processes: what is written is read, also where the memory for it is full."""
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+
+from slimsched.serving.execution.live import shared_tensor
+
+
+def test_a_tensor_is_read_once_and_leaves_nothing_behind() -> None:
+    values = torch.arange(24.0).reshape(2, 3, 4).transpose(0, 2)
+    name, facts = shared_tensor.put(values, "slim-test-tensor")
+    path = shared_tensor.FOLDERS[0] / name
+    assert path.stat().st_mode & 0o777 == 0o600, "nobody else reads it"
+    assert torch.equal(shared_tensor.take(name, facts), values)
+    assert not path.exists()
+
+
+def test_where_the_memory_is_full_a_tensor_goes_to_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, disk = tmp_path / "full", tmp_path / "disk"
+    full.mkdir()
+    disk.mkdir()
+    monkeypatch.setattr(shared_tensor, "FOLDERS", [full, disk])
+    allocate = os.posix_fallocate
+
+    def refused_in_the_first(file: int, start: int, size: int) -> None:
+        if Path(f"/proc/self/fd/{file}").resolve().parent == full:
+            raise OSError(28, "No space left on device")
+        allocate(file, start, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", refused_in_the_first)
+    values = torch.randn(1000)
+    name, facts = shared_tensor.put(values, "slim-test-tensor")
+    assert not list(full.iterdir())
+    assert torch.equal(shared_tensor.take(name, facts), values)
+    assert not list(disk.iterdir())
+
+
+def test_no_room_anywhere_is_an_error_and_not_the_end_of_the_process() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
+    try:
+        with pytest.raises(OSError, match="large"):
+            shared_tensor.put(torch.zeros(2**20), "slim-test-tensor")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
