@@ -82,7 +82,7 @@ def load(served: Served, **terms: float) -> Iterator[list[tuple[int, str, float]
 @pytest.mark.slow
 def test_a_server_comes_back_from_every_death(own_server: Callable[..., Served]) -> None:
     served = own_server()
-    deaths = int(os.environ.get("SLIM_DEATHS", "12"))
+    deaths = int(os.environ.get("SLIM_DEATHS", "7"))
     for death in range(1, deaths + 1):
         os.kill(max(served.children()), signal.SIGKILL)
         wait_until(lambda death=death: served.log.read_text().count("killed by SIGKILL") == death)  # type: ignore[misc]

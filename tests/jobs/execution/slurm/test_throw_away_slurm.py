@@ -47,9 +47,12 @@ def test_stopping_ends_daemons_and_stubborn_jobs_and_spares_everybody_else(site)
             "the stubborn job runs",
             timeout_s=30,
         )
-        processes = small.processes()
+        wait_until(
+            lambda: len(small.processes()) > 4,
+            "munged, slurmctld, slurmd, slurmstepd and the job run",
+            timeout_s=30,
+        )
         small.stop()
-        assert len(processes) > 4, "munged, slurmctld, slurmd, slurmstepd and the job"
         assert not small.processes()
         assert not folder.exists()
         assert bystander.poll() is None
