@@ -75,6 +75,18 @@ def test_several_inputs_lie_in_one_piece(arena: InputArena) -> None:
     assert arena.in_use_bytes == 0
 
 
+@pytest.mark.parametrize("limit_bytes", [96 * 2**20, 16 * 2**20, 2**20])
+def test_a_small_limit_is_used_and_kept(arena: InputArena, limit_bytes: int) -> None:
+    arena.limit_bytes = limit_bytes
+    taken = []
+    while (piece := arena.take(limit_bytes // 8)) is not None:
+        taken.append(piece)
+    assert limit_bytes // 2 <= arena.in_use_bytes <= limit_bytes
+    for piece in taken:
+        arena.give_back(piece)
+    assert arena.take(limit_bytes // 4) is not None, "the largest body of a front fits"
+
+
 def test_a_reader_refuses_what_lies_outside(arena: InputArena) -> None:
     assert arena.take(LEAST_BYTES) is not None
     with pytest.raises(ValueError, match="has no 10 bytes"):

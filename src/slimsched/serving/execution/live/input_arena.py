@@ -32,7 +32,7 @@ class InputArena:
         self._file = os.open(path, os.O_RDWR)
         self.path = _path_of(self._file)
         room = os.fstat(self._file).st_size // parts
-        self.limit_bytes, self._room = LIMIT_BYTES, room
+        self._limit_bytes, self._slab_bytes, self._room = LIMIT_BYTES, SLAB_BYTES, room
         self._begin, self._end = part * room, part * room
         self._free: list[tuple[int, int]] = []  # (start, end) in order
         self._taken: dict[int, int] = {}  # end by start
@@ -42,13 +42,25 @@ class InputArena:
             self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
 
     @property
+    def limit_bytes(self) -> int:
+        """How much may be taken at most."""
+        return self._limit_bytes
+
+    @limit_bytes.setter
+    def limit_bytes(self, limit_bytes: int) -> None:
+        """Set the limit; as long as nothing was taken, slabs shrink so that two of them are within it."""
+        self._limit_bytes = limit_bytes
+        if self._end == self._begin:
+            self._slab_bytes = min(SLAB_BYTES, 1 << max(0, (limit_bytes // 2).bit_length() - 1))
+
+    @property
     def in_use_bytes(self) -> int:
         """Bytes taken at the moment."""
         return sum(end - start for start, end in self._taken.items())
 
     def take(self, size: int) -> memoryview | None:
         """Return room for this many bytes; None if there is none, or if a message is cheaper."""
-        if not LEAST_BYTES <= size <= SLAB_BYTES:
+        if not LEAST_BYTES <= size <= self._slab_bytes:
             return None
         wanted = -(-size // ALIGN_BYTES) * ALIGN_BYTES
         for place, (start, end) in enumerate(self._free):
@@ -81,9 +93,9 @@ class InputArena:
         if start is None:
             return
         place = bisect_left(self._free, (start, end))
-        if place < len(self._free) and self._free[place][0] == end and end % SLAB_BYTES:
+        if place < len(self._free) and self._free[place][0] == end and end % self._slab_bytes:
             end = self._free.pop(place)[1]
-        if place and self._free[place - 1][1] == start and start % SLAB_BYTES:
+        if place and self._free[place - 1][1] == start and start % self._slab_bytes:
             place -= 1
             start = self._free.pop(place)[0]
         self._free.insert(place, (start, end))
@@ -108,15 +120,16 @@ class InputArena:
 
     def _grow(self) -> bool:
         """Add a slab; False at the limit or if the system has no memory left."""
-        if self._end - self._begin + SLAB_BYTES > min(self.limit_bytes, self._room):
+        slab = self._slab_bytes
+        if self._end - self._begin + slab > min(self._limit_bytes, self._room):
             return False
         try:
-            os.posix_fallocate(self._file, self._end, SLAB_BYTES)
+            os.posix_fallocate(self._file, self._end, slab)
         except OSError:
             self._room = self._end - self._begin
             return False
-        self._free.append((self._end, self._end + SLAB_BYTES))
-        self._end += SLAB_BYTES
+        self._free.append((self._end, self._end + slab))
+        self._end += slab
         return True
 
 
