@@ -4,10 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import slimsched
+import without_extras
 from slimsched.cli.failure import EXTRAS
+from without_extras import NEED_NOTHING, NEEDS, names
 
 CODE = """
 import sys
@@ -24,35 +24,23 @@ def without(hidden: list[str], *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize(
-    ("words", "extra"),
-    [
-        (["serve"], "serve"),
-        (["load", "--seconds", "0.1"], "serve"),
-        (["demo"], "serve"),
-        (["validate"], "serve"),
-        (["profile", "--out", "cpu.json"], "torch"),
-        (["model", "info"], "torch"),
-        (["model", "new", "mine"], "torch"),
-        (["router", "train"], "learn"),
-        (["reproduce", "fig1", "--out", "."], "plot"),
-        (["data", "check", "--data", "pictures"], "torch"),
-        (["simulate", "--seconds", "0.1", "--plot", "run.png"], "plot"),
-    ],
-)
-def test_a_command_without_its_extra_names_it_in_one_line(
-    words: list[str], extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "pictures" / "one").mkdir(parents=True)
-    (tmp_path / "pictures" / "one" / "a.png").write_bytes(b"not read")
-    done = without(list(EXTRAS), *words)
-    assert "Traceback" not in done.stderr, done.stderr
-    if done.returncode:
-        assert f"slim-scheduler[{extra}]" in done.stderr.splitlines()[-1], done.stderr
-        assert done.returncode in (1, 2)
-    else:
-        assert words[:2] in (["model", "info"], ["model", "new"]), "it works without any extra"
+def test_every_command_names_the_extra_that_it_needs_in_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, without_extras.__file__, "--hide"], capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_command_is_forgotten() -> None:
+    listed = {" ".join(words[:count]) for words in map(str.split, NEEDS) for count in (1, 2)} | NEED_NOTHING
+    assert set(names()) - listed == set(), "add it to NEEDS or NEED_NOTHING in tests/without_extras.py"
+    assert set(names()) >= NEED_NOTHING
+
+
+def test_tracing_names_its_extra_before_servers_start() -> None:
+    done = without(["opentelemetry"], "serve", "--otel")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "slim-scheduler[otel]" in done.stderr
 
 
 def test_the_client_needs_neither_torch_nor_the_server(tmp_path: Path) -> None:

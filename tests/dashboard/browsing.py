@@ -39,13 +39,14 @@ def sticking_out(browser: Any) -> list[str]:
     return list(browser.execute_script((HERE / "sticking_out.js").read_text()))
 
 
-def scrolling(browser: Any) -> list[str]:
+def scrolling(browser: Any, boxes: str = ".scroll, pre") -> list[str]:
     """Name the boxes that a reader has to scroll sideways."""
     return list(
         browser.execute_script(
-            "return [...document.querySelectorAll('.scroll, pre')]"
+            "return [...document.querySelectorAll(arguments[0])]"
             ".filter(e => e.clientWidth && e.scrollWidth > e.clientWidth + 1)"
-            ".map(e => e.ariaLabel || e.textContent.trim().slice(0, 60))"
+            ".map(e => e.ariaLabel || e.textContent.trim().slice(0, 60))",
+            boxes,
         )
     )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import overlapping, screen, scrolling, sticking_out, until
+from browsing import fits, overlapping, screen, scrolling, sticking_out, until
 from two_model_run import slim
 
 from served import Served
@@ -58,7 +58,9 @@ def test_a_report_fits_desktop_and_phone(
     screen(browser, *DESKTOP, "dark")
     keep(f"overflow-{name}-dark")
     screen(browser, *PHONE)
+    assert fits(browser)
     assert sticking_out(browser) == []
+    assert scrolling(browser, "section .scroll, pre") == [], "a phone scrolls pictures only, in their boxes"
     keep(f"overflow-{name}-phone")
 
 

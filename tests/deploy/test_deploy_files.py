@@ -1,5 +1,6 @@
 """The files of deploy/: each is read as the program it is for reads it, and agrees with the rest."""
 
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from served import Served
 from slimsched.cli.app import app
 
 DEPLOY = ROOT / "deploy"
+COMPOSE_SCHEMA = os.environ.get("SLIM_COMPOSE_SCHEMA", "")
 CRDS = os.environ.get("SLIM_KSERVE_CRD", "")
 
 
@@ -57,6 +59,17 @@ def test_compose_mounts_files_that_are_there() -> None:
     assert [path for path in mounted if path.startswith(".") and not (DEPLOY / path).exists()] == []
     build = services["server"]["build"]
     assert (DEPLOY / build["context"] / build["dockerfile"]).is_file()
+
+
+@pytest.mark.skipif(not COMPOSE_SCHEMA, reason="SLIM_COMPOSE_SCHEMA does not name a compose-spec.json")
+def test_compose_fits_the_schema_of_the_compose_specification() -> None:
+    from jsonschema import Draft7Validator
+
+    validator = Draft7Validator(json.loads(Path(COMPOSE_SCHEMA).read_text()))
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    assert [error.message for error in validator.iter_errors(compose)] == []
+    compose["services"]["server"]["portz"] = []
+    assert not validator.is_valid(compose), "the schema refuses what it does not know"
 
 
 def test_the_probes_of_the_runtime_are_served(served: Served) -> None:

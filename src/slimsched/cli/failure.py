@@ -37,6 +37,7 @@ NEEDS = {
     "load": "serve",
     "demo": "serve",
     "validate": "serve",
+    "reproduce": "serve",
     "profile": "torch",
     "model": "torch",
     "data": "torch",

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from slimsched.cli.failure import need
 from slimsched.kernel.errors import ConfigError
 
 PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
@@ -19,8 +20,11 @@ def file_to_write(path: Path | None) -> Path | None:
 
 
 def picture(path: Path | None) -> Path | None:
-    """Refuse a picture that cannot be written, or is of an unknown kind."""
-    if path is not None and path.suffix.lower() not in PICTURES:
+    """Refuse a picture that cannot be drawn or written, or is of an unknown kind."""
+    if path is None:
+        return None
+    if path.suffix.lower() not in PICTURES:
         kind = f"of kind '{path.suffix}'" if path.suffix else "without a kind"
         raise ConfigError(f"cannot draw {path}, a file {kind}; end its name in {', '.join(PICTURES)}")
+    need("matplotlib")
     return file_to_write(path)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from slimsched.cli.failure import need
 from slimsched.cli.options import AsJson
 
 
@@ -30,6 +31,7 @@ def command(
     from slimsched.dashboard.report import write_report
     from slimsched.serving.telemetry.run_folder import read_run
 
+    need("matplotlib")
     run = read_run(run_dir)
     if as_json:
         print(

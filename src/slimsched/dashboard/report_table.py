@@ -68,7 +68,9 @@ def table(rows: Sequence[Row], first: str, columns: Sequence[Column], label: str
     head = "".join(f'<th scope="col">{escape(title)}</th>' for title, _, _ in columns)
     body = "".join(
         f'<tr><th scope="row">{escape(str(row[first]))}</th>'
-        + "".join(f"<td>{_cell(row, key, write)}</td>" for _, key, write in columns)
+        + "".join(
+            f'<td data-head="{escape(title)}">{_cell(row, key, write)}</td>' for title, key, write in columns
+        )
         + "</tr>"
         for row in rows
     )
@@ -94,7 +96,10 @@ def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], label: str) 
     head = "".join(f'<th scope="col">{escape(title)}</th>' for title in heads)
     body = "".join(
         f'<tr><th scope="row">{escape(first)}</th>'
-        + "".join(f"<td>{escape(text)}</td>" for text in rest)
+        + "".join(
+            f'<td data-head="{escape(title)}">{escape(text)}</td>'
+            for title, text in zip(heads[1:], rest, strict=True)
+        )
         + "</tr>"
         for first, *rest in rows
     )

@@ -154,7 +154,7 @@ class Log:
         try:
             self.header = msgspec.json.decode(next(self._lines), type=Header)
         except (*UNREADABLE, StopIteration, zlib.error) as error:
-            raise DataError(f"{path.name} is not an event log: {error}") from None
+            raise DataError(f"{path.name} is not an event log: {str(error) or 'it is empty'}") from None
 
     def entries(self) -> Iterator[Entry]:
         """Read the entries one by one; an incomplete last line is left out."""

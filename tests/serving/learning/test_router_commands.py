@@ -49,6 +49,12 @@ def test_a_table_is_printed_beside_the_papers_figures() -> None:
     assert "70.30" in run("reproduce", "table4", "--seeds", "1", "--seconds", "0.2", "--workers", "1")
 
 
+def test_a_table_of_goals_says_which_goal_each_row_has() -> None:
+    shown = run("reproduce", "goals", "--seeds", "1", "--seconds", "0.1", "--workers", "1")
+    assert "goal[p99<=60ms]" in shown
+    assert "goal[accuracy>=75, min energy]" in shown
+
+
 @pytest.mark.parametrize(
     "words", [("reproduce", "table9"), ("router", "train", "--weights", "1,2"), ("router", "train", "dqn")]
 )

@@ -11,6 +11,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from slimsched.cli.failure import need
@@ -228,7 +229,7 @@ def _print(console: Console, rows: Sequence[Row]) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            _short(row.router),
+            escape(_short(row.router)),
             f"{row.correct_in_time_per_s:.1f}",
             f"{row.in_time_share:.1%}",
             f"{row.accuracy:.2%}",

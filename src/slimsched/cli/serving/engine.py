@@ -22,8 +22,21 @@ if TYPE_CHECKING:
 
 ENGINES = ("local", "ray")
 
+
+def _engine(name: str) -> str:
+    """Refuse an engine that is unknown or not installed."""
+    if name not in ENGINES:
+        raise UnknownNameError("engine", name, ENGINES)
+    if name == "ray":
+        need("ray")
+    return name
+
+
 EngineName = Annotated[
-    str, typer.Option("--engine", help="local: processes on this machine; ray: actors on a Ray cluster.")
+    str,
+    typer.Option(
+        "--engine", callback=_engine, help="local: processes on this machine; ray: actors on a Ray cluster."
+    ),
 ]
 Address = Annotated[
     str | None,
@@ -144,7 +157,5 @@ def _open_log(setting: RunSetting, folder: LogFolder | None, *, servers: int) ->
 
 
 def _check(engine: str, ray_option: str | None) -> None:
-    if engine not in ENGINES:
-        raise UnknownNameError("engine", engine, ENGINES)
     if engine != "ray" and ray_option:
         raise ConfigError("--address and --attach are for --engine ray")

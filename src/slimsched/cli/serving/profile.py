@@ -11,6 +11,7 @@ import typer
 from msgspec import Struct
 from rich.console import Console
 
+from slimsched.cli.failure import need
 from slimsched.cli.options import with_options
 from slimsched.cli.progress import cell_bar
 from slimsched.kernel.errors import ConfigError, SlimError
@@ -110,11 +111,15 @@ def measure(
     """Measure a model on a device, with a bar, and write the profile."""
     from slimsched.serving.execution.model_source import read_model
 
+    need("torch")
     model = read_model(source, rated=False)
     name = name or (DEFAULT_NAMES[device.device] if out is None else out.stem)
     if out is None:
         if not model.folder:
-            raise ConfigError("the shipped model has no folder of yours; say where with --out FILE.json")
+            raise ConfigError(
+                f"'{source}' is shipped and has no folder of yours; "
+                f"say where to write: slim profile --model {source} --out FILE.json"
+            )
         out = Path(model.folder) / "profiles" / f"{name}.json"
     part = out.with_suffix(".part")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ import typer
 from msgspec import Struct
 from rich.console import Console
 
+from slimsched.cli.failure import need
 from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.serving.reproduce_table import TABLES, reproduce_table
 from slimsched.cli.serving.scenario import Accuracy, Seconds, Workers
@@ -89,6 +90,8 @@ def command(
     for name in what:
         if name not in REPRODUCTIONS:
             raise UnknownNameError("reproduction", name, list(REPRODUCTIONS))
+    if options.live:
+        need("torch")
     console = Console()
     results = {name: REPRODUCTIONS[name](name, options) for name in dict.fromkeys(what)}
     if as_json:
@@ -143,6 +146,8 @@ def figure(name: str, options: ReproduceOptions) -> Reproduced:
     """Reproduce one of Figures 1 to 3: a GPU by batch size and by load."""
     from slimsched.cli.serving.reproduce_figures import reproduce
 
+    if options.out is not None:
+        need("matplotlib")
     return reproduce(name, live=options.live, out=options.out)
 
 

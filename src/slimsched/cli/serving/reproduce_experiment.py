@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
@@ -44,7 +45,7 @@ def run_experiment(
         for label, ones in results:
             for number, one in enumerate(ones):
                 cells = [*_figures(one.summary, one.ci95), _front(one.summary, ones)]
-                table.add_row(label if number == 0 else "", one.summary.router, *cells)
+                table.add_row(label if number == 0 else "", escape(one.summary.router), *cells)
         console.print(table)
 
     rows = {

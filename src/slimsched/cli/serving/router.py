@@ -12,6 +12,7 @@ import typer
 from msgspec import Struct
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from slimsched.cli.options import AsJson, Seed, with_options
@@ -192,7 +193,7 @@ def tune(
     for points in fronts.values():
         for one in points:
             figures = f"{100 * one.accuracy:.2f}", f"{1000 * one.p99_s:.0f}", f"{one.energy_j:.4f}"
-            table.add_row(one.router, *figures)
+            table.add_row(escape(one.router), *figures)
         table.add_section()
     Console().print(table)
 

@@ -8,6 +8,7 @@ import typer
 from msgspec import Struct
 from rich.console import Console
 
+from slimsched.cli.failure import need
 from slimsched.cli.options import with_options
 from slimsched.cli.serving.engine import EngineOptions
 from slimsched.cli.serving.scenario import (
@@ -128,6 +129,8 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
     chosen = scenario.read(served.goal)
     check_reach([served.router], chosen.scenario)
     engine.check()
+    if served.otel:
+        need("opentelemetry.sdk")
     if served.model_repository is not None and engine.engine != "local":
         raise ConfigError("--model-repository works with --engine local only; leave one of them out")
     if served.log_format not in structured_log.FORMATS:

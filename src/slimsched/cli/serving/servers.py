@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from slimsched.cli.failure import need
 from slimsched.cli.options import AsJson
 from slimsched.kernel.errors import UnknownNameError
 
@@ -59,6 +60,7 @@ def _ask(namespace: str, address: str, method: str, *names: str) -> Any:
     """Call the roster of a namespace."""
     from slimsched.serving.execution.ray.connection import RayError, connect
 
+    need("ray")
     connect(address, namespace)
     import ray
 
