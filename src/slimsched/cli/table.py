@@ -62,11 +62,10 @@ def _table(
 ) -> Table:
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("router\n", overflow="fold")
-    names = ["accuracy\n%", "of bound\n%", "mean\nms", "p99\nms", "in time\n%", "answered\n%"]
-    thrifty = wide or any(
-        goal is not None and (goal.limits_energy or goal.objective == "energy") for goal, _ in goals
-    )
-    names += ["mJ per\nanswer"] if thrifty else []
+    names = ["accuracy\n%", "of bound\n%", "mean\nms", "p99\nms", "in time\n%"]
+    thrifty = any(goal is not None and goal.names_energy for goal, _ in goals)
+    names += ["answered\n%"] if wide or not thrifty else []  # there is room for one of the two
+    names += ["mJ per\nanswer"] if wide or thrifty else []
     names += ["J\n(paper)", "GPU\nvar", "batch\n"] if wide else []
     for name in names + (["goal\nkept"] if goals else []):
         table.add_column(name, justify="right", no_wrap=True)
@@ -78,9 +77,9 @@ def _table(
             _figure(1e3 * row.latency_mean_s, 0, half, "latency_mean_s", 1e3),
             _figure(1e3 * row.latency_p99_s, 0, half, "latency_p99_s", 1e3),
             _figure(100 * row.slo_attainment, 1),
-            f"{100 * row.completed / max(1, row.arrived):.1f}",
         ]
-        cells += [_figure(1e3 * row.energy_j_per_request, 2)] if thrifty else []
+        cells += [f"{100 * row.completed / max(1, row.arrived):.1f}"] if wide or not thrifty else []
+        cells += [_figure(1e3 * row.energy_j_per_request, 2)] if wide or thrifty else []
         if wide:
             cells += [
                 _figure(row.energy_paper_j, 1),

@@ -117,6 +117,11 @@ class Goal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Whether energy or power is limited."""
         return bool(self.energy_j or self.power_w)
 
+    @property
+    def names_energy(self) -> bool:
+        """Whether energy or power is limited, or energy is what to optimise."""
+        return self.limits_energy or self.objective == "energy"
+
     def clauses(self, models: Sequence[str] = ("",)) -> list[str]:
         """Write the limits as a user does, in the order in which they yield.
 
