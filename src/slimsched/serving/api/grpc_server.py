@@ -14,6 +14,7 @@ from slimsched.serving.api.grpc_pages import Headers, RawMethod
 from slimsched.serving.api.grpc_reading import GrpcReading
 from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.refusal import RefusalError
+from slimsched.serving.api.shared_memory import Loan
 from slimsched.serving.api.token import Token
 
 log = logging.getLogger("slim.grpc")
@@ -121,16 +122,17 @@ class GrpcServer:
     async def _model_infer(self, raw: bytes, _: Headers) -> bytes:
         messages = [parse(raw, pb.ModelInferRequest)]
         while True:
-            call = read_call(messages[0], self._desk)
-            if not self._desk.passes_on:
-                messages.clear()  # it has copies of the tensors
-            try:
-                answered = await self._desk.infer(call)
-                return bytes(write_answer(call, answered).SerializeToString())
-            except (
-                ModelsChangedError
-            ):  # the model was replaced meanwhile: read the call again for the new one
-                continue
+            with Loan(self._desk) as loan:
+                call = read_call(messages[0], self._desk, loan)
+                if not self._desk.passes_on:
+                    messages.clear()  # it has copies of the tensors
+                try:
+                    answered = await self._desk.infer(call)
+                    return bytes(write_answer(call, answered).SerializeToString())
+                except (
+                    ModelsChangedError
+                ):  # the model was replaced meanwhile: read the call again for the new one
+                    continue
 
 
 def _set_retry(context: Any, refusal: RefusalError) -> None:

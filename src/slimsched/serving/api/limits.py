@@ -40,6 +40,8 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pace_bytes_per_s: Size = 16 * 2**10
     idle_s: Seconds = 75.0
     drain_s: Seconds = 20.0
+    shared_regions: Count = 64  # regions of shared memory that clients may register
+    shared_bytes: Size = 16 * 2**30  # of all these regions
 
 
 def read_limits(settings: Sequence[str]) -> Limits:
