@@ -170,13 +170,13 @@ def test_every_command_is_run_or_has_a_reason_not_to_be(command: Command) -> Non
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """What `make serve` starts, on free ports and two small servers."""
+    """What `make serve` starts, on free ports and two small servers, for all that the pages show."""
     done = subprocess.run(
         ["make", "-n", "--no-print-directory", "serve"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     command = Command("Makefile", done.stdout.splitlines()[-1], typed=True)
     assert command.words[:2] == ["slim", "serve"]
-    running = serve(tmp_path_factory.mktemp("served"), *command.words[2:])
+    running = serve(tmp_path_factory.mktemp("served"), *command.words[2:], "--shared-memory")
     yield running
     assert running.stop() == 0
 

@@ -6,6 +6,8 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from queue import Queue
 from typing import Any
 from uuid import uuid4
 
@@ -16,8 +18,11 @@ import tritonclient.http as triton_http
 import tritonclient.utils.shared_memory as shm
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
+from typer.testing import CliRunner
 
 from served import Served, serve
+from slimsched.cli.app import app
+from slimsched.kernel.errors import ConfigError
 
 Images = NDArray[np.uint8]
 PROTOCOLS = {"http": triton_http, "grpc": triton_grpc}
@@ -253,6 +258,72 @@ def test_the_extension_is_named(served: Served) -> None:
     assert "system_shared_memory" in client.get_server_metadata()["extensions"]
 
 
+def test_the_document_names_every_path_and_its_codes(served: Served) -> None:
+    connection = http.client.HTTPConnection(served.http, timeout=60)
+    connection.request("GET", "/openapi.json")
+    paths = json.loads(connection.getresponse().read())["paths"]
+    mine = {path: one for path, one in paths.items() if "sharedmemory" in path}
+    assert len(mine) == 5
+    for path, operations in mine.items():
+        for method, operation in operations.items():
+            connection.request(method.upper(), path.replace("{region}", "none"), b"{}")
+            response = connection.getresponse()
+            response.read()
+            assert str(response.status) in operation["responses"], path
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b'{"key": 3}',
+        b'{"key": "a"}',
+        b'{"key": "a", "byte_size": 0}',
+        b'{"key": "a", "byte_size": -1}',
+        b'{"key": "a", "byte_size": 1e400}',
+        b'{"key": "a", "byte_size": 1, "offset": 18446744073709551616}',
+        b'{"key": "a\\u0000b", "byte_size": 1}',
+        b'{"key": "\\ud800", "byte_size": 1}',
+        b"\xff",
+    ],
+)
+def test_any_other_registration_is_refused(served: Served, body: bytes) -> None:
+    connection = http.client.HTTPConnection(served.http, timeout=60)
+    connection.request("POST", "/v2/systemsharedmemory/region/mine/register", body)
+    assert connection.getresponse().status == 400
+
+
+def test_requests_under_way_write_their_answers_though_the_region_is_forgotten(
+    served: Served, images: Images
+) -> None:
+    memory = Memory(served, "grpc")
+    taken = memory.make("out", 16 * 64)
+    tensor = triton_grpc.InferInput("images", [8, 3, 32, 32], "UINT8")
+    tensor.set_data_from_numpy(images)
+    ended: Queue[tuple[int, Any]] = Queue()
+    for number in range(16):
+        memory.client.async_infer(
+            "slimresnet",
+            [tensor],
+            callback=partial(lambda number, result, error: ended.put((number, error)), number),
+            outputs=[memory.output("classes", "out", 64, 64 * number)],
+            parameters=PLAN,
+        )
+    memory.client.unregister_system_shared_memory("out")
+    wanted = memory.ask(images).as_numpy("classes").tolist()
+    for _ in range(16):
+        number, error = ended.get(timeout=60)
+        classes = shm.get_contents_as_numpy(taken, np.int64, [8], 64 * number).tolist()
+        if error is None:
+            assert classes == wanted
+        else:
+            assert "no shared memory region 'out' is registered" in str(error)
+            assert classes == [0] * 8
+    memory.close()
+
+
 def test_json_that_names_memory_and_has_data_is_refused(served: Served) -> None:
     place = {"shared_memory_region": "in", "shared_memory_byte_size": IMAGE_BYTES}
     tensor = {"name": "images", "shape": [1, 3, 32, 32], "datatype": "UINT8", "parameters": place}
@@ -303,3 +374,9 @@ def test_without_the_option_nothing_is_opened(own_server: Callable[..., Served])
                 ask(memory)
             assert raised.value.status() == code
     assert served.stop() == 0
+
+
+def test_a_server_that_strangers_reach_needs_a_token() -> None:
+    done = CliRunner().invoke(app, ["serve", "--shared-memory", "--host", "0.0.0.0"])
+    assert isinstance(done.exception, ConfigError)
+    assert "give --token-file as well, or listen on this machine only" in str(done.exception)

@@ -124,6 +124,8 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
 
       slim serve --model-repository models
 
+      slim serve --shared-memory
+
       slim serve --engine ray --address auto
 
       curl localhost:8000/v2/models/slimresnet
