@@ -280,4 +280,5 @@ def test_the_python_of_the_api_page_runs_as_it_stands(server: Served) -> None:
     assert snippets
     for snippet in snippets:
         code = re.sub(r"(localhost|127\.0\.0\.1):8000", server.http, snippet)
+        code = code.replace("localhost:8001", server.grpc)
         exec(compile(code, "docs/api.md", "exec"), {"images": np.zeros((2, 3, 32, 32), np.uint8)})
