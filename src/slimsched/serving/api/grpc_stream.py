@@ -65,10 +65,10 @@ class _Stream:
 
     def __init__(self, streams: GrpcStreams, context: Any) -> None:
         self._streams, self._context = streams, context
-        limits = self._limits
-        self._free = asyncio.Semaphore(limits.pipelined_requests)
+        self._free = asyncio.Semaphore(self._limits.pipelined_requests)
         self._under_way: set[asyncio.Task[None]] = set()
         self._turn_to_write = asyncio.Lock()
+        self._idle_since_s = monotonic()
         task = asyncio.current_task()
         assert task is not None
         self._task = task
@@ -79,20 +79,22 @@ class _Stream:
 
     async def run(self) -> None:
         """Serve until the client has sent all and has all answers; raise a refusal if it ends before."""
+        reader = asyncio.create_task(self._take_requests())
         try:
-            try:
-                await self._take_requests()
-            finally:
-                if self._under_way and not self._task.cancelling():
-                    await asyncio.wait(self._under_way)
+            end = await self._watch(reader)
+            reader.cancel()
+            if self._under_way:
+                await asyncio.wait(self._under_way)
         finally:  # the client left, or does not read
-            for task in self._under_way:
+            for task in (reader, *self._under_way):
                 task.cancel()
+        if end is not None:
+            raise end
 
     async def _take_requests(self) -> None:
         while True:
             await self._free.acquire()
-            raw = await self._read()
+            raw = await self._context.read()
             if raw is grpc.aio.EOF:
                 return
             task = asyncio.create_task(self._answer([raw]))
@@ -102,24 +104,23 @@ class _Stream:
 
     def _answered(self, task: "asyncio.Task[None]") -> None:
         self._under_way.discard(task)
+        self._idle_since_s = monotonic()
         self._free.release()
 
-    async def _read(self) -> Any:
-        """Return the next message, or EOF; refuse to wait for ever."""
+    async def _watch(self, reader: "asyncio.Task[None]") -> RefusalError | None:
+        """Wait until all requests are read; return why the stream must end before, if it must."""
         stopping, idle_s = self._streams.stopping, self._limits.idle_s
-        reading = asyncio.ensure_future(self._context.read())
-        try:
-            while not reading.done():
-                await asyncio.wait((reading, stopping), timeout=idle_s, return_when=asyncio.FIRST_COMPLETED)
-                if reading.done():
-                    break
-                if stopping.done():
-                    raise Unavailable("the server is draining; start a stream elsewhere, or shortly")
-                if not self._under_way:
-                    raise TooLate(f"no request came whole for {idle_s:g} s; start a new stream")
-            return reading.result()
-        finally:
-            reading.cancel()
+        wait_s = idle_s
+        while True:
+            await asyncio.wait((reader, stopping), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            if reader.done():
+                reader.result()
+                return None
+            if stopping.done():
+                return Unavailable("the server is draining; start a stream elsewhere, or shortly")
+            wait_s = idle_s if self._under_way else self._idle_since_s + idle_s - monotonic()
+            if wait_s <= 0.0:
+                return TooLate(f"no request came whole for {idle_s:g} s; start a new stream")
 
     async def _answer(self, messages: list[Any]) -> None:
         """Answer one request; its errors are its own, and the stream goes on."""
