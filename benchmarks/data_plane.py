@@ -5,6 +5,7 @@
 wrk sends the same request again and again over a number of connections. A row says how many images per second
 were answered, how many requests failed, latency, the GPU's utilization, and how many cores the gateway, the
 fronts, the servers and wrk took. The peer runs the same weights, each worker with CUDA graphs of its own.
+With `--shared-memory`, a second row for each: the images lie in shared memory and the request names them.
 """
 
 import argparse
@@ -12,10 +13,14 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.request import Request, urlopen
 
 import numpy as np
+from numpy.typing import NDArray
 from running import SLIM, running
 from wrk import run_wrk
 
@@ -23,6 +28,7 @@ from models import Utilization
 from slimsched.serving.api.client_message import write_request
 
 HERE = Path(__file__).parent
+PATH = "/v2/models/slimresnet/infer"
 CONNECTIONS = {1: 128, 8: 128, 64: 48}
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -74,6 +80,30 @@ def measure(
     }
 
 
+@contextmanager
+def shared(url: str, pixels: NDArray[np.uint8], parameters: dict[str, str]) -> Iterator[bytes]:
+    """Put images into shared memory and register it; yield a request that names them."""
+    key, size = f"data-plane-{os.getpid()}", pixels.nbytes + 8 * len(pixels)
+    path = Path("/dev/shm") / key
+    path.write_bytes(pixels.tobytes() + bytes(8 * len(pixels)))
+    place = {"shared_memory_region": key, "shared_memory_byte_size": pixels.nbytes}
+    taken = {"shared_memory_offset": pixels.nbytes, "shared_memory_byte_size": 8 * len(pixels)}
+    tensor = {"name": "images", "shape": pixels.shape, "datatype": "UINT8", "parameters": place}
+    output = {"name": "classes", "parameters": {**place, **taken}}
+    region = f"{url}/v2/systemsharedmemory/region/{key}"
+    try:
+        _post(f"{region}/register", {"key": key, "byte_size": size})
+        yield json.dumps({"inputs": [tensor], "outputs": [output], "parameters": parameters}).encode()
+        _post(f"{region}/unregister", {})
+    finally:
+        path.unlink()
+
+
+def _post(url: str, body: dict[str, object]) -> None:
+    with urlopen(Request(url, json.dumps(body).encode(), method="POST")):
+        pass
+
+
 def main() -> None:
     """Serve in turn and print a row for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -87,6 +117,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--port", type=int, default=18400)
     parser.add_argument("--wrk", default="wrk")
+    parser.add_argument("--shared-memory", action="store_true")
     parser.add_argument("--serve", nargs="*", default=[], help="further options of slim serve, without --")
     options = parser.parse_args()
     url = f"http://127.0.0.1:{options.port}"
@@ -98,17 +129,19 @@ def main() -> None:
             command = [*SLIM, "serve", kind, options.config, "--fronts", str(fronts)]
             command += ["--http-port", str(options.port), "--grpc-port", str(options.port + 1)]
             command += [f"--{one}" for one in options.serve]
+            command += ["--shared-memory"] if options.shared_memory else []
             with running(command, f"{url}/v2/health/ready", log) as root:
                 for plan in options.plan:
                     for images in options.images:
                         given = {} if plan == "any" else {"plan": plan}
                         body, json_bytes = write_request({"images": pixels[:images]}, ("classes",), given)
-                        row = measure(
-                            url, root, body, json_bytes, "/v2/models/slimresnet/infer", images, options
-                        )
-                        print(
-                            json.dumps({"server": "ours", "fronts": fronts, "plan": plan, **row}), flush=True
-                        )
+                        row = measure(url, root, body, json_bytes, PATH, images, options)
+                        about = {"server": "ours", "fronts": fronts, "plan": plan}
+                        print(json.dumps({**about, **row}), flush=True)
+                        if options.shared_memory:
+                            with shared(url, pixels[:images], given) as small:
+                                row = measure(url, root, small, len(small), PATH, images, options)
+                            print(json.dumps({**about, "shared_memory": True, **row}), flush=True)
         for workers in options.mosec:
             for plan in options.plan:
                 for images in options.images:

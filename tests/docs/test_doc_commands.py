@@ -170,13 +170,13 @@ def test_every_command_is_run_or_has_a_reason_not_to_be(command: Command) -> Non
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """What `make serve` starts, on free ports and two small servers."""
+    """What `make serve` starts, on free ports and two small servers, for all that the pages show."""
     done = subprocess.run(
         ["make", "-n", "--no-print-directory", "serve"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     command = Command("Makefile", done.stdout.splitlines()[-1], typed=True)
     assert command.words[:2] == ["slim", "serve"]
-    running = serve(tmp_path_factory.mktemp("served"), *command.words[2:])
+    running = serve(tmp_path_factory.mktemp("served"), *command.words[2:], "--shared-memory")
     yield running
     assert running.stop() == 0
 
@@ -280,4 +280,5 @@ def test_the_python_of_the_api_page_runs_as_it_stands(server: Served) -> None:
     assert snippets
     for snippet in snippets:
         code = re.sub(r"(localhost|127\.0\.0\.1):8000", server.http, snippet)
+        code = code.replace("localhost:8001", server.grpc)
         exec(compile(code, "docs/api.md", "exec"), {"images": np.zeros((2, 3, 32, 32), np.uint8)})

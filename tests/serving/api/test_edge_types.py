@@ -13,8 +13,17 @@ from slimsched.serving.api.goal_control import GoalRequest
 from slimsched.serving.api.limits import Limits, read_limits
 from slimsched.serving.api.refusal import BadRequest
 from slimsched.serving.api.request_parameters import RequestParameters, read_parameters
+from slimsched.serving.api.shared_memory_control import Registration
+from slimsched.serving.api.shared_region import Place
 
-EDGE: list[type[Struct]] = [RequestParameters, Limits, GoalRequest, http_message._Infer]
+EDGE: list[type[Struct]] = [
+    RequestParameters,
+    Limits,
+    GoalRequest,
+    Place,
+    Registration,
+    http_message._Infer,
+]
 
 
 def numbers(kind: inspect.Type, where: str) -> Iterator[tuple[str, Any]]:

@@ -78,7 +78,10 @@ class FrontDoor:
         )
         folder = None if options.model_repository is None else ModelRepository(options.model_repository)
         self._service = InferenceService(
-            self._cluster, limits, row_bytes=0 if folder is None else folder.row_bytes
+            self._cluster,
+            limits,
+            row_bytes=0 if folder is None else folder.row_bytes,
+            shared_memory=options.shared_memory,
         )
         self._service.tally.access_log = options.access_log
         self._metrics = Metrics(gateway, self._service.tally, self._cluster.power_source, options.router)

@@ -76,6 +76,13 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
             help="Let clients load and unload models while running, from this folder only.",
         ),
     ] = None
+    shared_memory: Annotated[
+        bool,
+        typer.Option(
+            "--shared-memory",
+            help="Let clients on this machine pass tensors in shared memory, which must belong to this user.",
+        ),
+    ] = False
     log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line.")] = (
         "text"
     )
@@ -118,6 +125,8 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
 
       slim serve --model-repository models
 
+      slim serve --shared-memory
+
       slim serve --engine ray --address auto
 
       curl localhost:8000/v2/models/slimresnet
@@ -133,6 +142,8 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
         need("opentelemetry.sdk")
     if served.model_repository is not None and engine.engine != "local":
         raise ConfigError("--model-repository works with --engine local only; leave one of them out")
+    if served.shared_memory:
+        _check_shared_memory(served)
     if served.log_format not in structured_log.FORMATS:
         raise ConfigError(f"--log-format '{served.log_format}' is unknown; use text or json")
     structured_log.set_up(served.log_format, os.environ.get("SLIM_LOG", "INFO"))
@@ -143,6 +154,17 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
             f"[yellow]listening at {served.host} without a token: anyone can use this server[/yellow]"
         )
     run(_serve(chosen, engine, served, console))
+
+
+def _check_shared_memory(served: ServeOptions) -> None:
+    """Refuse to let strangers name this user's shared memory."""
+    if not Path("/dev/shm").is_dir():
+        raise ConfigError("--shared-memory needs /dev/shm, which this system has not; leave it out")
+    if served.host not in LOCAL_HOSTS and not (served.token or served.token_file):
+        raise ConfigError(
+            f"--shared-memory with --host {served.host} lets anyone read and write this user's shared "
+            "memory; give --token-file as well, or listen on this machine only"
+        )
 
 
 def serve(

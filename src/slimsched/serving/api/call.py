@@ -1,12 +1,14 @@
 """One inference call, independent of the protocol: its tensors, its terms and the outputs it asks for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from slimsched.serving.api.model_face import ModelFace
+from slimsched.serving.api.model_face import LABELS, ModelFace
 from slimsched.serving.api.refusal import BadRequest
 from slimsched.serving.api.request_parameters import RequestParameters
+from slimsched.serving.api.shared_memory import Loan
+from slimsched.serving.api.shared_region import Place, RegionPart
 from slimsched.serving.domain.request import NEVER_S, NO_PLAN
 from slimsched.serving.domain.terms import Terms
 
@@ -14,14 +16,21 @@ LONGEST_ID = 1000
 
 
 class RequestedOutput(Struct, frozen=True, kw_only=True):
-    """An output the client asked for; `binary` asks for raw bytes instead of the protocol's own numbers."""
+    """An output the client asked for; `binary` asks for raw bytes instead of the protocol's own numbers.
+
+    With a `place` it is written into shared memory, as raw bytes.
+    """
 
     name: str
     binary: bool = False
+    place: Place | None = None
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """A request: the bytes of each input tensor in the spec's order, `count` rows each."""
+    """A request: the bytes of each input tensor in the spec's order, `count` rows each.
+
+    `parts` says where in shared memory outputs go, by their names.
+    """
 
     id: str
     face: ModelFace
@@ -29,6 +38,7 @@ class Call(Struct, frozen=True, kw_only=True):
     count: int
     terms: Terms
     outputs: tuple[RequestedOutput, ...]
+    parts: Mapping[str, RegionPart] = {}
 
 
 def check_id(text: str) -> None:
@@ -63,12 +73,25 @@ def check_outputs(
 
 def check_answer(face: ModelFace, outputs: Sequence[RequestedOutput], count: int, limit_bytes: int) -> None:
     """Refuse a call whose answer would be too large, before anything is computed."""
-    size = count * sum(face.row_bytes(one.name, as_text=not one.binary) for one in outputs)
+    size = count * sum(face.row_bytes(one.name, as_text=not (one.binary or one.place)) for one in outputs)
     if size > limit_bytes:
         raise BadRequest(
             f"the answer would take up to {size} bytes, {limit_bytes} are the limit; send fewer examples, "
             "name fewer outputs, or ask for binary data"
         )
+
+
+def find_parts(
+    face: ModelFace, outputs: Sequence[RequestedOutput], count: int, loan: Loan
+) -> dict[str, RegionPart]:
+    """Find where in shared memory outputs go; refuse too little room before anything is computed."""
+    parts: dict[str, RegionPart] = {}
+    for one in outputs:
+        if one.place is not None:
+            part = parts[one.name] = loan.find(one.place, f"output '{one.name}'")
+            if one.name != LABELS:  # words have their lengths when they are known
+                part.check(f"output '{one.name}'", count * face.row_bytes(one.name, as_text=False))
+    return parts
 
 
 def read_terms(face: ModelFace, asked: RequestParameters) -> Terms:

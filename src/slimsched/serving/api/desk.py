@@ -8,6 +8,7 @@ from slimsched.serving.api.ledger import Ledger
 from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.receipt import InferenceResult
+from slimsched.serving.api.shared_memory import SharedMemory
 from slimsched.serving.execution.live.input_arena import InputArena
 
 
@@ -27,6 +28,7 @@ class Desk(Protocol):
 
     limits: Limits
     ledger: Ledger
+    memory: SharedMemory
 
     @property
     def tally(self) -> ResponseTally:

@@ -3,6 +3,8 @@
 What comes and goes in one round of the event loop travels in one message.
 """
 
+import asyncio
+
 from slimsched.serving.api.front_message import (
     Answers,
     Calls,
@@ -10,6 +12,7 @@ from slimsched.serving.api.front_message import (
     FrontCall,
     FrontRefusal,
     Models,
+    Regions,
 )
 from slimsched.serving.api.limits import Limits, shared
 from slimsched.serving.api.refusal import RefusalError
@@ -31,6 +34,7 @@ class FrontDesk:
         self._answers: list[FrontAnswer] = []
         self._refusals: list[FrontRefusal] = []
         self._round = NextRound(self._send)
+        self._unknown: dict[int, asyncio.Future[None]] = {}  # changes of regions that the front must learn
 
     def introduce(self, limits: Limits, fronts: int) -> None:
         """Tell the front which models there are, and its share of the limits."""
@@ -41,6 +45,17 @@ class FrontDesk:
             limits=shared(limits, fronts),
         )
         self._connection.send(message)
+
+    def share(self, message: Regions) -> "asyncio.Future[None]":
+        """Tell the front which regions of shared memory there are; it is done when the front knows."""
+        self._connection.send(message)
+        known = self._unknown[message.change] = asyncio.get_running_loop().create_future()
+        return known
+
+    def regions_known(self, change: int) -> None:
+        """The front has learnt a change of the regions."""
+        if (known := self._unknown.pop(change, None)) is not None and not known.done():
+            known.set_result(None)
 
     def received(self, message: Calls) -> None:
         """Take calls, and let go of those that nobody waits for."""
@@ -61,6 +76,8 @@ class FrontDesk:
         for waiting in list(self._open.values()):
             self._cluster.cancel(waiting.parcel)
         self._open.clear()
+        for change in list(self._unknown):
+            self.regions_known(change)
 
     def _take(self, call: FrontCall, model: ServedModel | None) -> None:
         number, offsets = call.number, call.offsets

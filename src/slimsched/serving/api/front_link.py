@@ -20,6 +20,8 @@ from slimsched.serving.api.front_message import (
     FrontDrain,
     FrontRefusal,
     Models,
+    Regions,
+    RegionsKnown,
     ToFront,
 )
 from slimsched.serving.api.ledger import Ledger
@@ -27,6 +29,7 @@ from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.model_face import ModelFace, find_face
 from slimsched.serving.api.receipt import InferenceResult, write_receipt
 from slimsched.serving.api.refusal import RefusalError, Unavailable
+from slimsched.serving.api.shared_memory import SharedMemory
 from slimsched.serving.api.tally import Tally
 from slimsched.serving.domain.model_change import ModelEntry
 from slimsched.serving.domain.served_model import ServedModel
@@ -47,8 +50,9 @@ class FrontLink:
     passes_on = True
     """Everything but inference is answered by the gateway."""
 
-    def __init__(self, arena: InputArena | None) -> None:
+    def __init__(self, arena: InputArena | None, *, shared_memory: bool = False) -> None:
         self.arena, self.ledger, self.limits, self.tally = arena, Ledger(), Limits(), Tally()
+        self.memory = SharedMemory(self.ledger, is_allowed=shared_memory)
         self.introduced, self.drained = asyncio.Event(), asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._faces: dict[str, ModelFace] = {}
@@ -79,6 +83,9 @@ class FrontLink:
                 if self.arena is not None:
                     self.arena.limit_bytes = limits.held_bytes
                 self.introduced.set()
+            case Regions(entries=regions, change=change):
+                self.memory.follow(regions)
+                connection.send(RegionsKnown(change=change))
             case FrontDrain():
                 self.drained.set()
             case Ping():

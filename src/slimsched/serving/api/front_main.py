@@ -46,7 +46,7 @@ def _arena(spec: FrontSpec) -> InputArena | None:
 async def _serve(spec: FrontSpec) -> None:
     loop, gone = asyncio.get_running_loop(), asyncio.Event()
     try:
-        link = FrontLink(_arena(spec))
+        link = FrontLink(_arena(spec), shared_memory=spec.shared_memory)
         link.tally.access_log = spec.access_log
         _, gateway = await loop.create_unix_connection(
             lambda: FrameConnection(ToFront, link.received, lambda _: gone.set()), spec.calls_socket

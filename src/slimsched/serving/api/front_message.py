@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from slimsched.serving.api.limits import Limits
+from slimsched.serving.api.shared_region import RegionEntry
 from slimsched.serving.api.tally import Counted
 from slimsched.serving.domain.model_change import ModelEntry
 from slimsched.serving.domain.terms import ANY_TERMS, Terms
@@ -81,9 +82,22 @@ class Models(Struct, frozen=True, kw_only=True, tag=True):
     limits: Limits
 
 
+class Regions(Struct, frozen=True, kw_only=True, tag=True):
+    """Gateway to front: the regions of shared memory that are registered from now on."""
+
+    change: int
+    entries: list[RegionEntry]
+
+
+class RegionsKnown(Struct, frozen=True, kw_only=True, tag=True):
+    """Front to gateway: calls that I read from now on see this change of the regions."""
+
+    change: int
+
+
 class FrontDrain(Struct, frozen=True, kw_only=True, tag=True):
     """Gateway to front: take no more requests, answer those under way, then end."""
 
 
-ToFront = Models | Answers | FrontDrain | Ping
-FromFront = FrontReady | FrontListens | Calls | Counted | Pong
+ToFront = Models | Answers | Regions | FrontDrain | Ping
+FromFront = FrontReady | FrontListens | Calls | Counted | RegionsKnown | Pong

@@ -23,6 +23,8 @@ class FrontSpec(Struct, frozen=True, kw_only=True):
     token: str = ""
     tls_cert: str = ""
     tls_key: str = ""
+    shared_memory: bool = False
+    """Whether clients may register their own."""
     access_log: bool = False
     log_format: str = "text"
     log_level: str = "INFO"

@@ -17,7 +17,15 @@ from msgspec.structs import replace
 
 from slimsched.kernel.errors import SlimError
 from slimsched.serving.api.front_desk import FrontDesk
-from slimsched.serving.api.front_message import Calls, FromFront, FrontDrain, FrontListens, FrontReady
+from slimsched.serving.api.front_message import (
+    Calls,
+    FromFront,
+    FrontDrain,
+    FrontListens,
+    FrontReady,
+    Regions,
+    RegionsKnown,
+)
 from slimsched.serving.api.front_spec import FrontSpec
 from slimsched.serving.api.service import InferenceService
 from slimsched.serving.api.tally import Counted
@@ -59,11 +67,12 @@ class Fronts:
             http_socket=str(root / "http"),
             grpc_socket=str(root / "grpc"),
             arena=str(arena.path) if arena is not None else "",
+            shared_memory=service.memory.is_allowed,
         )
         self.http_socket, self.grpc_socket = root / "http", f"unix:{root / 'grpc'}"
         self._desks: dict[FrameConnection, tuple[int, FrontDesk]] = {}
         self._processes: dict[int, ChildProcess] = {}
-        self._lives = [0] * spec.fronts
+        self._lives, self._change = [0] * spec.fronts, 0
         self._heartbeat = Heartbeat(lambda front: activity_s(self._processes[front].pid))
         self._listening = [asyncio.Event() for _ in range(spec.fronts)]
         self._tasks: list[asyncio.Task[None]] = []
@@ -84,6 +93,7 @@ class Fronts:
             lambda: FrameConnection(FromFront, self._received, self._lost), spec.calls_socket
         )
         self._service.when_models_change = self._introduce
+        self._service.regions.announce = self._announce
         self._tasks = [asyncio.create_task(self._supervise(front)) for front in range(spec.fronts)]
         self._tasks.append(asyncio.create_task(self._beat_forever()))
         all_listen = asyncio.create_task(self._all_listen())
@@ -160,6 +170,8 @@ class Fronts:
         match message:
             case Calls() if found is not None:
                 found[1].received(message)
+            case RegionsKnown(change=change) if found is not None:
+                found[1].regions_known(change)
             case Counted() if found is not None:
                 self._service.tally.add(message)
             case FrontListens() if found is not None:
@@ -167,6 +179,7 @@ class Fronts:
             case FrontReady() if found is None and self._is_ours(message):
                 desk = FrontDesk(self._service, self._cluster, connection)
                 self._desks[connection] = message.front, desk
+                self._share(desk)  # before it listens: it follows the introduction
                 desk.introduce(self._service.limits, self._spec.fronts)
             case _ if found is None:
                 log.warning("someone who is no front called at the gateway's socket; it is ignored")
@@ -183,6 +196,16 @@ class Fronts:
     def _introduce(self) -> None:
         for _, desk in self._desks.values():
             desk.introduce(self._service.limits, self._spec.fronts)
+
+    async def _announce(self) -> None:
+        """Tell all fronts which regions of shared memory there are, and wait until they know."""
+        self._change += 1
+        shares = [self._share(desk) for _, desk in self._desks.values()]
+        if shares:
+            await asyncio.wait(shares)
+
+    def _share(self, desk: FrontDesk) -> "asyncio.Future[None]":
+        return desk.share(Regions(change=self._change, entries=self._service.regions.entries))
 
 
 def _free_port(host: str, port: int) -> int:

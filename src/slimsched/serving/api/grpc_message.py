@@ -3,6 +3,7 @@
 from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
@@ -15,14 +16,18 @@ from slimsched.serving.api.call import (
     check_id,
     check_inputs,
     check_outputs,
+    find_parts,
     read_terms,
 )
 from slimsched.serving.api.desk import Desk
+from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.proto import inference_pb2
 from slimsched.serving.api.receipt import InferenceResult
 from slimsched.serving.api.refusal import BadRequest
 from slimsched.serving.api.request_parameters import Parameter, read_parameters
-from slimsched.serving.api.tensor import bytes_tensor, check_tensor, read_bytes
+from slimsched.serving.api.shared_memory import Loan
+from slimsched.serving.api.shared_region import Place, RegionPart, filled, write_parts
+from slimsched.serving.api.tensor import check_tensor, pack, read_bytes, read_shared
 
 pb: Any = inference_pb2  # mypy cannot see its classes: they are built at import
 
@@ -36,35 +41,61 @@ CONTENTS = {
 """Where a tensor's numbers are when they are not raw; smaller integers share a field by their sign."""
 
 
-def read_call(request: Any, desk: Desk) -> Call:
-    """Read the call from a ModelInferRequest, whose tensors are raw bytes or typed contents."""
+def read_call(request: Any, desk: Desk, loan: Loan) -> Call:
+    """Read the call from a ModelInferRequest."""
     face = desk.face(request.model_name, request.model_version)
     check_id(request.id)
     check_inputs(face, [one.name for one in request.inputs])
-    raws = list(request.raw_input_contents)
-    if raws and len(raws) != len(request.inputs):
-        raise BadRequest(f"{len(raws)} raw inputs for {len(request.inputs)} inputs; send one for each")
-    tensors: dict[str, memoryview] = {}
-    counts: set[int] = set()
-    for place, one in enumerate(request.inputs):
-        tensor, shape = face.inputs[one.name], tuple(one.shape)
-        counts.add(check_tensor(tensor, one.datatype, shape, desk.limits.examples_per_request))
-        raw = raws[place] if raws else _contents(one, prod(shape))
-        tensors[one.name] = read_bytes(tensor, raw, one.datatype, shape).data.cast("B")
+    counts = {
+        check_tensor(face.inputs[one.name], one.datatype, tuple(one.shape), desk.limits.examples_per_request)
+        for one in request.inputs
+    }
     if len(counts) > 1:
         raise BadRequest(f"inputs have {sorted(counts)} rows; give all the same number")
-    requested = [RequestedOutput(name=output.name, binary=True) for output in request.outputs]
+    requested = [RequestedOutput(name=one.name, binary=True, place=_place(one)) for one in request.outputs]
     outputs, count = check_outputs(face, requested, binary=True), counts.pop()
     check_answer(face, outputs, count, desk.limits.answer_bytes)
     parameters = read_parameters({name: value_of(value) for name, value in request.parameters.items()})
     return Call(
         id=request.id,
         face=face,
-        inputs=tuple(tensors[name] for name in face.inputs),
         count=count,
         terms=read_terms(face, parameters),
         outputs=outputs,
+        parts=find_parts(face, outputs, count, loan),
+        inputs=_read_tensors(request, face, loan),
     )
+
+
+def _read_tensors(request: Any, face: ModelFace, loan: Loan) -> tuple[memoryview, ...]:
+    """Read every input, in the model's order: from shared memory, raw bytes or typed contents."""
+    places = [_place(one) for one in request.inputs]
+    raws, given = list(request.raw_input_contents), places.count(None)
+    if raws and len(raws) != given:
+        raise BadRequest(f"{len(raws)} raw inputs for {given} inputs; send one for each")
+    raws.reverse()
+    tensors: dict[str, memoryview] = {}
+    for one, place in zip(request.inputs, places, strict=True):
+        tensor, shape = face.inputs[one.name], tuple(one.shape)
+        if place is not None:
+            values = read_shared(tensor, place, one.datatype, shape, loan)
+        else:
+            raw = raws.pop() if raws else _contents(one, prod(shape))
+            values = read_bytes(tensor, raw, one.datatype, shape)
+        tensors[one.name] = values.data.cast("B")
+    return tuple(tensors[name] for name in face.inputs)
+
+
+def _place(tensor: Any) -> Place | None:
+    """Return where in shared memory a tensor lies; None if it does not."""
+    if not tensor.parameters:
+        return None
+    given = {name: value_of(value) for name, value in tensor.parameters.items()}
+    try:
+        place = msgspec.convert(given, Place)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"tensor '{tensor.name}': its shared memory is wrong: {error}") from None
+    return place if place.shared_memory_region else None
 
 
 def _contents(one: Any, count: int) -> bytes:
@@ -89,12 +120,20 @@ def write_answer(call: Call, answered: InferenceResult) -> Any:
     response = pb.ModelInferResponse(model_name=face.name, model_version=face.version, id=call.id)
     for name, value in answered.parameters.items():
         _set(response.parameters[name], value)
+    shared: list[tuple[RegionPart, bytes]] = []
     for one in call.outputs:
         kind, values = face.tensor(one.name, answered.outputs)
         shape = [len(values)] if isinstance(values, list) else list(values.shape)
-        response.outputs.add(name=one.name, datatype=kind, shape=shape)
-        raw = bytes_tensor(values) if isinstance(values, list) else values.tobytes()
+        output, raw = response.outputs.add(name=one.name, datatype=kind, shape=shape), pack(values)
+        if one.place is not None:
+            part = call.parts[one.name]
+            part.check(f"output '{one.name}'", len(raw))
+            shared.append((part, raw))
+            for name, value in filled(one.place, len(raw)).items():
+                _set(output.parameters[name], value)
+            raw = b""  # clients count on one entry for each output
         response.raw_output_contents.append(raw)
+    write_parts(shared)
     return response
 
 

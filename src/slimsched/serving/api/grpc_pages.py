@@ -1,4 +1,4 @@
-"""What the gateway answers over gRPC besides inference: health, models and the repository."""
+"""What the gateway answers over gRPC besides inference: health, models, the repository and shared memory."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -8,6 +8,7 @@ from slimsched.serving.api.refusal import NotFound
 from slimsched.serving.api.repository import RepositoryControl, switched_off
 from slimsched.serving.api.repository_request import version_of
 from slimsched.serving.api.service import InferenceService
+from slimsched.serving.api.shared_memory_control import no_cuda, read_registration
 
 Headers = tuple[tuple[str, str], ...]
 """The metadata of a call."""
@@ -23,6 +24,12 @@ METHODS = (
     "RepositoryIndex",
     "RepositoryModelLoad",
     "RepositoryModelUnload",
+    "SystemSharedMemoryStatus",
+    "SystemSharedMemoryRegister",
+    "SystemSharedMemoryUnregister",
+    "CudaSharedMemoryStatus",
+    "CudaSharedMemoryRegister",
+    "CudaSharedMemoryUnregister",
 )
 """All methods of the protocol but inference."""
 
@@ -80,6 +87,28 @@ class GrpcPages:
     async def _RepositoryModelUnload(self, request: Any) -> Any:  # noqa: N802
         await self._opened().unload(request.model_name)
         return pb.RepositoryModelUnloadResponse()
+
+    async def _SystemSharedMemoryStatus(self, request: Any) -> Any:  # noqa: N802
+        regions = {one["name"]: one for one in self._service.regions.status(request.name)}
+        return pb.SystemSharedMemoryStatusResponse(regions=regions)
+
+    async def _SystemSharedMemoryRegister(self, request: Any) -> Any:  # noqa: N802
+        given = {"key": request.key, "offset": request.offset, "byte_size": request.byte_size}
+        await self._service.regions.register(request.name, read_registration(given))
+        return pb.SystemSharedMemoryRegisterResponse()
+
+    async def _SystemSharedMemoryUnregister(self, request: Any) -> Any:  # noqa: N802
+        await self._service.regions.unregister(request.name)
+        return pb.SystemSharedMemoryUnregisterResponse()
+
+    async def _CudaSharedMemoryStatus(self, request: Any) -> Any:  # noqa: N802
+        return pb.CudaSharedMemoryStatusResponse()
+
+    async def _CudaSharedMemoryRegister(self, request: Any) -> Any:  # noqa: N802
+        raise no_cuda()
+
+    async def _CudaSharedMemoryUnregister(self, request: Any) -> Any:  # noqa: N802
+        return pb.CudaSharedMemoryUnregisterResponse()
 
     def _opened(self) -> RepositoryControl:
         if self._repository is None:

@@ -39,6 +39,11 @@ class GrpcReading:
                 raise TooLate(f"the message did not arrive whole in {within_s:.0f} s") from None
         if raw is grpc.aio.EOF:
             raise BadRequest("the call has no message; send one")
+        self.check(raw, limits)
+        return bytes(raw)
+
+    def check(self, raw: bytes, limits: Limits) -> None:
+        """Refuse a message that is too large, or more than can be held."""
         if len(raw) > limits.body_bytes:
             raise BadRequest(
                 f"the message has {len(raw)} bytes, {limits.body_bytes} are the limit; "
@@ -46,4 +51,3 @@ class GrpcReading:
             )
         if 2 * (self.account.held_bytes + len(raw)) > limits.held_bytes:
             raise Unavailable("too many bytes of requests are under way; try again")
-        return bytes(raw)

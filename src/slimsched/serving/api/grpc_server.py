@@ -12,8 +12,10 @@ from slimsched.serving.api.desk import Desk, ModelsChangedError
 from slimsched.serving.api.grpc_message import parse, pb, read_call, write_answer
 from slimsched.serving.api.grpc_pages import Headers, RawMethod
 from slimsched.serving.api.grpc_reading import GrpcReading
+from slimsched.serving.api.grpc_stream import GrpcStreams
 from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.refusal import RefusalError
+from slimsched.serving.api.shared_memory import Loan
 from slimsched.serving.api.token import Token
 
 log = logging.getLogger("slim.grpc")
@@ -51,6 +53,8 @@ class GrpcServer:
             )
             for name, method in methods.items()
         }
+        self._streams = GrpcStreams(desk, self._reading, self._token, self._infer)
+        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._streams.serve)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
     async def start(self, address: str, credentials: Any = None) -> int:
@@ -64,6 +68,7 @@ class GrpcServer:
 
     async def stop(self) -> None:
         """Refuse new calls and let the calls under way finish, in a limited time."""
+        self._streams.stop()
         await self._server.stop(grace=self._desk.limits.drain_s)
 
     async def abort(self) -> None:
@@ -119,18 +124,23 @@ class GrpcServer:
         task.add_done_callback(lambda _: timer.cancel())
 
     async def _model_infer(self, raw: bytes, _: Headers) -> bytes:
-        messages = [parse(raw, pb.ModelInferRequest)]
+        answer = await self._infer([parse(raw, pb.ModelInferRequest)])
+        return bytes(answer.SerializeToString())
+
+    async def _infer(self, messages: list[Any]) -> Any:
+        """Answer the request in the list; it is taken out as soon as it is not needed any more."""
         while True:
-            call = read_call(messages[0], self._desk)
-            if not self._desk.passes_on:
-                messages.clear()  # it has copies of the tensors
-            try:
-                answered = await self._desk.infer(call)
-                return bytes(write_answer(call, answered).SerializeToString())
-            except (
-                ModelsChangedError
-            ):  # the model was replaced meanwhile: read the call again for the new one
-                continue
+            with Loan(self._desk) as loan:
+                call = read_call(messages[0], self._desk, loan)
+                if not self._desk.passes_on:
+                    messages.clear()  # it has copies of the tensors
+                try:
+                    answered = await self._desk.infer(call)
+                    return write_answer(call, answered)
+                except (
+                    ModelsChangedError
+                ):  # the model was replaced meanwhile: read the call again for the new one
+                    continue
 
 
 def _set_retry(context: Any, refusal: RefusalError) -> None:

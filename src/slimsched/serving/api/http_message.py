@@ -13,6 +13,7 @@ from slimsched.serving.api.call import (
     check_id,
     check_inputs,
     check_outputs,
+    find_parts,
     read_terms,
 )
 from slimsched.serving.api.json_body import read_body
@@ -21,14 +22,15 @@ from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.receipt import InferenceResult
 from slimsched.serving.api.refusal import BadRequest
 from slimsched.serving.api.request_parameters import Parameter, read_parameters
-from slimsched.serving.api.tensor import bytes_tensor, check_tensor, read_bytes, read_json
+from slimsched.serving.api.shared_memory import Loan
+from slimsched.serving.api.shared_region import Place, RegionPart, Size, filled, write_parts
+from slimsched.serving.api.tensor import check_tensor, pack, read_bytes, read_json, read_shared
 from slimsched.serving.domain.terms import Terms
 
-Size = Annotated[int, Meta(ge=0, le=2**40)]
 Length = Annotated[int, Meta(ge=-1, le=2**40)]  # -1 gets an answer that says what to send
 
 
-class _InputParameters(Struct, frozen=True, kw_only=True):
+class _InputParameters(Place, frozen=True, kw_only=True):
     binary_data_size: Size | None = None
 
 
@@ -40,7 +42,7 @@ class _Input(Struct, frozen=True, kw_only=True):
     data: msgspec.Raw = msgspec.Raw(b"")
 
 
-class _OutputParameters(Struct, frozen=True, kw_only=True):
+class _OutputParameters(Place, frozen=True, kw_only=True):
     binary_data: bool | None = None
 
 
@@ -61,16 +63,21 @@ _encoder = msgspec.json.Encoder()
 
 CACHED_HEAD_BYTES = 1024
 """A JSON head up to this length is parsed once and cached: a client sends the same head again and again."""
+SHARED_INPUT = b'"shared_memory_region"'
 
 
 class _Tensor(Struct, frozen=True, kw_only=True):
-    """An input as the JSON describes it; `size` is its length in bytes if it follows the JSON."""
+    """An input as the JSON describes it; `size` is its length in bytes if it follows the JSON.
+
+    With a `place` it lies in shared memory.
+    """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     size: int | None
     data: bytes
+    place: Place | None
 
 
 class _Head(Struct, frozen=True, kw_only=True):
@@ -84,7 +91,11 @@ class _Head(Struct, frozen=True, kw_only=True):
 
 
 def read_call(
-    body: bytes | bytearray | memoryview, json_bytes: int | None, limits: Limits, face: ModelFace
+    body: bytes | bytearray | memoryview,
+    json_bytes: int | None,
+    limits: Limits,
+    face: ModelFace,
+    loan: Loan,
 ) -> Call:
     """Read the call from a request body; `json_bytes` is the length of its JSON if raw tensors follow."""
     if json_bytes is not None and not 0 <= json_bytes <= len(body):
@@ -93,28 +104,33 @@ def read_call(
             "give the JSON's length"
         )
     most = limits.examples_per_request, limits.answer_bytes
-    if json_bytes is not None and json_bytes <= CACHED_HEAD_BYTES:
-        head = _read_head_cached(bytes(body[:json_bytes]), face, most)
+    end = len(body) if json_bytes is None else json_bytes
+    if end > CACHED_HEAD_BYTES:
+        head = _read_head(body[:end], face, most)
     else:
-        head = _read_head(body if json_bytes is None else body[:json_bytes], face, most)
-    raw = memoryview(body)[len(body) if json_bytes is None else json_bytes :]
+        text = bytes(body[:end])
+        is_cached = json_bytes is not None or SHARED_INPUT in text  # else it holds the data itself
+        head = (_read_head_cached if is_cached else _read_head)(text, face, most)
     return Call(
         id=head.id,
         face=face,
-        inputs=_read_tensors(face, head, raw),
         count=head.count,
         terms=head.terms,
         outputs=head.outputs,
+        parts=find_parts(face, head.outputs, head.count, loan),
+        inputs=_read_tensors(face, head, memoryview(body)[end:], loan),
     )
 
 
-def _read_tensors(face: ModelFace, head: _Head, raw: memoryview) -> tuple[memoryview, ...]:
+def _read_tensors(face: ModelFace, head: _Head, raw: memoryview, loan: Loan) -> tuple[memoryview, ...]:
     """Read every input, in the model's order; raw ones follow the JSON in the order it names them."""
     tensors: dict[str, memoryview] = {}
     at = 0
     for one in head.inputs:
         tensor = face.inputs[one.name]
-        if one.size is not None:
+        if one.place is not None:
+            values = read_shared(tensor, one.place, one.datatype, one.shape, loan)
+        elif one.size is not None:
             if one.size > len(raw) - at:
                 raise BadRequest(
                     f"input '{one.name}': binary_data_size is {one.size}, but {len(raw) - at} bytes follow "
@@ -146,7 +162,9 @@ def _read_head(text: bytes | bytearray | memoryview, face: ModelFace, most: tupl
     all_binary = parameters.binary_data_output
     requested = [
         RequestedOutput(
-            name=o.name, binary=all_binary if o.parameters.binary_data is None else o.parameters.binary_data
+            name=o.name,
+            binary=all_binary if o.parameters.binary_data is None else o.parameters.binary_data,
+            place=_place(o.parameters),
         )
         for o in message.outputs
     ]
@@ -155,19 +173,28 @@ def _read_head(text: bytes | bytearray | memoryview, face: ModelFace, most: tupl
     return _Head(
         id=message.id,
         count=count,
-        inputs=tuple(
-            _Tensor(
-                name=one.name,
-                datatype=one.datatype,
-                shape=tuple(one.shape),
-                size=one.parameters.binary_data_size,
-                data=bytes(one.data),
-            )
-            for one in message.inputs
-        ),
+        inputs=tuple(map(_described, message.inputs)),
         terms=read_terms(face, parameters),
         outputs=outputs,
     )
+
+
+def _described(one: _Input) -> _Tensor:
+    place, size = _place(one.parameters), one.parameters.binary_data_size
+    if place is not None and (size is not None or one.data):
+        raise BadRequest(f"input '{one.name}' names shared memory and has data; give one of them")
+    return _Tensor(
+        name=one.name,
+        datatype=one.datatype,
+        shape=tuple(one.shape),
+        size=size,
+        data=bytes(one.data),
+        place=place,
+    )
+
+
+def _place(parameters: Place) -> Place | None:
+    return parameters if parameters.shared_memory_region else None
 
 
 _read_head_cached = lru_cache(maxsize=256)(_read_head)
@@ -177,12 +204,18 @@ def write_answer(call: Call, answered: InferenceResult) -> tuple[bytes, int | No
     """Return the response body, and the length of its JSON if raw tensors follow."""
     outputs: list[dict[str, Any]] = []
     raw: list[bytes] = []
+    shared: list[tuple[RegionPart, bytes]] = []
     for one in call.outputs:
         kind, values = call.face.tensor(one.name, answered.outputs)
         shape = [len(values)] if isinstance(values, list) else list(values.shape)
         entry: dict[str, Any] = {"name": one.name, "datatype": kind, "shape": shape}
-        if one.binary:
-            packed = bytes_tensor(values) if isinstance(values, list) else values.tobytes()
+        if one.place is not None:
+            part, packed = call.parts[one.name], pack(values)
+            part.check(f"output '{one.name}'", len(packed))
+            shared.append((part, packed))
+            entry["parameters"] = filled(one.place, len(packed))
+        elif one.binary:
+            packed = pack(values)
             entry["parameters"] = {"binary_data_size": len(packed)}
             raw.append(packed)
         else:
@@ -196,4 +229,5 @@ def write_answer(call: Call, answered: InferenceResult) -> tuple[bytes, int | No
         "outputs": outputs,
     }
     head = _encoder.encode(message)
+    write_parts(shared)
     return b"".join([head, *raw]), len(head) if raw else None

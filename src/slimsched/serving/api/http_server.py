@@ -14,6 +14,7 @@ from slimsched.serving.api.http_protocol import HttpProtocol, HttpResponse
 from slimsched.serving.api.http_response import refused, require_method, response_of
 from slimsched.serving.api.refusal import BadRequest, RefusalError, Unavailable
 from slimsched.serving.api.request_reader import HttpRequest, read_length
+from slimsched.serving.api.shared_memory import Loan
 from slimsched.serving.api.token import Token
 
 log = logging.getLogger("slim.http")
@@ -97,15 +98,17 @@ class HttpServer:
             raise BadRequest(f"Inference-Header-Content-Length is '{given}'; give the JSON's length in bytes")
         if request.headers.get("content-encoding", "identity") != "identity":
             raise BadRequest("compressed bodies are not accepted; send the body uncompressed")
+        desk = self._desk
         while True:
-            call = read_call(request.body, length, self._desk.limits, self._desk.face(name, version))
-            try:
-                answered = await self._desk.infer(call)
-                break
-            except (
-                ModelsChangedError
-            ):  # the model was replaced meanwhile: read the call again for the new one
-                continue
+            with Loan(desk) as loan:
+                call = read_call(request.body, length, desk.limits, desk.face(name, version), loan)
+                try:
+                    answered = await desk.infer(call)
+                    break
+                except (
+                    ModelsChangedError
+                ):  # the model was replaced meanwhile: read the call again for the new one
+                    continue
         body, json_bytes = write_answer(call, answered)
         if json_bytes is None:
             return HttpResponse(status=200, body=body)

@@ -31,6 +31,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     connections: Count = 2048
     connections_per_address: Count = 1024
     calls: Count = 1024  # gRPC calls at the same time
+    streams: Count = 16  # of these, streams
     pipelined_requests: Count = 32
     pipelined_bytes: Size = 256 * 2**10
     head_bytes: Size = 32 * 2**10
@@ -40,6 +41,8 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pace_bytes_per_s: Size = 16 * 2**10
     idle_s: Seconds = 75.0
     drain_s: Seconds = 20.0
+    shared_regions: Count = 64  # regions of shared memory that clients may register
+    shared_bytes: Size = 16 * 2**30  # of all these regions
 
 
 def read_limits(settings: Sequence[str]) -> Limits:
@@ -79,6 +82,7 @@ def shared(limits: Limits, fronts: int) -> Limits:
         connections=-(-limits.connections // fronts),
         connections_per_address=-(-limits.connections_per_address // fronts),
         calls=-(-limits.calls // fronts),
+        streams=min(limits.streams, 2 * -(-limits.streams // fronts)),  # the system spreads them unevenly
         held_bytes=max(limits.held_bytes // fronts, 4 * limits.body_bytes),
         unread_bytes=max(limits.unread_bytes // fronts, 2 * limits.answer_bytes),
     )

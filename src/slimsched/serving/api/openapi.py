@@ -31,6 +31,7 @@ def document(service: InferenceService) -> dict[str, Any]:
         "/v2/health/ready": {"get": _get("Whether requests are accepted", "405", "503")},
         "/v2/goal": {"get": _get("The current goal"), "put": _put_goal()},
         **(_repository() if "model_repository" in service.extensions else {}),
+        **(_shared_memory() if service.memory.is_allowed else {}),
         "/metrics": {"get": _get("Metrics in the Prometheus text format", kind="text/plain")},
     }
     for face in service.faces:
@@ -70,6 +71,33 @@ def _repository() -> dict[str, Any]:
         "/v2/repository/index": {"post": post("List the models of the repository", ready, listed)},
         f"{path}/load": {"post": {**load, "parameters": name}},
         f"{path}/unload": {"post": {**unload, "parameters": name}},
+    }
+
+
+def _shared_memory() -> dict[str, Any]:
+    """The registration of shared memory, where the operator allows it."""
+    listed = {"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}}
+    done = {"application/json": {"schema": {"type": "object"}}}
+    name = [{"name": "region", "in": "path", "required": True, "schema": {"type": "string"}}]
+    size = {"type": "integer", "minimum": 0, "maximum": 2**40}
+    registration = _object(
+        {"key": {"type": "string"}, "offset": size, "byte_size": {**size, "minimum": 1}}, "key", "byte_size"
+    )
+    body = {"required": True, "content": {"application/json": {"schema": registration}}}
+    register = {
+        "summary": "Register a region",
+        "requestBody": body,
+        "responses": _responses(done, "400", "401"),
+    }
+    root, path = "/v2/systemsharedmemory", "/v2/systemsharedmemory/region/{region}"
+    status = {"summary": "Describe a region", "responses": _responses(listed, "401", "404")}
+    forget = {"summary": "Forget a region", "responses": _responses(done, "401")}
+    return {
+        f"{root}/status": {"get": {"summary": "List the regions", "responses": _responses(listed, "401")}},
+        f"{root}/unregister": {"post": {"summary": "Forget all", "responses": _responses(done, "401")}},
+        f"{path}/register": {"post": {**register, "parameters": name}},
+        f"{path}/status": {"get": {**status, "parameters": name}},
+        f"{path}/unregister": {"post": {**forget, "parameters": name}},
     }
 
 

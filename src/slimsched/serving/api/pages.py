@@ -1,4 +1,4 @@
-"""What the gateway answers over HTTP besides inference: health, models, goal, repository and other pages."""
+"""What the gateway answers over HTTP besides inference: health, models, goal, repository, shared memory."""
 
 from collections.abc import Callable
 from urllib.parse import unquote
@@ -14,6 +14,7 @@ from slimsched.serving.api.repository import RepositoryControl, switched_off
 from slimsched.serving.api.repository_request import RepositoryRequest
 from slimsched.serving.api.request_reader import HttpRequest
 from slimsched.serving.api.service import InferenceService
+from slimsched.serving.api.shared_memory_pages import CUDA, SYSTEM, SharedMemoryPages
 from slimsched.serving.api.token import Token
 
 PageHandler = Callable[[], HttpResponse]
@@ -37,6 +38,7 @@ class Pages:
         self._service, self._token = service, Token(token)
         self._pages, self._assets = pages or {}, assets or {}
         self._goal, self._repository = goal, repository
+        self._shared_memory = SharedMemoryPages(service.regions)
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """Answer a request, or raise a refusal."""
@@ -64,6 +66,8 @@ class Pages:
             )
         if parts[1:2] == ["repository"]:
             return await self._ask_repository(request, parts[2:])
+        if parts[1] in (SYSTEM, CUDA):
+            return await self._shared_memory.answer(request, parts[1:])
         if parts[1:2] == ["models"] and len(parts) >= 3:
             return self._model(request, parts[2], parts[3:])
         raise NotFound(f"no path {request.path}; see /v2 and /v2/models/MODEL")

@@ -26,6 +26,13 @@ class BadRequest(RefusalError):  # noqa: N818
     grpc_code = "INVALID_ARGUMENT"
 
 
+class NotOffered(RefusalError):  # noqa: N818
+    """This server does not have what the request asks for, and will not get it."""
+
+    status = 400
+    grpc_code = "UNIMPLEMENTED"
+
+
 class Unauthenticated(RefusalError):  # noqa: N818
     """No token, or the wrong one."""
 

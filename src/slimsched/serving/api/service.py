@@ -18,6 +18,8 @@ from slimsched.serving.api.refusal import (
     TooMany,
     Unavailable,
 )
+from slimsched.serving.api.shared_memory import SharedMemory
+from slimsched.serving.api.shared_memory_control import SharedMemoryControl
 from slimsched.serving.api.tally import Tally
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.served_model import ServedModel
@@ -44,11 +46,19 @@ class InferenceService:
     passes_on = False
     """It answers everything itself."""
 
-    def __init__(self, cluster: LiveCluster, limits: Limits, *, row_bytes: int = 0) -> None:
-        """`row_bytes` are the inputs of one example of the largest model that may be loaded later."""
+    def __init__(
+        self, cluster: LiveCluster, limits: Limits, *, row_bytes: int = 0, shared_memory: bool = False
+    ) -> None:
+        """`row_bytes` are the inputs of one example of the largest model that may be loaded later.
+
+        With `shared_memory`, clients may register their own for tensors.
+        """
         self.phase = Phase.STARTING
         self.tally, self.ledger = Tally(), Ledger()
         self.extensions = ["binary_tensor_data", "parameters"]
+        self.extensions += ["system_shared_memory"] if shared_memory else []
+        self.memory = SharedMemory(self.ledger, is_allowed=shared_memory)
+        self.regions = SharedMemoryControl(self.memory, lambda: self.limits)
         self._cluster, self._limits, self._row_bytes = cluster, limits, row_bytes
         self.when_models_change: Callable[[], None] = lambda: None
         self.use_models()

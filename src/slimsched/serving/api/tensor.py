@@ -14,6 +14,8 @@ from slimsched.models.spec import TensorSpec
 from slimsched.serving.api.json_body import read_body
 from slimsched.serving.api.model_face import accepted_types
 from slimsched.serving.api.refusal import BadRequest
+from slimsched.serving.api.shared_memory import Loan
+from slimsched.serving.api.shared_region import Place
 
 
 def check_tensor(tensor: TensorSpec, datatype: str, shape: tuple[int, ...], most: int) -> int:
@@ -134,6 +136,25 @@ def _check_whole(values: NDArray[Any], wanted: np.dtype[Any], where: str) -> Non
         is_in_range &= (values == np.floor(values)) & (values < float(high) + 1.0)
     if not is_in_range.all():
         raise BadRequest(f"{where}: {wanted.name.upper()} takes whole numbers from {low} to {high}")
+
+
+def read_shared(
+    tensor: TensorSpec, place: Place, datatype: str, shape: tuple[int, ...], loan: Loan
+) -> NDArray[Any]:
+    """Read a tensor from a client's shared memory; its size is checked before it is copied."""
+    what, takes = f"input '{tensor.name}'", prod(shape) * NUMPY[datatype].itemsize
+    part = loan.find(place, what)
+    if part.byte_size != takes:
+        raise BadRequest(
+            f"{what}: shared_memory_byte_size is {part.byte_size}, but {datatype} of shape {list(shape)} "
+            f"takes {takes}"
+        )
+    return read_bytes(tensor, loan.read(part), datatype, shape)
+
+
+def pack(values: NDArray[Any] | list[str]) -> bytes:
+    """Encode an output as raw bytes."""
+    return bytes_tensor(values) if isinstance(values, list) else values.tobytes()
 
 
 def bytes_tensor(words: list[str]) -> bytes:

@@ -1,0 +1,54 @@
+"""The paths of Triton's shared memory extensions over HTTP."""
+
+from urllib.parse import unquote
+
+import msgspec
+
+from slimsched.serving.api.http_protocol import HttpResponse
+from slimsched.serving.api.http_response import json_page, require_method
+from slimsched.serving.api.json_body import read_body
+from slimsched.serving.api.refusal import NotFound
+from slimsched.serving.api.request_reader import HttpRequest
+from slimsched.serving.api.shared_memory_control import Registration, SharedMemoryControl, no_cuda
+
+SYSTEM, CUDA = "systemsharedmemory", "cudasharedmemory"
+
+_registration = msgspec.json.Decoder(Registration)
+
+
+class SharedMemoryPages:
+    """Answers `/v2/systemsharedmemory/…`, and says that there is no CUDA shared memory."""
+
+    def __init__(self, control: SharedMemoryControl) -> None:
+        self._control = control
+
+    async def answer(self, request: HttpRequest, parts: list[str]) -> HttpResponse:
+        """Answer a request for a path that begins with one of the two kinds."""
+        match parts:
+            case [kind, "status" | "unregister" as step]:
+                name = ""
+            case [kind, "region", _, *_, "status" | "unregister" | "register" as step]:
+                name = unquote("/".join(parts[2:-1]))  # Triton's clients leave slashes as they are
+            case _:
+                raise NotFound(f"no path {request.path}; see /v2/{parts[0]}/status")
+        if step == "status":
+            require_method(request, "GET", "HEAD")
+        else:
+            require_method(request, "POST")
+        if kind == CUDA:
+            return _cuda(step)
+        if step == "status":
+            return json_page(self._control.status(name))
+        if step == "register":
+            registration = read_body(_registration, request.body, "a registration of shared memory")
+            await self._control.register(name, registration)
+        else:
+            await self._control.unregister(name)
+        return json_page({})
+
+
+def _cuda(step: str) -> HttpResponse:
+    """There are no regions to list or to unregister; none can be registered."""
+    if step == "register":
+        raise no_cuda()
+    return json_page([] if step == "status" else {})
