@@ -61,7 +61,7 @@ def test_a_part_is_copied_from_where_the_region_begins(file: Path) -> None:
 
 
 def test_large_parts_lie_in_the_arena_until_the_call_ends(file: Path) -> None:
-    arena = open_arena(f"test-{uuid4().hex}")
+    arena = open_arena()
     assert arena is not None
     file.write_bytes(bytes(40_000))
     desk = Desk(arena)
@@ -77,7 +77,6 @@ def test_large_parts_lie_in_the_arena_until_the_call_ends(file: Path) -> None:
         assert desk.ledger.held_bytes == 0
     finally:
         arena.close()
-        arena.path.unlink()
 
 
 def test_calls_together_take_no_more_than_half_of_what_may_be_held(file: Path) -> None:

@@ -9,15 +9,17 @@ import re
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from slimsched.serving.api.refusal import BadRequest, Unavailable
-from slimsched.serving.execution.live.input_arena import SHARED
 from slimsched.serving.execution.live.socket_folder import PREFIX
 
 Size = Annotated[int, Meta(ge=0, le=2**40)]
+SHARED = Path("/dev/shm")
+"""Where the system keeps named shared memory."""
 
 _KEY = re.compile(r"/*([^/\0]{1,255})")
 NOT_FOR_CLIENTS = (PREFIX, "sem.")
