@@ -127,6 +127,21 @@ def test_a_gpu_that_is_not_there(
     refusal(*words, seconds=60)
 
 
+@pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="there is a GPU here")
+@pytest.mark.parametrize(
+    "words", [("serve", "--http-port", "0", "--grpc-port", "0"), ("compare", "--live", "--routers", "sed")]
+)
+def test_servers_without_their_gpu_say_so_once_each(words: tuple[str, ...]) -> None:
+    pytest.importorskip("torch")
+    command = [sys.executable, "-c", "from slimsched.cli.app import main; main()", *words]
+    done = subprocess.run([*command, "--scenario", "h200"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "no CUDA device is visible; use host kind 'cpu'" in done.stderr
+    assert "cannot start; see its message above" in done.stderr
+    assert len(done.stderr.splitlines()) < 10
+
+
 @pytest.mark.parametrize(
     ("find", "put", "says"),
     [

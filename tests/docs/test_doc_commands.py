@@ -62,6 +62,7 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim compare --scenario edge-12 --accuracy paper --rate 3000": Not(
         "needs the policy of the line before", where="tests/serving/learning/test_router_commands.py"
     ),
+    "slim compare --live --scenario h200": Not("needs a GPU", where="tests/cli/test_bad_inputs.py"),
     "slim compare --engine ray": Not("needs a Ray", where="tests/serving/execution/ray"),
     "slim servers": Not("needs a Ray", where="tests/serving/execution/ray"),
     "slim bound": Run(),

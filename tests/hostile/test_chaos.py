@@ -1,4 +1,4 @@
-"""A chaos run: every request is answered exactly once, or refused with a reason. CI runs five minutes of it."""
+"""A chaos run: every request is answered exactly once, or refused with a reason. CI runs five minutes."""
 
 import asyncio
 import os

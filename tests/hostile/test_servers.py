@@ -187,7 +187,7 @@ def test_servers_that_cannot_start_are_given_up_and_everyone_is_told(
     ):
         status, text = ask(served, method, path, body)
         assert status == 503
-        assert "one ended 5 times before it was ready (exit code 1) and was given up" in text
+        assert "one ended 5 times before it was ready (exit code 3) and was given up" in text
         assert "being started" not in text
     page = ask(served, "GET", "/metrics")[1]
     assert 'slim_server_given_up{server="one"} 1' in page

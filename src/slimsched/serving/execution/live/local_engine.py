@@ -23,7 +23,7 @@ from slimsched.serving.execution.live.input_arena import open_arena
 from slimsched.serving.execution.live.messages import Drain, Ready, ToGateway, ToServer
 from slimsched.serving.execution.live.process_activity import activity_s, is_stopped
 from slimsched.serving.execution.live.restarts import FAILED_STARTS, Restarts
-from slimsched.serving.execution.live.server_spec import ServerSpec
+from slimsched.serving.execution.live.server_spec import CANNOT_START, ServerSpec
 from slimsched.serving.execution.live.socket_folder import SocketFolder
 
 log = logging.getLogger("slim.engine")
@@ -259,6 +259,8 @@ class LocalEngine:
                 return
             self._getting_ready.pop(index, None)
             self._gone(index)
+            if code == CANNOT_START and not self._has_begun:
+                raise SlimError(f"server {spec.name} cannot start; see its message above")
             why = self._killed.pop(index, "") or _ending(code)
             if index not in self._wanted:
                 return

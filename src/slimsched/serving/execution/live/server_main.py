@@ -12,6 +12,7 @@ from contextlib import ExitStack
 
 import msgspec
 
+from slimsched.kernel.errors import SlimError
 from slimsched.kernel.log import LogWriter
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.served_model import ServedModel
@@ -23,7 +24,7 @@ from slimsched.serving.execution.live.messages import Ready, ToServer
 from slimsched.serving.execution.live.power_meter import open_meter
 from slimsched.serving.execution.live.run_log import keep_server_log, open_server_log
 from slimsched.serving.execution.live.server import LiveServer
-from slimsched.serving.execution.live.server_spec import ServerSpec
+from slimsched.serving.execution.live.server_spec import CANNOT_START, ServerSpec
 from slimsched.serving.execution.live.warm_up import touch, warm_up
 
 
@@ -33,9 +34,13 @@ def main() -> None:
     spec = msgspec.json.decode(sys.stdin.buffer.read(), type=ServerSpec)
     if hasattr(os, "sched_setaffinity") and (cores := os.sched_getaffinity(0) & set(spec.host.cores)):
         os.sched_setaffinity(0, cores)
-    models, profile = read_models(spec)
-    executor = make_executor(spec, models)
-    warm_up(executor, models, spec.scheduler.batch_limit)
+    try:
+        models, profile = read_models(spec)
+        executor = make_executor(spec, models)
+        warm_up(executor, models, spec.scheduler.batch_limit)
+    except SlimError as error:
+        print(f"slim: server {spec.name}: {error}", file=sys.stderr)
+        sys.exit(CANNOT_START)
     gc.collect()
     gc.freeze()  # what is here now stays: no collection needs to look at it again
     with ExitStack() as stack:

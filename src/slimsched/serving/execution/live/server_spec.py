@@ -7,6 +7,9 @@ from slimsched.serving.domain.host import Host
 from slimsched.serving.domain.profile_record import ProfileRecord
 from slimsched.serving.scheduling.options import SchedulerOptions
 
+CANNOT_START = 3
+"""The exit code of a server that said why it cannot start."""
+
 
 class ServerSpec(Struct, frozen=True, kw_only=True):
     """One server: its name, its host, the addresses of gateway and peers, and the start of its clock."""
