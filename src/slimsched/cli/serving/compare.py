@@ -145,7 +145,7 @@ def _run_live(chosen: Choice, compared: CompareOptions, pool: PoolOptions, *, qu
     idle_w = max(profile.idle_w for profile in scenario.cluster.profiles)
     with count_bar(f"serving {scenario.name}", len(specs) * compared.seeds, quiet=quiet) as bar:
         done = iter(range(-1, len(specs) * compared.seeds))
-        rows, _ = run_in_turn(
+        rows = run_in_turn(
             scenario,
             specs,
             seed=compared.seed,

@@ -19,10 +19,11 @@ def run_in_turn(
     rounds: int,
     data: Path | None,
     progress: Callable[[str], None],
-) -> "tuple[list[LiveRow], str]":
-    """Run every router in every round; return the rows in that order, and what was sent.
+) -> "list[LiveRow]":
+    """Run every router in every round; return the rows in that order.
 
-    `progress` is told what is about to happen. Energy is the GPU's own counter where the servers share one.
+    `progress` is told what is sent, then which router runs. Energy is the GPU's own counter where the servers
+    share one.
     """
     need("torch")
     from slimsched.cli.serving.examples import describe, examples_of
@@ -42,4 +43,4 @@ def run_in_turn(
         make=make_router,
         progress=progress,
     )
-    return run(work), describe(examples)
+    return run(work)

@@ -25,7 +25,7 @@ def reproduce_tables(
     """Return every router's figures, live beside simulated, and a function that shows them."""
     measured: dict[str, LiveRow] = {}
     if live:
-        found, _ = run_in_turn(scenario, ROUTERS, seed=seed, rounds=1, data=data, progress=_say)
+        found = run_in_turn(scenario, ROUTERS, seed=seed, rounds=1, data=data, progress=_say)
         measured = {row.router: row for row in found}
     simulated = {router: _simulated(scenario, router, seed) for router in ROUTERS}
     idle_w = max(profile.idle_w for profile in scenario.cluster.profiles)

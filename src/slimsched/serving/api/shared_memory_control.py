@@ -14,6 +14,7 @@ from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.refusal import BadRequest, NotFound, NotOffered
 from slimsched.serving.api.shared_memory import SharedMemory, switched_off
 from slimsched.serving.api.shared_region import RegionEntry, SharedRegion, Size, open_shared
+from slimsched.serving.execution.live.input_arena import path_of
 
 LONGEST_NAME = 1000
 
@@ -72,7 +73,7 @@ class SharedMemoryControl:
             key=given.key,
             offset=given.offset,
             byte_size=given.byte_size,
-            path=f"/proc/{os.getpid()}/fd/{file}",
+            path=str(path_of(file)),
             inode=os.fstat(file).st_ino,
         )
         regions[name] = SharedRegion(entry, file)

@@ -23,7 +23,7 @@ SHARED = Path("/dev/shm")
 
 _KEY = re.compile(r"/*([^/\0]{1,255})")
 NOT_FOR_CLIENTS = (PREFIX, "sem.")
-"""Shared memory of servers like this one, which holds other clients' inputs; and semaphores."""
+"""Shared memory of servers like this one, with what became of other requests; and semaphores."""
 
 
 class Place(Struct, frozen=True, kw_only=True):

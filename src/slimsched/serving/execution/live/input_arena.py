@@ -30,7 +30,7 @@ class InputArena:
     def __init__(self, path: Path, *, part: int = 0, parts: int = 1) -> None:
         """Open one of several equal parts of the memory that `open_arena` made."""
         self._file = os.open(path, os.O_RDWR)
-        self.path = _path_of(self._file)
+        self.path = path_of(self._file)
         room = os.fstat(self._file).st_size // parts
         self._limit_bytes, self._slab_bytes, self._room = LIMIT_BYTES, SLAB_BYTES, room
         self._begin, self._end = part * room, part * room
@@ -140,12 +140,12 @@ def open_arena(parts: int = 1) -> InputArena | None:
     file = os.memfd_create("slim-inputs")
     try:
         os.ftruncate(file, parts * _part_bytes(parts))
-        return InputArena(_path_of(file), parts=parts)
+        return InputArena(path_of(file), parts=parts)
     finally:
         os.close(file)
 
 
-def _path_of(file: int) -> Path:
+def path_of(file: int) -> Path:
     """Where other processes find an open file that has no name."""
     return Path(f"/proc/{os.getpid()}/fd/{file}")
 
