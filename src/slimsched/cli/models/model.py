@@ -61,6 +61,9 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
     teacher: Annotated[
         Path | None, typer.Option("--teacher", help="Model to learn from, if the recipe asks for one.")
     ] = None
+    start: Annotated[
+        Path | None, typer.Option("--start", help="Model whose weights to begin with, for a second pass.")
+    ] = None
     device: DeviceOption = "auto"
     limit_s: Annotated[
         PositiveSeconds | None,
@@ -84,6 +87,7 @@ def train(options: TrainOptions) -> None:
 
     recipe, device = read_recipe(options.config), pick_device(options.device)
     teacher = load(options.teacher).net.to(device) if options.teacher is not None else None
+    start = load(options.start).net if options.start is not None else None
     with TrainingProgress(recipe.training.epochs) as progress:
         result = run_training(
             recipe,
@@ -91,6 +95,7 @@ def train(options: TrainOptions) -> None:
             options.out,
             device=device,
             teacher=teacher,
+            start=start,
             report=progress.report,
             advance=progress.advance,
             limit_s=options.limit_s,
