@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -63,6 +64,58 @@ def test_inputs_small_and_large_get_the_answers_of_their_own_images(fronted: Ser
     assert len(classes) == 24
     for number in (0, 7, 23):
         assert ask(one, images[number : number + 1], plan="0.25") == (200, [classes[number]])
+
+
+def test_many_clients_at_once_get_the_answers_of_their_own_images(fronted: Served) -> None:
+    images = np.random.default_rng(4).integers(0, 256, (48, 3, 32, 32), dtype=np.uint8)
+    status, classes = ask(http.client.HTTPConnection(fronted.http, timeout=60), images, plan="0.25")
+    assert status == 200
+    sizes = [1, 1, 2, 9]
+
+    def client(number: int) -> bool:
+        connection = http.client.HTTPConnection(fronted.http, timeout=60)
+        found = []
+        for turn in range(6):
+            start, size = (5 * number + 7 * turn) % 39, sizes[(number + turn) % 4]
+            terms = {"plan": "0.25", **({"deadline_ms": 60_000} if number % 3 else {})}
+            answer = ask(connection, images[start : start + size], **terms)
+            found.append(answer == (200, classes[start : start + size]))
+        return all(found)
+
+    with ThreadPoolExecutor(16) as clients:
+        assert all(clients.map(client, range(16)))
+
+
+def test_clients_that_leave_take_nothing_from_those_that_stay(fronted: Served, images: Images) -> None:
+    def client(number: int) -> int:
+        connection = http.client.HTTPConnection(fronted.http, timeout=60)
+        if number % 2:
+            return ask(connection, images[:4])[0]
+        body, json_bytes = write_request({"images": images[:4]}, ("classes",), {})
+        headers = {"inference-header-content-length": str(json_bytes)}
+        connection.request("POST", PATH, body=body, headers=headers)
+        time.sleep(0.002 * number)
+        connection.close()
+        return 0
+
+    with ThreadPoolExecutor(16) as clients:
+        assert list(clients.map(client, range(32))) == [0, 200] * 16
+
+
+def test_of_calls_that_come_together_as_many_are_taken_as_fit(
+    own_server: Callable[..., Served], images: Images
+) -> None:
+    served = own_server("--fronts", "2", "--limit", "examples_in_system=6")
+
+    def client(number: int) -> int:
+        connection = http.client.HTTPConnection(served.http, timeout=60)
+        return ask(connection, images[:3])[0]
+
+    with ThreadPoolExecutor(16) as clients:
+        statuses = list(clients.map(client, range(64)))
+    assert set(statuses) == {200, 429}
+    assert statuses.count(200) >= 2
+    assert served.stop() == 0
 
 
 def test_pages_of_the_gateway_come_through_any_front(fronted: Served) -> None:
