@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -103,29 +104,47 @@ def train(rank: int, machines: tuple[str, ...], request: dict[str, Any], saved: 
 
 
 class Exchange:
-    """An all-reduce in each rack, then between one machine of each rack, then back into the racks."""
+    """An all-reduce rack by rack, each machine of a rack responsible for its share of the tensor.
+
+    Every piece is summed up in each rack by the machine that owns it there, then between owners, then sent
+    to the others in the rack. So a machine's card carries no more than in an all-reduce inside the rack.
+    """
 
     def __init__(self, rank: int, machines: tuple[str, ...]) -> None:
         rack_of = Racks().topology.rack_of_name
         by_rack: dict[int, list[int]] = {}
         for number, machine in enumerate(machines):
             by_rack.setdefault(rack_of[machine], []).append(number)
+        self._rank = rank
+        self._pieces = max(len(ranks) for ranks in by_rack.values())
         # every process has to make every group, in the same order
         groups = [(ranks, dist.new_group(ranks)) for ranks in by_rack.values()]
         self._ranks, self._rack = next(group for group in groups if rank in group[0])
-        self._leaders = dist.new_group([ranks[0] for ranks in by_rack.values()])
-        self._leads = rank == self._ranks[0]
-        self._crosses = len(by_rack) > 1
+        owners = [[ranks[piece % len(ranks)] for ranks in by_rack.values()] for piece in range(self._pieces)]
+        self._owners = [(ranks, dist.new_group(ranks)) for ranks in owners] if len(by_rack) > 1 else []
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
         """Sum a tensor over all machines."""
-        if len(self._ranks) > 1:
+        if not self._owners:
             dist.all_reduce(tensor, group=self._rack)
-        if self._crosses:
-            if self._leads:
-                dist.all_reduce(tensor, group=self._leaders)
-            if len(self._ranks) > 1:
-                dist.broadcast(tensor, self._ranks[0], group=self._rack)
+            return
+        pieces = tensor.tensor_split(self._pieces)
+        own = [self._ranks[number % len(self._ranks)] for number in range(self._pieces)]
+        alone = len(self._ranks) == 1
+        rack = [] if alone else list(zip(pieces, own, strict=True))
+        _wait(dist.reduce(piece, owner, group=self._rack, async_op=True) for piece, owner in rack)
+        _wait(
+            dist.all_reduce(piece, group=group, async_op=True)
+            for piece, (ranks, group) in zip(pieces, self._owners, strict=True)
+            if self._rank in ranks
+        )
+        _wait(dist.broadcast(piece, owner, group=self._rack, async_op=True) for piece, owner in rack)
+
+
+def _wait(works: Iterable[Any]) -> None:
+    """Begin all of these, then wait for each."""
+    for work in list(works):
+        work.wait()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ the old finish stays on the timeline and is skipped when its time comes.
 from collections.abc import Callable, Sequence
 from math import inf
 from operator import attrgetter
-from typing import assert_never
+from typing import Final, assert_never
 
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
@@ -27,7 +27,7 @@ from slimsched.jobs.telemetry.entries import JobEntry
 from slimsched.kernel.timeline import Action, Timeline
 from slimsched.kernel.wake import Wake, WakeAt
 
-PACE_TOLERANCE = 0.005
+PACE_TOLERANCE: Final = 0.005
 """A gang's finish is moved when its pace changes by more than this share."""
 
 
@@ -171,6 +171,8 @@ class SimulatedJobs:
         self, gangs: dict[RunningGang, None], now_s: float, *, new: RunningGang | None = None
     ) -> None:
         """Find the new pace of these gangs and move their finishes."""
+        if not gangs:
+            return
         before = [gang.iteration_s for gang in gangs]
         for gang in gangs:
             gang.advance(now_s)

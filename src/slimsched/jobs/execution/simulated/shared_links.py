@@ -10,14 +10,14 @@ gangs that share a link with the one that came or went. How much slower a link i
                After Crux's idea
 """
 
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.placement import Placement, gpus_in
-from slimsched.jobs.scheduling.collective import CommTimes
+from slimsched.jobs.domain.placement import Placement
+from slimsched.jobs.scheduling.collective import CommTimes, Shape
 from slimsched.jobs.scheduling.sensitivity import Sensitivity
 
-ROUNDS = 3
+ROUNDS: Final = 3
 Sharing = Literal["fair", "shifted", "priority"]
 SHARINGS: tuple[str, ...] = get_args(Sharing)
 
@@ -52,8 +52,8 @@ class RunningGang:
         self.version = 0
         self.compute_s = self.ideal_s = self.iteration_s = 1.0
         self.comm: CommTimes | None = None
-        self.nics: tuple[int, ...] = ()
-        self.uplinks: tuple[int, ...] = ()
+        self.nics: list[int] = []
+        self.uplinks: list[int] = []
         self.nic_duty = self.uplink_duty = self.intensity = 0.0
 
     @property
@@ -109,17 +109,28 @@ class SharedLinks:
             return None
         sensitivity = self._sensitivity
         model = sensitivity.model(job)
-        gpus = gpus_in(placement)
+        machines: list[int] = []
+        racks: dict[int, int] = {}
+        gpus = most = 0
+        for name, count in placement:
+            machine = self._index[name]
+            machines.append(machine)
+            rack = self._rack_of[machine]
+            racks[rack] = racks.get(rack, 0) + 1
+            gpus += count
+            most = max(most, count)
         gang.compute_s = model.compute_s
-        gang.ideal_s = sensitivity.ideal_iteration_s(job, gpus) * sensitivity.pace(job, gpus)
-        gang.comm = comm = sensitivity.comm_at(job, placement)
-        gang.iteration_s = gang.compute_s + comm.total_s()
+        gang.ideal_s = sensitivity.ideal_iteration_s(job, gpus)
+        if gpus != job.gpus:
+            gang.ideal_s *= sensitivity.pace(job, gpus)
+        gang.comm = comm = sensitivity.comm(job, Shape(most, max(racks.values()), len(racks)))
+        comm_s = comm.total_s()
+        gang.iteration_s = gang.compute_s + comm_s
         if model.exposed_bytes <= 0.0:
             return None
-        gang.intensity = gpus * gang.compute_s / max(comm.total_s(), 1e-12)
-        gang.nics = tuple(self._index[name] for name, _ in placement)
-        racks = dict.fromkeys(self._rack_of[machine] for machine in gang.nics)
-        gang.uplinks = tuple(racks) if len(racks) > 1 else ()
+        gang.intensity = gpus * gang.compute_s / max(comm_s, 1e-12)
+        gang.nics = machines
+        gang.uplinks = list(racks) if len(racks) > 1 else []
         for machine in gang.nics:
             self._on_nic[machine][gang] = None
         for rack in gang.uplinks:
@@ -141,10 +152,15 @@ class SharedLinks:
     def settle(self, gangs: dict[RunningGang, None]) -> None:
         """Find the iteration times of these gangs, everybody else's pace given."""
         for _ in range(ROUNDS):
+            moved = False
             for gang in gangs:
-                self._settle_one(gang)
+                if self._settle_one(gang):
+                    moved = True
+            if not moved:
+                return
 
-    def _settle_one(self, gang: RunningGang) -> None:
+    def _settle_one(self, gang: RunningGang) -> bool:
+        """Find one gang's iteration time; returns whether its share of any link has changed."""
         comm = gang.comm
         assert comm is not None
         nic_load, uplink_load = self._nic_load, self._uplink_load
@@ -168,13 +184,20 @@ class SharedLinks:
         gang.iteration_s = iteration_s = (
             gang.compute_s + max(comm.machine_s, nic_s, uplink_s) + comm.latency_s
         )
-        gang.nic_duty = duty = nic_s / iteration_s
-        for machine in gang.nics:
-            nic_load[machine] += duty - nic_duty
+        duty = nic_s / iteration_s
+        moved = duty != nic_duty
+        if moved:
+            gang.nic_duty = duty
+            for machine in gang.nics:
+                nic_load[machine] = nic_load[machine] + (duty - nic_duty)
         if gang.uplinks:
-            gang.uplink_duty = duty = uplink_s / iteration_s
-            for rack in gang.uplinks:
-                uplink_load[rack] += duty - uplink_duty
+            duty = uplink_s / iteration_s
+            if duty != uplink_duty:
+                moved = True
+                gang.uplink_duty = duty
+                for rack in gang.uplinks:
+                    uplink_load[rack] = uplink_load[rack] + (duty - uplink_duty)
+        return moved
 
     @staticmethod
     def _before(gang: RunningGang, on_link: dict[RunningGang, None], *, uplink: bool = False) -> float:
