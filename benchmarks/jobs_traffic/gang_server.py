@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ from racks import Racks, address, enter
 from slimsched.jobs.traces.hostlist import host_names
 
 FIRST_PORT = 20_000
+PIECES = 4
+LEAST_BYTES = 100_000
+"""Pieces in which a large tensor crosses racks, and how small one may be."""
 
 
 def serve(folder: Path) -> None:
@@ -104,10 +107,10 @@ def train(rank: int, machines: tuple[str, ...], request: dict[str, Any], saved: 
 
 
 class Exchange:
-    """An all-reduce rack by rack, each machine of a rack responsible for its share of the tensor.
+    """An all-reduce rack by rack, in pieces, so that all kinds of links are in use at once.
 
-    Every piece is summed up in each rack by the machine that owns it there, then between owners, then sent
-    to the others in the rack. So a machine's card carries no more than in an all-reduce inside the rack.
+    Each piece is summed up by the first machine of each rack, then between these, then sent to the others.
+    While one piece crosses racks, the next is summed up and the last is sent on.
     """
 
     def __init__(self, rank: int, machines: tuple[str, ...]) -> None:
@@ -115,36 +118,44 @@ class Exchange:
         by_rack: dict[int, list[int]] = {}
         for number, machine in enumerate(machines):
             by_rack.setdefault(rack_of[machine], []).append(number)
-        self._rank = rank
-        self._pieces = max(len(ranks) for ranks in by_rack.values())
         # every process has to make every group, in the same order
         groups = [(ranks, dist.new_group(ranks)) for ranks in by_rack.values()]
         self._ranks, self._rack = next(group for group in groups if rank in group[0])
-        owners = [[ranks[piece % len(ranks)] for ranks in by_rack.values()] for piece in range(self._pieces)]
-        self._owners = [(ranks, dist.new_group(ranks)) for ranks in owners] if len(by_rack) > 1 else []
+        self._leaders = dist.new_group([ranks[0] for ranks in by_rack.values()])
+        self._first = self._ranks[0]
+        self._leads = rank == self._first
+        self._crosses = len(by_rack) > 1
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
         """Sum a tensor over all machines."""
-        if not self._owners:
+        if not self._crosses:
             dist.all_reduce(tensor, group=self._rack)
-            return
-        pieces = tensor.tensor_split(self._pieces)
-        own = [self._ranks[number % len(self._ranks)] for number in range(self._pieces)]
-        alone = len(self._ranks) == 1
-        rack = [] if alone else list(zip(pieces, own, strict=True))
-        _wait(dist.reduce(piece, owner, group=self._rack, async_op=True) for piece, owner in rack)
-        _wait(
-            dist.all_reduce(piece, group=group, async_op=True)
-            for piece, (ranks, group) in zip(pieces, self._owners, strict=True)
-            if self._rank in ranks
-        )
-        _wait(dist.broadcast(piece, owner, group=self._rack, async_op=True) for piece, owner in rack)
+        elif len(self._ranks) == 1:
+            for piece in self._pieces(tensor):
+                dist.all_reduce(piece, group=self._leaders)
+        else:
+            self._all_reduce_in_both(self._pieces(tensor))
 
+    def _all_reduce_in_both(self, pieces: Sequence[torch.Tensor]) -> None:
+        first, rack = self._first, self._rack
+        summed = [dist.reduce(piece, first, group=rack, async_op=True) for piece in pieces]
+        if self._leads:
+            crossed = []
+            for work, piece in zip(summed, pieces, strict=True):
+                work.wait()
+                crossed.append(dist.all_reduce(piece, group=self._leaders, async_op=True))
+            sent = []
+            for work, piece in zip(crossed, pieces, strict=True):
+                work.wait()
+                sent.append(dist.broadcast(piece, first, group=rack, async_op=True))
+        else:
+            sent = [dist.broadcast(piece, first, group=rack, async_op=True) for piece in pieces]
+        for work in [*summed, *sent]:
+            work.wait()
 
-def _wait(works: Iterable[Any]) -> None:
-    """Begin all of these, then wait for each."""
-    for work in list(works):
-        work.wait()
+    @staticmethod
+    def _pieces(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+        return tensor.tensor_split(PIECES if tensor.nbytes >= PIECES * LEAST_BYTES else 1)
 
 
 if __name__ == "__main__":
