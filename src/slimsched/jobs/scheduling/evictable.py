@@ -5,7 +5,6 @@ topology first: a machine, then a rack, then the cluster, never beyond the tier 
 within a domain the smallest set; and only a domain where the gang then fits is usable.
 """
 
-from operator import add
 from typing import Final
 
 from slimsched.jobs.domain.placement import Placement
@@ -133,8 +132,6 @@ class Evictable:
             return None
         considered: list[str] = []
         for tier in range(waiting.floor, waiting.allowed + 1):
-            if not self._has_room(tier, gpus, ripe):
-                continue
             tried: list[int] = []
             while len(tried) < DOMAINS_TRIED:
                 domain = self._best_domain(tier, gpus, ripe, tried)
@@ -156,30 +153,28 @@ class Evictable:
             return self._free.total
         return self._free.by_machine[domain] if tier == MACHINE else self._free.by_rack[domain]
 
-    def _has_room(self, tier: int, gpus: int, ripe: _Ripe) -> bool:
-        """Whether a domain of this tier would hold the gang if all ripe jobs went."""
-        if tier == NETWORK:
-            return True
-        free = self._free
-        changes = free.changes + self._changes
-        if ripe.looked_at[tier] != changes:
-            ripe.looked_at[tier] = changes
-            have, more = (
-                (free.by_machine, ripe.by_machine) if tier == MACHINE else (free.by_rack, ripe.by_rack)
-            )
-            ripe.most[tier] = max(map(add, have, more))
-        return ripe.most[tier] >= gpus
-
     def _best_domain(self, tier: int, gpus: int, ripe: _Ripe, tried: list[int]) -> int:
         """Return the domain with most GPUs free among those with room if all ripe jobs went, or -1."""
         if tier == NETWORK:
             return -1 if tried else 0
         free = self._free
-        have, more = (free.by_machine, ripe.by_machine) if tier == MACHINE else (free.by_rack, ripe.by_rack)
-        best = most = -1
+        changes = free.changes + self._changes
+        if ripe.looked_at[tier] == changes and ripe.most[tier] < gpus:
+            return -1
+        if tier == MACHINE:
+            have, more = free.by_machine, ripe.by_machine
+        else:
+            have, more = free.by_rack, ripe.by_rack
+        best = most_free = -1
+        most = 0
         for domain, gpus_free in enumerate(have):
-            if gpus_free > most and gpus_free + more[domain] >= gpus and domain not in tried:
-                best, most = domain, gpus_free
+            room = gpus_free + more[domain]
+            if room > most:
+                most = room
+            if gpus_free > most_free and room >= gpus and domain not in tried:
+                best, most_free = domain, gpus_free
+        ripe.looked_at[tier] = changes
+        ripe.most[tier] = most
         return best
 
     def _members(self, tier: int, domain: int, ripe: _Ripe, waiting: JobState, now_s: float) -> Members:

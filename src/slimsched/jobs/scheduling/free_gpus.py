@@ -58,7 +58,9 @@ class FreeGpus:
             return False
         if tier == MACHINE:
             return bool(self._counts >> gpus)
-        return tier == NETWORK or max(self.by_rack) >= gpus
+        if tier == NETWORK:
+            return True
+        return any(free >= gpus for free in self.by_rack)
 
     def spots(self, placement: Placement) -> Spots:
         """Return a placement by machine number."""

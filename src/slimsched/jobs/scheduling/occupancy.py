@@ -83,7 +83,8 @@ class Occupancy:
         job.spots = spots
         tier = MACHINE if len(spots) == 1 else self.free.tier(spots)
         job.tier = tier
-        job.slow_here = job.slow[tier]
+        machine, rack, network = job.slow
+        job.slow_here = machine if tier == MACHINE else network if tier == NETWORK else rack
         job.phase = RUNNING
         job.since_s = now_s
         self.running[job.id] = job

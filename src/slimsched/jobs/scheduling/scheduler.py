@@ -136,22 +136,25 @@ class JobScheduler(Occupancy):
             self.next_gpus.pop(job.id, None)
         phase = job.phase
         if phase >= RUNNING:
-            service_s = job.service_s(now_s) if event.served_s is None else event.served_s
-            self._vacate(job, now_s, event.served_s)
+            served_s = event.served_s
+            service_s = job.service_s(now_s) if served_s is None else served_s
+            self._vacate(job, now_s, served_s)
             self.policy.finished(job, service_s)
         else:
             if phase == WAITING:
                 self.waiting.leave(job)
             self.policy.dropped(job)
-        self.claims.dissolve(job, self.down)
+        if self.claims.open:
+            self.claims.dissolve(job, self.down)
         self._offer(now_s)
 
     def _preempted(self, event: JobPreempted, now_s: float) -> None:
         job = self.jobs.get(event.job_id)
         if job is None or job.phase < RUNNING:
             return
-        self._vacate(job, now_s, event.served_s)
-        job.served_s = event.served_s
+        served_s = event.served_s
+        self._vacate(job, now_s, served_s)
+        job.served_s = served_s
         job.preemptions += 1
         if self._resizes:
             self.fit(job, self.next_gpus.pop(job.id, job.gpus))
@@ -197,14 +200,15 @@ class JobScheduler(Occupancy):
     # -- the order of things
 
     def _admit(self, job: Job, now_s: float) -> JobState:
-        kind = self._kinds.get((job.model, job.gpus))
+        name = (job.model, job.gpus)
+        kind = self._kinds.get(name)
         if kind is None or self.quotas:
             check_demand(job, self.topology, self.quotas)
             kind = (self.topology.floor(job.gpus), self._sensitivity.traits(job))
-            self._kinds[job.model, job.gpus] = kind
+            self._kinds[name] = kind
         state = JobState(job, self._seq, kind[0], kind[1], now_s)
         self._seq += 1
-        self.jobs[job.id] = state
+        self.jobs[state.id] = state
         if self._resizes:
             state.sizes = self._sizes(job)
             self.fit(state, state.sizes[0][0])

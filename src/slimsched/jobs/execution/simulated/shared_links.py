@@ -14,7 +14,7 @@ from typing import Final, Literal, get_args
 
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.placement import Placement
-from slimsched.jobs.scheduling.collective import CommTimes, Shape
+from slimsched.jobs.scheduling.collective import Shape
 from slimsched.jobs.scheduling.sensitivity import Sensitivity
 
 ROUNDS: Final = 3
@@ -26,19 +26,22 @@ class RunningGang:
     """One gang at work: how far it is, how fast it goes, which links it uses."""
 
     __slots__ = (
-        "comm",
         "compute_s",
         "ideal_s",
         "intensity",
         "iteration_s",
         "job",
+        "latency_s",
+        "machine_s",
         "nic_duty",
+        "nic_s",
         "nics",
         "placement",
         "remaining_s",
         "served_s",
         "updated_s",
         "uplink_duty",
+        "uplink_s",
         "uplinks",
         "version",
     )
@@ -51,7 +54,7 @@ class RunningGang:
         self.updated_s = start_s
         self.version = 0
         self.compute_s = self.ideal_s = self.iteration_s = 1.0
-        self.comm: CommTimes | None = None
+        self.machine_s = self.nic_s = self.uplink_s = self.latency_s = 0.0
         self.nics: list[int] = []
         self.uplinks: list[int] = []
         self.nic_duty = self.uplink_duty = self.intensity = 0.0
@@ -123,8 +126,9 @@ class SharedLinks:
         gang.ideal_s = sensitivity.ideal_iteration_s(job, gpus)
         if gpus != job.gpus:
             gang.ideal_s *= sensitivity.pace(job, gpus)
-        gang.comm = comm = sensitivity.comm(job, Shape(most, max(racks.values()), len(racks)))
+        comm = sensitivity.comm(job, Shape(most, max(racks.values()), len(racks)))
         comm_s = comm.total_s()
+        gang.machine_s, gang.nic_s, gang.uplink_s, gang.latency_s = comm
         gang.iteration_s = gang.compute_s + comm_s
         if model.exposed_bytes <= 0.0:
             return None
@@ -161,28 +165,24 @@ class SharedLinks:
 
     def _settle_one(self, gang: RunningGang) -> bool:
         """Find one gang's iteration time; returns whether its share of any link has changed."""
-        comm = gang.comm
-        assert comm is not None
         nic_load, uplink_load = self._nic_load, self._uplink_load
         nic_duty, uplink_duty = gang.nic_duty, gang.uplink_duty
         uplink_s = 0.0
         if self._sharing == "fair":
-            nic_s = comm.nic_s * (1.0 + max(0.0, max([nic_load[m] for m in gang.nics]) - nic_duty))
+            nic_s = gang.nic_s * (1.0 + max(0.0, _busiest(nic_load, gang.nics) - nic_duty))
             if gang.uplinks:
-                uplink_s = comm.uplink_s * (
-                    1.0 + max(0.0, max([uplink_load[r] for r in gang.uplinks]) - uplink_duty)
-                )
+                uplink_s = gang.uplink_s * (1.0 + max(0.0, _busiest(uplink_load, gang.uplinks) - uplink_duty))
         elif self._sharing == "shifted":
-            nic_s = comm.nic_s * max(1.0, max([nic_load[m] for m in gang.nics]))
+            nic_s = gang.nic_s * max(1.0, _busiest(nic_load, gang.nics))
             if gang.uplinks:
-                uplink_s = comm.uplink_s * max(1.0, max([uplink_load[r] for r in gang.uplinks]))
+                uplink_s = gang.uplink_s * max(1.0, _busiest(uplink_load, gang.uplinks))
         else:
-            nic_s = comm.nic_s * (1.0 + max([self._before(gang, self._on_nic[m]) for m in gang.nics]))
+            nic_s = gang.nic_s * (1.0 + max([self._before(gang, self._on_nic[m]) for m in gang.nics]))
             if gang.uplinks:
                 before = [self._before(gang, self._on_uplink[r], uplink=True) for r in gang.uplinks]
-                uplink_s = comm.uplink_s * (1.0 + max(before))
+                uplink_s = gang.uplink_s * (1.0 + max(before))
         gang.iteration_s = iteration_s = (
-            gang.compute_s + max(comm.machine_s, nic_s, uplink_s) + comm.latency_s
+            gang.compute_s + max(gang.machine_s, max(nic_s, uplink_s)) + gang.latency_s
         )
         duty = nic_s / iteration_s
         moved = duty != nic_duty
@@ -212,3 +212,12 @@ class SharedLinks:
         for rack in gang.uplinks:
             neighbours.update(self._on_uplink[rack])
         return neighbours
+
+
+def _busiest(load: list[float], links: list[int]) -> float:
+    """The load of the busiest of these links."""
+    most = load[links[0]]
+    for link in links:
+        if load[link] > most:
+            most = load[link]
+    return most
