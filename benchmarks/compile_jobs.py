@@ -26,6 +26,7 @@ JOBS = (
     "policy",
     "preemption",
     "reservation",
+    "ripening",
     "scheduler",
     "sensitivity",
     "service_history",

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ from racks import Racks, address, enter
 from slimsched.jobs.traces.hostlist import host_names
 
 FIRST_PORT = 20_000
+PIECES = 4
+LEAST_BYTES = 100_000
+"""Pieces in which a large tensor crosses racks, and how small one may be."""
 
 
 def serve(folder: Path) -> None:
@@ -103,7 +107,11 @@ def train(rank: int, machines: tuple[str, ...], request: dict[str, Any], saved: 
 
 
 class Exchange:
-    """An all-reduce in each rack, then between one machine of each rack, then back into the racks."""
+    """An all-reduce rack by rack, in pieces, so that all kinds of links are in use at once.
+
+    Each piece is summed up by the first machine of each rack, then between these, then sent to the others.
+    While one piece crosses racks, the next is summed up and the last is sent on.
+    """
 
     def __init__(self, rank: int, machines: tuple[str, ...]) -> None:
         rack_of = Racks().topology.rack_of_name
@@ -114,18 +122,40 @@ class Exchange:
         groups = [(ranks, dist.new_group(ranks)) for ranks in by_rack.values()]
         self._ranks, self._rack = next(group for group in groups if rank in group[0])
         self._leaders = dist.new_group([ranks[0] for ranks in by_rack.values()])
-        self._leads = rank == self._ranks[0]
+        self._first = self._ranks[0]
+        self._leads = rank == self._first
         self._crosses = len(by_rack) > 1
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
         """Sum a tensor over all machines."""
-        if len(self._ranks) > 1:
+        if not self._crosses:
             dist.all_reduce(tensor, group=self._rack)
-        if self._crosses:
-            if self._leads:
-                dist.all_reduce(tensor, group=self._leaders)
-            if len(self._ranks) > 1:
-                dist.broadcast(tensor, self._ranks[0], group=self._rack)
+        elif len(self._ranks) == 1:
+            for piece in self._pieces(tensor):
+                dist.all_reduce(piece, group=self._leaders)
+        else:
+            self._all_reduce_in_both(self._pieces(tensor))
+
+    def _all_reduce_in_both(self, pieces: Sequence[torch.Tensor]) -> None:
+        first, rack = self._first, self._rack
+        summed = [dist.reduce(piece, first, group=rack, async_op=True) for piece in pieces]
+        if self._leads:
+            crossed = []
+            for work, piece in zip(summed, pieces, strict=True):
+                work.wait()
+                crossed.append(dist.all_reduce(piece, group=self._leaders, async_op=True))
+            sent = []
+            for work, piece in zip(crossed, pieces, strict=True):
+                work.wait()
+                sent.append(dist.broadcast(piece, first, group=rack, async_op=True))
+        else:
+            sent = [dist.broadcast(piece, first, group=rack, async_op=True) for piece in pieces]
+        for work in [*summed, *sent]:
+            work.wait()
+
+    @staticmethod
+    def _pieces(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+        return tensor.tensor_split(PIECES if tensor.nbytes >= PIECES * LEAST_BYTES else 1)
 
 
 if __name__ == "__main__":

@@ -27,12 +27,14 @@ SLURM = "slurm"
 
 
 class Course(NamedTuple):
-    """When a gang was submitted, when its processes ran in all, and how many racks it had in the end."""
+    """When a gang was submitted, when its processes ran in all, and where it ran in the end."""
 
     submitted_s: float
     started_s: float
     ended_s: float
     racks: int
+    machines: tuple[str, ...] = ()
+    stops: int = 0
 
 
 @contextlib.contextmanager
@@ -120,9 +122,11 @@ class Site:
             if job not in submitted_s:
                 continue
             before = courses.get(job)
-            racks = len({rack_of[name] for name in line["machines"]})
+            machines = tuple(line["machines"])
+            racks = len({rack_of[name] for name in machines})
             first_s = before.started_s if before else line["started_s"]
-            courses[job] = Course(submitted_s[job], first_s, line["ended_s"], racks)
+            stops = before.stops + 1 if before else 0
+            courses[job] = Course(submitted_s[job], first_s, line["ended_s"], racks, machines, stops)
         lost = [job for job in submitted_s if job not in courses]
         if lost:
             raise SystemExit(f"{len(lost)} gangs never ran, the first is job {lost[0]}; see {self._folder}")

@@ -15,7 +15,7 @@ from slimsched.jobs.execution.simulated.failure import Checkpoint
 from slimsched.jobs.telemetry.runs import JobHistory, histories
 
 FITS = 3
-DRAWS = 20
+DRAWS = 60
 LATE_S = 1.0
 """How much later Slurm or the controller may notice a gang, at most."""
 REQUEUE_S = 6.0
@@ -50,7 +50,7 @@ def _simulate(racks: Racks, gangs: Sequence[Gang], scheduler: str, overhead: Ove
         known_models=MODELS,
         checkpoint=checkpoint,
     )
-    jobs = _jobs(racks, gangs, speed)
+    jobs = jobs_of(racks, gangs, speed)
     more_s = speed * (overhead.before_s + overhead.after_s)
     told = [msgspec.structs.replace(job, service_s=job.service_s + more_s) for job in jobs]
     for _ in range(FITS):
@@ -71,7 +71,8 @@ def _simulate(racks: Racks, gangs: Sequence[Gang], scheduler: str, overhead: Ove
     ]
 
 
-def _jobs(racks: Racks, gangs: Sequence[Gang], speed: float) -> list[Job]:
+def jobs_of(racks: Racks, gangs: Sequence[Gang], speed: float) -> list[Job]:
+    """The gangs as the simulator takes them, `speed` simulated seconds to a real one."""
     sensitivity = sensitivity_of(racks)
     jobs = []
     for number, gang in enumerate(gangs):

@@ -22,6 +22,7 @@ from statistics import fmean, median, stdev
 from live import SLURM, Course, Site, gang_server, run
 from prediction import Overhead, predict
 from racks import Racks
+from replayed import replay
 from workload import COMPUTE_S, GRADIENT_BYTES, Gang, draw, sensitivity_of
 
 from slimsched.jobs.domain.job import Job
@@ -54,6 +55,7 @@ def main() -> None:
                 measured = run(racks, gangs, scheduler)
                 told = [figures(one) for one in predict(racks, gangs, scheduler, overhead)]
                 row |= {"measured": figures(measured), "lateness": lateness(gangs, measured)}
+                row["run_s"] = [fmean(column) for column in zip(*replay(racks, gangs, measured), strict=True)]
                 row["predicted"] = {name: fmean(one[name] for one in told) for name in told[0]}
                 row["spread"] = {name: stdev(one[name] for one in told) for name in told[0]}
                 print(json.dumps(row), flush=True)
@@ -132,6 +134,10 @@ def show(rows: Sequence[dict]) -> None:
     print("| scheduler | | measured | mean | predicted ± spread | difference |\n|---|---|---|---|---|---|")
     for scheduler in dict.fromkeys(row["scheduler"] for row in rows):
         its = [row for row in rows if row["scheduler"] == scheduler]
+        ran_s, modelled_s = (fmean(row["run_s"][i] for row in its) for i in (0, 1))
+        off = f"{100 * (modelled_s / ran_s - 1):+.1f} %"
+        each = ", ".join(f"{row['run_s'][0]:.1f}" for row in its)
+        print(f"| {scheduler} | run_mean_s, told where | {each} | {ran_s:.1f} | {modelled_s:.1f} | {off} |")
         for what in its[0]["measured"]:
             runs = [row["measured"][what] for row in its]
             mean, told = fmean(runs), fmean(row["predicted"][what] for row in its)

@@ -9,7 +9,7 @@ from slimsched.jobs.execution.policies import POLICIES, manual
 from slimsched.jobs.scheduling.commands import StartJob
 from slimsched.jobs.scheduling.events import JobFinished, JobSubmitted
 from slimsched.jobs.scheduling.policies.dally import Dally
-from slimsched.jobs.scheduling.tuner import BenefitTuner, FixedTimers, Situation, Tuner
+from slimsched.jobs.scheduling.tuner import BenefitTuner, FixedTimers, Tuner
 from slimsched.kernel.wake import Wake, WakeAt
 
 
@@ -93,9 +93,9 @@ def test_the_benefit_tuner_lets_sensitive_jobs_wait_longer() -> None:
     machine = scheduler(Dally(Tuner()))
     for name, model in (("eager", "resnet50"), ("patient", "lm")):
         machine.handle(JobSubmitted(job=job(name, 4, model=model)), now_s=0.0)
-    tuner, calm = BenefitTuner(), Situation(0.0, 0.0)
-    eager = tuner.timers(machine.jobs["eager"], calm)
-    patient = tuner.timers(machine.jobs["patient"], calm)
+    tuner = BenefitTuner()
+    eager = tuner.timers(machine.jobs["eager"], 0.0, 0.0)
+    patient = tuner.timers(machine.jobs["patient"], 0.0, 0.0)
     assert patient[0] > eager[0] > 0.0
     assert patient[1] > eager[1]
 
@@ -104,9 +104,9 @@ def test_the_benefit_tuner_waits_longer_in_a_backlog_and_for_busy_uplinks() -> N
     machine = scheduler(Dally(Tuner()))
     machine.handle(JobSubmitted(job=job("gang", 4)), now_s=0.0)
     gang, tuner = machine.jobs["gang"], BenefitTuner()
-    calm = tuner.timers(gang, Situation(0.0, 0.0))
-    assert tuner.timers(gang, Situation(2.0, 0.0))[0] > calm[0]
-    assert tuner.timers(gang, Situation(0.0, 64.0))[1] > calm[1]
+    calm = tuner.timers(gang, 0.0, 0.0)
+    assert tuner.timers(gang, 2.0, 0.0)[0] > calm[0]
+    assert tuner.timers(gang, 0.0, 64.0)[1] > calm[1]
 
 
 def test_the_benefit_tuner_learns_from_runs_that_lost_more_than_predicted() -> None:

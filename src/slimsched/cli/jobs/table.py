@@ -31,7 +31,7 @@ def print_rows(console: Console, rows: "Sequence[JobRow]", title: str) -> None:
             _spread(s.makespan_s, ci["makespan_s"]),
             _time(s.wait_mean_s),
             f"{s.comm_overhead:.3f}",
-            f"{s.excess_comm:.3f}",
+            f"{round(s.excess_comm, 3) + 0.0:.3f}",  # never -0.000
             f"{s.preemptions:.0f}",
         ]
         if wide:

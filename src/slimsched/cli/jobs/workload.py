@@ -178,9 +178,11 @@ def warn_of_unknown_models(jobs: "Iterable[Job]", known: "Mapping[str, TrainingM
     unknown = Counter(job.model for job in jobs if job.model and job.model not in known)
     if unknown:
         names = ", ".join(name for name, _ in unknown.most_common(5)) + (", …" if len(unknown) > 5 else "")
+        count = unknown.total()
+        who = "1 job trains a model that is" if count == 1 else f"{count} jobs train models that are"
         Console(stderr=True).print(
-            f"[yellow]{unknown.total()} jobs train models that are not known ({names}) and count as never "
-            "communicating; describe them with --model-file, see slim jobs models[/yellow]",
+            f"[yellow]{who} not known ({names}), and will count as never communicating; "
+            "describe models with --model-file, see slim jobs models[/yellow]",
             highlight=False,
             soft_wrap=True,
         )

@@ -68,9 +68,10 @@ class Claims:
         free = self._free
         for name, _ in freed:
             if name in claim.missing:
-                gpus = claim.take(name, free.by_machine[free.index[name]])
+                machine = free.index[name]
+                gpus = claim.take(name, free.by_machine[machine])
                 if gpus:
-                    free.take(((name, gpus),))
+                    free.take_at([(machine, gpus)])
 
     def close(self, claim: Claim) -> None:
         """The claim's job starts on what it holds."""

@@ -5,15 +5,19 @@ topology first: a machine, then a rack, then the cluster, never beyond the tier 
 within a domain the smallest set; and only a domain where the gang then fits is usable.
 """
 
-from heapq import heappop, heappush
-from operator import add
+from typing import Final
 
-from slimsched.jobs.domain.placement import Placement, Tier
+from slimsched.jobs.domain.placement import Placement
 from slimsched.jobs.scheduling.free_gpus import FreeGpus
-from slimsched.jobs.scheduling.job_state import RUNNING, JobState
+from slimsched.jobs.scheduling.job_state import JobState
 from slimsched.jobs.scheduling.policy import Policy
+from slimsched.jobs.scheduling.ripening import RipeningTimes
 
-DOMAINS_TRIED = 8
+MACHINE: Final = 0
+NETWORK: Final = 2
+"""Tiers as plain numbers, because they are compared often."""
+
+DOMAINS_TRIED: Final = 8
 """Domains of one tier that are looked at closely, those that lack the fewest GPUs first."""
 
 Members = list[tuple[int, JobState]]
@@ -51,7 +55,7 @@ class Evictable:
     """Running jobs by the class of waiting jobs they may be stopped for.
 
     A job ripens for class 0 first, then for class 1 and so on, each at a time the policy tells. So one number
-    per job says for which classes it is ripe: all below its level.
+    per job, its ripeness, says for which classes it is ripe: all below it.
     """
 
     def __init__(self, free: FreeGpus, policy: Policy) -> None:
@@ -60,128 +64,152 @@ class Evictable:
         machines, racks = len(free.names), len(free.by_rack)
         self._classes = [_Ripe(number, machines, racks) for number in range(policy.eviction_classes)]
         self._changes = 0
-        self._level: dict[JobState, int] = {}
+        self._ripe: dict[JobState, None] = {}
         self._on: list[dict[JobState, int]] = [{} for _ in range(machines)]
-        self._unripe: list[tuple[float, int, JobState, int, int]] = []
+        self._times = RipeningTimes()
         self._machines_of: list[list[int]] = [[] for _ in free.by_rack]
         for machine, rack in enumerate(free.rack_of):
             self._machines_of[rack].append(machine)
 
     def add(self, job: JobState, now_s: float) -> None:
         """A job has started."""
-        heappush(self._unripe, (self._policy.evictable_at_s(job, 0, now_s), job.seq, job, job.epoch, 0))
+        self._times.add(self._policy.evictable_at_s(job, 0, now_s), job, 0)
 
     def remove(self, job: JobState) -> None:
         """A job has stopped, or is about to."""
-        level = self._level.pop(job, 0)
-        if level:
+        ripeness = job.ripeness
+        if ripeness:
+            job.ripeness = 0
+            del self._ripe[job]
             for machine, _ in job.spots:
                 del self._on[machine][job]
-            for ripe in self._classes[:level]:
-                self._count(ripe, job, -1)
+            self._changes += 1
+            rack_of = self._free.rack_of
+            for number in range(ripeness):
+                ripe = self._classes[number]
+                by_machine, by_rack = ripe.by_machine, ripe.by_rack
+                ripe.total -= job.gpus
+                for machine, gpus in job.spots:
+                    rack = rack_of[machine]
+                    by_machine[machine] = by_machine[machine] - gpus
+                    by_rack[rack] = by_rack[rack] - gpus
 
-    def _count(self, ripe: _Ripe, job: JobState, sign: int) -> None:
-        """Add a job's GPUs to those of a class, or take them off."""
-        rack_of = self._free.rack_of
-        self._changes += 1
-        ripe.total += sign * job.gpus
+    def _ripened(self, ripe: _Ripe, job: JobState) -> None:
+        """Add a job's GPUs to those of a class."""
+        by_machine, by_rack, rack_of = ripe.by_machine, ripe.by_rack, self._free.rack_of
+        ripe.total += job.gpus
         for machine, gpus in job.spots:
-            gpus *= sign
-            ripe.by_machine[machine] += gpus
-            ripe.by_rack[rack_of[machine]] += gpus
+            rack = rack_of[machine]
+            by_machine[machine] = by_machine[machine] + gpus
+            by_rack[rack] = by_rack[rack] + gpus
 
     def _ripen(self, now_s: float) -> None:
         """Let jobs ripen whose time has come."""
-        unripe, classes, policy = self._unripe, self._classes, self._policy
-        while unripe and unripe[0][0] <= now_s:
-            _, _, job, epoch, number = heappop(unripe)
-            if job.epoch != epoch or job.phase != RUNNING:
-                continue
+        classes, policy, times = self._classes, self._policy, self._times
+        for _, _, job, _, number in times.due(now_s):
+            self._changes += 1
             if not number:
+                self._ripe[job] = None
                 for machine, gpus in job.spots:
                     self._on[machine][job] = gpus
             at_s = now_s
             while at_s <= now_s:
-                self._count(classes[number], job, 1)
+                self._ripened(classes[number], job)
                 number += 1
                 if number == len(classes):
                     break
                 at_s = policy.evictable_at_s(job, number, now_s)
             else:
-                heappush(unripe, (at_s, job.seq, job, epoch, number))
-            self._level[job] = number
+                times.add(at_s, job, number)
+            job.ripeness = number
 
     def find(self, waiting: JobState, now_s: float) -> Eviction | None:
         """The victims whose going lets this gang fit at its allowed tier, or None."""
-        unripe = self._unripe
-        if unripe and unripe[0][0] <= now_s:
-            self._ripen(now_s)
+        self._ripen(now_s)
         free, gpus = self._free, waiting.gpus
         ripe = self._classes[self._policy.eviction_class(waiting)]
         if free.total + ripe.total < gpus:
             return None
         considered: list[str] = []
         for tier in range(waiting.floor, waiting.allowed + 1):
-            for have, domain in self._domains(tier, gpus, ripe):
+            tried: list[int] = []
+            while len(tried) < DOMAINS_TRIED:
+                domain = self._best_domain(tier, gpus, ripe, tried)
+                if domain < 0:
+                    break
+                tried.append(domain)
                 members = self._members(tier, domain, ripe, waiting, now_s)
                 considered += [job.id for _, job in members[:8]]
-                victims = _smallest(gpus - have, members)
+                victims = _smallest(gpus - self._free_in(tier, domain), members)
                 if victims is not None:
                     waiting.victims_considered = tuple(considered[:8])
                     return Eviction(victims, self._placement(tier, domain, gpus, victims))
         waiting.victims_considered = tuple(considered[:8])
         return None
 
-    def _domains(self, tier: int, gpus: int, ripe: _Ripe) -> list[tuple[int, int]]:
-        """Domains of a tier with room for the gang if all ripe jobs went, most free GPUs first."""
+    def _free_in(self, tier: int, domain: int) -> int:
+        """GPUs that are free in a domain."""
+        if tier == NETWORK:
+            return self._free.total
+        return self._free.by_machine[domain] if tier == MACHINE else self._free.by_rack[domain]
+
+    def _best_domain(self, tier: int, gpus: int, ripe: _Ripe, tried: list[int]) -> int:
+        """Return the domain with most GPUs free among those with room if all ripe jobs went, or -1."""
+        if tier == NETWORK:
+            return -1 if tried else 0
         free = self._free
-        if tier == Tier.NETWORK:
-            return [(free.total, 0)]
-        if tier == Tier.MACHINE:
+        changes = free.changes + self._changes
+        if ripe.looked_at[tier] == changes and ripe.most[tier] < gpus:
+            return -1
+        if tier == MACHINE:
             have, more = free.by_machine, ripe.by_machine
         else:
             have, more = free.by_rack, ripe.by_rack
-        changes = free.changes + self._changes
-        if ripe.looked_at[tier] != changes:
-            ripe.looked_at[tier] = changes
-            ripe.most[tier] = max(map(add, have, more))
-        if ripe.most[tier] < gpus:
-            return []
-        fitting = [(h, -i) for i, (h, r) in enumerate(zip(have, more, strict=True)) if h + r >= gpus]
-        fitting.sort(reverse=True)
-        return [(h, -i) for h, i in fitting[:DOMAINS_TRIED]]
+        best = most_free = -1
+        most = 0
+        for domain, gpus_free in enumerate(have):
+            room = gpus_free + more[domain]
+            if room > most:
+                most = room
+            if gpus_free > most_free and room >= gpus and domain not in tried:
+                best, most_free = domain, gpus_free
+        ripe.looked_at[tier] = changes
+        ripe.most[tier] = most
+        return best
 
     def _members(self, tier: int, domain: int, ripe: _Ripe, waiting: JobState, now_s: float) -> Members:
         """The jobs in a domain that may be stopped for this one, in the order they should go."""
-        level, number = self._level, ripe.number
+        number = ripe.number
         inside: dict[JobState, int]
-        if tier == Tier.MACHINE:
-            inside = {job: gpus for job, gpus in self._on[domain].items() if level[job] > number}
-        elif tier == Tier.NETWORK:
-            inside = {job: job.gpus for job, its in level.items() if its > number}
+        if tier == MACHINE:
+            inside = self._on[domain]
+        elif tier == NETWORK:
+            inside = {job: job.gpus for job in self._ripe}
         else:
             inside = {}
             for machine in self._machines_of[domain]:
                 for job, gpus in self._on[machine].items():
-                    if level[job] > number:
-                        inside[job] = inside.get(job, 0) + gpus
+                    inside[job] = inside.get(job, 0) + gpus
         policy = self._policy
-        members = [(gpus, job) for job, gpus in inside.items() if policy.may_evict(job, waiting, now_s)]
-        if len(members) > 1:
-            members.sort(key=lambda member: (-policy.rank(member[1], now_s), member[1].seq))
-        return members
+        ranked = [
+            (-policy.rank(job, now_s), job.seq, gpus, job)
+            for job, gpus in inside.items()
+            if job.ripeness > number and policy.may_evict(job, waiting, now_s)
+        ]
+        ranked.sort()  # no two jobs have the same number, so jobs themselves are never compared
+        return [(gpus, job) for _, _, gpus, job in ranked]
 
     def _placement(self, tier: int, domain: int, gpus: int, victims: list[JobState]) -> Placement:
         """Where the gang goes once the victims are gone: fullest machines of the roomiest racks first."""
         free = self._free
-        if tier == Tier.MACHINE:
+        if tier == MACHINE:
             return ((free.names[domain], gpus),)
         freed: dict[int, int] = {}
         for job in victims:
             for machine, count in job.spots:
                 freed[machine] = freed.get(machine, 0) + count
         racks = [domain]
-        if tier == Tier.NETWORK:
+        if tier == NETWORK:
             room = list(free.by_rack)
             for machine, count in freed.items():
                 room[free.rack_of[machine]] += count

@@ -5,9 +5,17 @@ says that this set is not empty: the smallest sufficient count is then one shift
 """
 
 from collections.abc import Collection
+from typing import Final
 
 from slimsched.jobs.domain.placement import Placement, Tier
 from slimsched.jobs.domain.topology import Topology
+
+MACHINE: Final = Tier.MACHINE
+RACK: Final = Tier.RACK
+NETWORK: Final = Tier.NETWORK
+
+Spots = list[tuple[int, int]]
+"""A placement by machine number: (machine, GPUs there)."""
 
 
 class FreeGpus:
@@ -32,15 +40,43 @@ class FreeGpus:
         self._counts = 0
         self._with = [0] * (topology.largest_machine + 1)
         self._racks_with = [[0] * (topology.largest_machine + 1) for _ in topology.racks]
+        self._in_rack: list[list[str]] = [[] for _ in topology.racks]
+        """Names of the machines of each rack, by bit."""
+        self._bit = [1 << i for i in range(len(self.by_machine))]
+        self._bit_in_rack: list[int] = []
         for i, gpus in enumerate(self.by_machine):
-            self._with[gpus] |= 1 << i
-            self._racks_with[self.rack_of[i]][gpus] |= 1 << i
+            rack = self.rack_of[i]
+            self._bit_in_rack.append(1 << len(self._in_rack[rack]))
+            self._in_rack[rack].append(self.names[i])
+            self._with[gpus] |= self._bit[i]
+            self._racks_with[rack][gpus] |= self._bit_in_rack[i]
             self._counts |= 1 << gpus
 
-    @property
-    def largest_in_machine(self) -> int:
-        """Most GPUs free on one machine."""
-        return self._counts.bit_length() - 1
+    def has(self, gpus: int, tier: Tier) -> bool:
+        """Whether a domain of this tier has that many GPUs free."""
+        if gpus > self.total:
+            return False
+        if tier == MACHINE:
+            return bool(self._counts >> gpus)
+        if tier == NETWORK:
+            return True
+        return any(free >= gpus for free in self.by_rack)
+
+    def spots(self, placement: Placement) -> Spots:
+        """Return a placement by machine number."""
+        index = self.index
+        return [(index[name], gpus) for name, gpus in placement]
+
+    def tier(self, spots: Spots) -> Tier:
+        """How far apart these GPUs are."""
+        if len(spots) == 1:
+            return MACHINE
+        rack_of = self.rack_of
+        first = rack_of[spots[0][0]]
+        for machine, _ in spots:
+            if rack_of[machine] != first:
+                return NETWORK
+        return RACK
 
     def take(self, placement: Placement) -> None:
         """Take these GPUs."""
@@ -52,6 +88,16 @@ class FreeGpus:
         for name, gpus in placement:
             self._change(self.index[name], gpus)
 
+    def take_at(self, spots: Spots) -> None:
+        """Take these GPUs."""
+        for machine, gpus in spots:
+            self._change(machine, -gpus)
+
+    def give_at(self, spots: Spots) -> None:
+        """Give these GPUs back."""
+        for machine, gpus in spots:
+            self._change(machine, gpus)
+
     def _change(self, machine: int, by: int) -> None:
         before = self.by_machine[machine]
         after = before + by
@@ -60,13 +106,16 @@ class FreeGpus:
         self.by_machine[machine] = after
         self.changes += 1
         rack = self.rack_of[machine]
-        self.by_rack[rack] += by
+        # list[i] = list[i] + …, not +=, is what the compiler turns into arithmetic
+        self.by_rack[rack] = self.by_rack[rack] + by
         self.total += by
-        bit = 1 << machine
-        with_, in_rack = self._with, self._racks_with[rack]
-        in_rack[before] ^= bit
-        in_rack[after] |= bit
-        with_[after] |= bit
+        bit = self._bit_in_rack[machine]
+        in_rack = self._racks_with[rack]
+        in_rack[before] = in_rack[before] ^ bit
+        in_rack[after] = in_rack[after] | bit
+        bit = self._bit[machine]
+        with_ = self._with
+        with_[after] = with_[after] | bit
         left = with_[before] ^ bit
         with_[before] = left
         if left:
@@ -81,12 +130,12 @@ class FreeGpus:
             # the machine with the fewest free GPUs that still suffice
             machines = self._with[gpus + (enough & -enough).bit_length() - 1]
             return ((self.names[(machines & -machines).bit_length() - 1], gpus),)
-        if allowed == Tier.MACHINE or gpus > self.total:
+        if allowed == MACHINE or gpus > self.total:
             return None
         rack = self._best_rack(gpus)
         if rack is not None:
             return self._fill([rack], gpus)
-        if allowed == Tier.RACK:
+        if allowed == RACK:
             return None
         order = sorted(range(len(self.by_rack)), key=lambda rack: (-self.by_rack[rack], rack))
         if self.calm:
@@ -167,19 +216,19 @@ class FreeGpus:
         """Take whole machines, fullest of free GPUs first, and a best fit for the rest."""
         parts: list[tuple[str, int]] = []
         for rack in racks:
-            with_ = self._racks_with[rack]
+            with_, names = self._racks_with[rack], self._in_rack[rack]
             for count in range(len(with_) - 1, 0, -1):
                 machines = with_[count]
                 while machines and gpus >= count:
                     bit = machines & -machines
                     machines ^= bit
-                    parts.append((self.names[bit.bit_length() - 1], count))
+                    parts.append((names[bit.bit_length() - 1], count))
                     gpus -= count
                 if not gpus:
                     return tuple(parts)
                 if machines and not self._smaller_fits(with_, count, gpus):
                     bit = machines & -machines
-                    return (*parts, (self.names[bit.bit_length() - 1], gpus))
+                    return (*parts, (names[bit.bit_length() - 1], gpus))
         return tuple(parts)
 
     @staticmethod

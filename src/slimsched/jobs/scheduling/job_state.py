@@ -31,7 +31,8 @@ class JobState:
 
     `served_s` is ideal service at the last change of phase; `service_s(now)` adds the present run,
     at the slowdown its tier has with the network to itself. `clock_s` is when the job first declined.
-    `spots` are machines by number, and the GPUs it holds or last held there.
+    `slow_here` is the slowdown at the tier where it runs. `ripeness` counts the classes of waiting jobs for
+    which it may be stopped. `spots` are machines by number, and the GPUs it holds or last held there.
     `sizes` are the numbers of GPUs it may have, under policies that resize jobs; `gpus` is then what it has
     or waits for, and `slow` counts against the pace on the GPUs it asked for.
     """
@@ -53,11 +54,13 @@ class JobState:
         "placement",
         "preemptions",
         "ran_s",
+        "ripeness",
         "seq",
         "served_s",
         "since_s",
         "sizes",
         "slow",
+        "slow_here",
         "spots",
         "submitted_s",
         "tier",
@@ -91,6 +94,8 @@ class JobState:
         self.placement: Placement = ()
         self.spots: list[tuple[int, int]] = []
         self.tier = floor
+        self.slow_here = 1.0
+        self.ripeness = 0
         self.preemptions = 0
         self.sizes: Scaling = ()
         self.victims_considered: tuple[str, ...] = ()
@@ -99,7 +104,7 @@ class JobState:
         """Ideal service attained by now."""
         if self.phase < RUNNING:
             return self.served_s
-        return self.served_s + (now_s - self.since_s) / self.slow[self.tier]
+        return self.served_s + (now_s - self.since_s) / self.slow_here
 
     def run_s(self, now_s: float) -> float:
         """Time it has held GPUs by now."""

@@ -1,18 +1,20 @@
 """Which gang holds which GPUs: the half of the scheduler that keeps the books."""
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from slimsched.jobs.domain.placement import Placement, Tier
 from slimsched.jobs.domain.topology import Topology
 from slimsched.jobs.scheduling.claims import Claim, Claims
 from slimsched.jobs.scheduling.commands import Command, PreemptJob, StartJob
 from slimsched.jobs.scheduling.evictable import Evictable
-from slimsched.jobs.scheduling.free_gpus import FreeGpus
+from slimsched.jobs.scheduling.free_gpus import FreeGpus, Spots
 from slimsched.jobs.scheduling.job_state import CLAIMING, RUNNING, STOPPING, WAITING, JobState
 from slimsched.jobs.scheduling.policy import Policy
 from slimsched.jobs.scheduling.waiting import Waiting
 
-MACHINE, RACK, NETWORK = Tier
+MACHINE: Final = Tier.MACHINE
+NETWORK: Final = Tier.NETWORK
 
 Split = Callable[[str, Placement, FreeGpus], Placement]
 """Shares of a job's gang on the machines chosen for it, by job id, placement and what is free."""
@@ -53,8 +55,9 @@ class Occupancy:
     def _start(self, job: JobState, placement: Placement, now_s: float) -> None:
         if self._split is not None and len(placement) > 1:
             placement = self._split(job.id, placement, self.free)
-        self.free.take(placement)
-        self._launch(job, placement, now_s)
+        spots = self.free.spots(placement)
+        self.free.take_at(spots)
+        self._launch(job, placement, spots, now_s)
 
     def start_at(self, job: JobState, placement: Placement, now_s: float) -> None:
         """Start a waiting job on these free GPUs."""
@@ -64,23 +67,24 @@ class Occupancy:
     def start_on_held(self, job: JobState, placement: Placement, now_s: float) -> None:
         """Start a waiting job on GPUs that a claim has lent it."""
         self.waiting.leave(job)
-        self._launch(job, placement, now_s)
+        self._launch(job, placement, self.free.spots(placement), now_s)
 
-    def _launch(self, job: JobState, placement: Placement, now_s: float) -> None:
+    def _launch(self, job: JobState, placement: Placement, spots: Spots, now_s: float) -> None:
         """Start a job on GPUs that are already taken for it."""
         waited_s = now_s - job.since_s
         job.waited_s += waited_s
         declined_for_s = 0.0 if job.clock_s is None else now_s - job.clock_s
-        self._occupy(job, placement, now_s)
+        self._occupy(job, placement, spots, now_s)
         self.policy.launched(job, job.tier, declined_for_s, now_s)
         self._commands.append(StartJob(job_id=job.id, placement=placement))
 
-    def _occupy(self, job: JobState, placement: Placement, now_s: float) -> None:
+    def _occupy(self, job: JobState, placement: Placement, spots: Spots, now_s: float) -> None:
         job.placement = placement
-        index = self.free.index
-        job.spots = [(index[name], gpus) for name, gpus in placement]
-        tier = MACHINE if len(placement) == 1 else self.topology.tier(placement)
+        job.spots = spots
+        tier = MACHINE if len(spots) == 1 else self.free.tier(spots)
         job.tier = tier
+        machine, rack, network = job.slow
+        job.slow_here = machine if tier == MACHINE else network if tier == NETWORK else rack
         job.phase = RUNNING
         job.since_s = now_s
         self.running[job.id] = job
@@ -95,8 +99,8 @@ class Occupancy:
 
     def _cross(self, job: JobState) -> None:
         """Count a gang on the uplinks of its racks."""
-        rack_of = self.topology.rack_of_name
-        racks = list(dict.fromkeys(rack_of[name] for name, _ in job.placement))
+        rack_of = self.free.rack_of
+        racks = list(dict.fromkeys([rack_of[machine] for machine, _ in job.spots]))
         self.crossing[job.id] = racks
         for rack in racks:
             self.free.crossing[rack] += 1
@@ -119,13 +123,15 @@ class Occupancy:
         if self.quotas and job.job.tenant in self.quotas:
             self.tenant_gpus[job.job.tenant] -= job.gpus
         placement, job.placement = job.placement, ()
-        self._give(placement, now_s)
-
-    def _give(self, placement: Placement, now_s: float) -> None:
-        """Give GPUs back: to claims first, then to everybody; those of a lost machine are gone."""
         if self.down:
             placement = tuple(part for part in placement if part[0] not in self.down)
-        self.free.give(placement)
+            self.free.give(placement)
+        else:
+            self.free.give_at(job.spots)
+        self._fill_claims(placement, now_s)
+
+    def _fill_claims(self, placement: Placement, now_s: float) -> None:
+        """Let claims have what has come free; the rest is for everybody."""
         if self.claims.open:
             for claim in self.claims.missing(placement):
                 self.claims.fill(claim, placement)
@@ -150,15 +156,16 @@ class Occupancy:
         """Start a claim's job if it has stopped where it was and no GPU is missing."""
         if not claim.missing_total and claim.job.phase == CLAIMING:
             self.claims.close(claim)
-            self._launch(claim.job, claim.placement, now_s)
+            self._launch(claim.job, claim.placement, self.free.spots(claim.placement), now_s)
 
     def correct(self, job: JobState, placement: Placement, now_s: float) -> None:
         """Note that the engine split a gang over its machines in another way than asked for."""
         self.evictable.remove(job)
+        job.epoch += 1
         self.free.give(job.placement)
         self.free.take(placement)
         job.placement = placement
-        job.spots = [(self.free.index[name], gpus) for name, gpus in placement]
+        job.spots = self.free.spots(placement)
         if self._preempts:
             self.evictable.add(job, now_s)
 
@@ -182,4 +189,6 @@ class Occupancy:
         self.down.discard(name)
         used = sum(g for job in self.running.values() for machine, g in job.placement if machine == name)
         machine = self.topology.machines[self.free.index[name]]
-        self._give(((name, machine.gpus - used),), now_s)
+        placement = ((name, machine.gpus - used),)
+        self.free.give(placement)
+        self._fill_claims(placement, now_s)

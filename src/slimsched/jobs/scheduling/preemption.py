@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def make_room(scheduler: "JobScheduler", job: JobState, now_s: float) -> None:
     """Stop running jobs for a waiting one if it then fits at its allowed tier."""
-    if scheduler.over_quota(job.job.tenant, job.gpus):
+    if scheduler.quotas and scheduler.over_quota(job.job.tenant, job.gpus):
         return
     eviction = scheduler.evictable.find(job, now_s)
     if eviction is not None:

@@ -6,7 +6,7 @@ After a restart, feed JobFoundRunning for every running job, then JobSubmitted f
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.placement import Placement, Tier
@@ -35,11 +35,13 @@ from slimsched.jobs.scheduling.resizing import resize
 from slimsched.jobs.scheduling.sensitivity import Sensitivity, Traits
 from slimsched.kernel.wake import Wake, WakeAt
 
-MACHINE, RACK, NETWORK = Tier
+MACHINE: Final = Tier.MACHINE
+RACK: Final = Tier.RACK
+NETWORK: Final = Tier.NETWORK
 
-PREEMPTION_TRIES = 8
+PREEMPTION_TRIES: Final = 8
 """Waiting jobs for which victims are sought at each quantum."""
-RENEW_AFTER_S = 60.0
+RENEW_AFTER_S: Final = 60.0
 """A timer that ran out is renewed if the policy would now wait longer by at least this."""
 
 
@@ -121,8 +123,9 @@ class JobScheduler(Occupancy):
             return
         job = self._admit(event.job, now_s)
         job.served_s = event.served_s
-        self.free.take(event.placement)
-        self._occupy(job, event.placement, now_s if event.since_s is None else event.since_s)
+        spots = self.free.spots(event.placement)
+        self.free.take_at(spots)
+        self._occupy(job, event.placement, spots, now_s if event.since_s is None else event.since_s)
         self.policy.launched(job, job.tier, 0.0, now_s)
 
     def _finished(self, event: JobFinished, now_s: float) -> None:
@@ -133,22 +136,25 @@ class JobScheduler(Occupancy):
             self.next_gpus.pop(job.id, None)
         phase = job.phase
         if phase >= RUNNING:
-            service_s = job.service_s(now_s) if event.served_s is None else event.served_s
-            self._vacate(job, now_s, event.served_s)
+            served_s = event.served_s
+            service_s = job.service_s(now_s) if served_s is None else served_s
+            self._vacate(job, now_s, served_s)
             self.policy.finished(job, service_s)
         else:
             if phase == WAITING:
                 self.waiting.leave(job)
             self.policy.dropped(job)
-        self.claims.dissolve(job, self.down)
+        if self.claims.open:
+            self.claims.dissolve(job, self.down)
         self._offer(now_s)
 
     def _preempted(self, event: JobPreempted, now_s: float) -> None:
         job = self.jobs.get(event.job_id)
         if job is None or job.phase < RUNNING:
             return
-        self._vacate(job, now_s, event.served_s)
-        job.served_s = event.served_s
+        served_s = event.served_s
+        self._vacate(job, now_s, served_s)
+        job.served_s = served_s
         job.preemptions += 1
         if self._resizes:
             self.fit(job, self.next_gpus.pop(job.id, job.gpus))
@@ -194,14 +200,15 @@ class JobScheduler(Occupancy):
     # -- the order of things
 
     def _admit(self, job: Job, now_s: float) -> JobState:
-        kind = self._kinds.get((job.model, job.gpus))
+        name = (job.model, job.gpus)
+        kind = self._kinds.get(name)
         if kind is None or self.quotas:
             check_demand(job, self.topology, self.quotas)
             kind = (self.topology.floor(job.gpus), self._sensitivity.traits(job))
-            self._kinds[job.model, job.gpus] = kind
+            self._kinds[name] = kind
         state = JobState(job, self._seq, kind[0], kind[1], now_s)
         self._seq += 1
-        self.jobs[job.id] = state
+        self.jobs[state.id] = state
         if self._resizes:
             state.sizes = self._sizes(job)
             self.fit(state, state.sizes[0][0])
@@ -283,10 +290,9 @@ class JobScheduler(Occupancy):
             return
         blocking = self._blocking
         while groups and free.total:
-            room = (free.largest_in_machine, max(free.by_rack), free.total)
             first: JobState | None = None
             for group in groups:
-                if (blocking or group.gpus <= room[group.tier]) and not (
+                if (blocking or free.has(group.gpus, group.tier)) and not (
                     group.tenant and self.over_quota(group.tenant, group.gpus)
                 ):
                     head = group.head()

@@ -1,13 +1,14 @@
 """What finished jobs took, to guess what is left of a job that has had some service already."""
 
 from bisect import bisect_left
+from typing import Final
 
-FIRST_S = 1.0
-GROWTH = 1.25
-CLASSES = 64
-DEFAULT_S = 3600.0
-ENOUGH = 8.0
-FORGETTING = 0.9995
+FIRST_S: Final = 1.0
+GROWTH: Final = 1.25
+CLASSES: Final = 64
+DEFAULT_S: Final = 3600.0
+ENOUGH: Final = 8.0
+FORGETTING: Final = 0.9995
 
 
 class ServiceHistory:
@@ -25,8 +26,8 @@ class ServiceHistory:
         """Remember a finished job; the weight of a new one grows instead of the old ones' shrinking."""
         self._weight /= FORGETTING
         i = bisect_left(self._bounds_s, service_s)
-        self._counts[i] += self._weight
-        self._sums_s[i] += self._weight * service_s
+        self._counts[i] = self._counts[i] + self._weight
+        self._sums_s[i] = self._sums_s[i] + self._weight * service_s
         self._stale += 1
         if self._stale >= 16:
             self._stale = 0

@@ -5,7 +5,7 @@ brought, and what finished jobs took in all.
 """
 
 from collections import deque
-from typing import NamedTuple
+from typing import Final
 
 from slimsched.jobs.domain.placement import Tier
 from slimsched.jobs.scheduling.job_state import JobState
@@ -13,22 +13,15 @@ from slimsched.jobs.scheduling.policy import FOREVER, Timers
 from slimsched.jobs.scheduling.service_history import ServiceHistory
 
 
-class Situation(NamedTuple):
-    """What a tuner may know besides the job: how many jobs wait for each GPU, and who needs the uplinks.
-
-    `uplink_gpus` is the GPUs of gangs that cross racks now or can run in no other way, each weighted
-    with the share of its time it communicates.
-    """
-
-    backlog: float
-    uplink_gpus: float
-
-
 class Tuner:
     """Never wait, learn nothing; others override what they do differently."""
 
-    def timers(self, job: JobState, situation: Situation) -> Timers:
-        """Tm and Tr: seconds from the first declined offer until the rack, then the network, will do."""
+    def timers(self, job: JobState, backlog: float, uplink_gpus: float) -> Timers:
+        """Tm and Tr: seconds from the first declined offer until the rack, then the network, will do.
+
+        `backlog` is how many jobs wait for each GPU; `uplink_gpus` the GPUs of gangs that cross racks now or
+        can run in no other way, each weighted with the share of its time it communicates.
+        """
         return (0.0, 0.0)
 
     def held_out(self, job: JobState, tier: Tier, seconds: float, *, accepted: bool) -> None:
@@ -55,7 +48,7 @@ class FixedTimers(Tuner):
     def __init__(self, rack_s: float = FOREVER, network_s: float = FOREVER) -> None:
         self._timers = (rack_s, network_s)
 
-    def timers(self, job: JobState, situation: Situation) -> Timers:
+    def timers(self, job: JobState, backlog: float, uplink_gpus: float) -> Timers:
         """Tm and Tr as set by hand."""
         return self._timers
 
@@ -72,7 +65,7 @@ class MeanTuner(Tuner):
         self._default_s = default_s
         self._waits: tuple[dict[int, deque[float]], ...] = ({}, {})
 
-    def timers(self, job: JobState, situation: Situation) -> Timers:
+    def timers(self, job: JobState, backlog: float, uplink_gpus: float) -> Timers:
         """Tm and Tr from the mean accepted wait."""
         rack_s = self._mean_s(Tier.MACHINE, job.gpus)
         return (rack_s, rack_s + self._mean_s(Tier.RACK, job.gpus))
@@ -113,14 +106,16 @@ class BenefitTuner(Tuner):
         self._inflation = [1.0, 1.0, 1.0]
         """Time that runs at a tier lost, over what the slowdowns predicted."""
 
-    def timers(self, job: JobState, situation: Situation) -> Timers:
+    def timers(self, job: JobState, backlog: float, uplink_gpus: float) -> Timers:
         """Tm and Tr from what the next tier would cost."""
-        machine = self.slowdown(job, Tier.MACHINE)
-        rack = self.slowdown(job, Tier.RACK)
-        network = self.slowdown(job, Tier.NETWORK)
-        harm = self._harm_weight * network * job.network_duty * situation.uplink_gpus / job.gpus
+        machine, rack, network = job.slow
+        in_machine, in_rack, across = self._inflation
+        machine = 1.0 + (machine - 1.0) * in_machine
+        rack = 1.0 + (rack - 1.0) * in_rack
+        network = 1.0 + (network - 1.0) * across
+        harm = self._harm_weight * network * job.network_duty * uplink_gpus / job.gpus
         stake_s = self._services.residual_s(job.served_s)
-        stake_s *= 1.0 + self._backlog_weight * job.gpus * situation.backlog
+        stake_s *= 1.0 + self._backlog_weight * job.gpus * backlog
         rack_s = _at_least_a_second((rack - machine) * stake_s)
         return (rack_s, rack_s + _at_least_a_second((network - rack + harm) * stake_s))
 
@@ -150,9 +145,9 @@ class BenefitTuner(Tuner):
         return self._services.residual_s(served_s)
 
 
-CHECKPOINT_S = 60.0
+CHECKPOINT_S: Final = 60.0
 """Time of a run that is not work: restoring and saving."""
-FORGETTING = 0.97
+FORGETTING: Final = 0.97
 
 
 def _at_least_a_second(seconds: float) -> float:

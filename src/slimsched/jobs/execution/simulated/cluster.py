@@ -7,7 +7,7 @@ the old finish stays on the timeline and is skipped when its time comes.
 from collections.abc import Callable, Sequence
 from math import inf
 from operator import attrgetter
-from typing import assert_never
+from typing import Final, assert_never
 
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
@@ -27,7 +27,7 @@ from slimsched.jobs.telemetry.entries import JobEntry
 from slimsched.kernel.timeline import Action, Timeline
 from slimsched.kernel.wake import Wake, WakeAt
 
-PACE_TOLERANCE = 0.005
+PACE_TOLERANCE: Final = 0.005
 """A gang's finish is moved when its pace changes by more than this share."""
 
 
@@ -51,6 +51,8 @@ class SimulatedJobs:
         self._on_finish: Action = self._finish  # bound once: it is scheduled most often
         self._links = SharedLinks(sensitivity, sharing)
         self._checkpoint = checkpoint or Checkpoint()
+        self._start_s = self._checkpoint.start_s
+        self._restore_s = self._checkpoint.restore_s
         self._jobs = {job.id: job for job in jobs}
         self._running: dict[str, RunningGang] = {}
         self._served_s: dict[str, float] = {}
@@ -59,6 +61,7 @@ class SimulatedJobs:
         self._left = len(self._jobs)
         self._progress: Callable[[int], None] | None = None
         self._arrivals = sorted(jobs, key=attrgetter("arrival_s"))
+        self._arrivals_s = [job.arrival_s for job in self._arrivals]
         self._arrived = 0
         for failure in failures:
             self._timeline.at(failure.at_s, self._lose_machine, failure.machine)
@@ -72,18 +75,18 @@ class SimulatedJobs:
     def run(self, *, until_s: float = inf, progress: Callable[[int], None] | None = None) -> list[JobEntry]:
         """Run until all jobs are done, or until a time; returns the log."""
         self._progress = progress
-        timeline, arrivals, arrived = self._timeline, self._arrivals, self._arrived
-        jobs = len(arrivals)
+        timeline, arrivals_s, arrived = self._timeline, self._arrivals_s, self._arrived
+        jobs = len(arrivals_s)
         while self._left:
             next_s = timeline.next_s()
             # arrivals stay off the timeline, which keeps it short; at equal times they go first
-            if arrived < jobs and arrivals[arrived].arrival_s <= next_s:
-                job = arrivals[arrived]
-                if job.arrival_s > until_s:
+            if arrived < jobs and arrivals_s[arrived] <= next_s:
+                arrival_s = arrivals_s[arrived]
+                if arrival_s > until_s:
                     break
+                timeline.now_s = arrival_s
                 arrived += 1
-                timeline.now_s = job.arrival_s
-                self._deliver(JobSubmitted(job=job))
+                self._deliver(JobSubmitted(job=self._arrivals[arrived - 1]))
             elif next_s <= until_s and next_s < inf:
                 timeline.advance()
             else:
@@ -127,9 +130,9 @@ class SimulatedJobs:
         served_s = self._served_s.get(job_id)
         if served_s is None:
             served_s = 0.0
-            start_s = now_s + self._checkpoint.start_s
+            start_s = now_s + self._start_s
         else:
-            start_s = now_s + self._checkpoint.restore_s
+            start_s = now_s + self._restore_s
         gang = RunningGang(self._jobs[job_id], placement, served_s, start_s)
         self._running[job_id] = gang
         neighbours = self._links.join(gang)
@@ -143,11 +146,13 @@ class SimulatedJobs:
         gang, version = planned
         if gang.version != version:
             return
-        del self._running[gang.job.id]
+        job = gang.job
+        job_id = job.id
+        del self._running[job_id]
         self._left -= 1
         if gang.nics:
             self._settle(self._links.leave(gang), self._timeline.now_s)
-        self._deliver(JobFinished(job_id=gang.job.id, served_s=gang.job.service_s))
+        self._deliver(JobFinished(job_id=job_id, served_s=job.service_s))
         if self._progress is not None:
             self._progress(len(self._jobs) - self._left)
 
@@ -171,6 +176,8 @@ class SimulatedJobs:
         self, gangs: dict[RunningGang, None], now_s: float, *, new: RunningGang | None = None
     ) -> None:
         """Find the new pace of these gangs and move their finishes."""
+        if not gangs:
+            return
         before = [gang.iteration_s for gang in gangs]
         for gang in gangs:
             gang.advance(now_s)

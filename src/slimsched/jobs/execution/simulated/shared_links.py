@@ -10,14 +10,14 @@ gangs that share a link with the one that came or went. How much slower a link i
                After Crux's idea
 """
 
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.placement import Placement, gpus_in
-from slimsched.jobs.scheduling.collective import CommTimes
+from slimsched.jobs.domain.placement import Placement
+from slimsched.jobs.scheduling.collective import Shape
 from slimsched.jobs.scheduling.sensitivity import Sensitivity
 
-ROUNDS = 3
+ROUNDS: Final = 3
 Sharing = Literal["fair", "shifted", "priority"]
 SHARINGS: tuple[str, ...] = get_args(Sharing)
 
@@ -26,19 +26,22 @@ class RunningGang:
     """One gang at work: how far it is, how fast it goes, which links it uses."""
 
     __slots__ = (
-        "comm",
         "compute_s",
         "ideal_s",
         "intensity",
         "iteration_s",
         "job",
+        "latency_s",
+        "machine_s",
         "nic_duty",
+        "nic_s",
         "nics",
         "placement",
         "remaining_s",
         "served_s",
         "updated_s",
         "uplink_duty",
+        "uplink_s",
         "uplinks",
         "version",
     )
@@ -51,9 +54,9 @@ class RunningGang:
         self.updated_s = start_s
         self.version = 0
         self.compute_s = self.ideal_s = self.iteration_s = 1.0
-        self.comm: CommTimes | None = None
-        self.nics: tuple[int, ...] = ()
-        self.uplinks: tuple[int, ...] = ()
+        self.machine_s = self.nic_s = self.uplink_s = self.latency_s = 0.0
+        self.nics: list[int] = []
+        self.uplinks: list[int] = []
         self.nic_duty = self.uplink_duty = self.intensity = 0.0
 
     @property
@@ -109,17 +112,29 @@ class SharedLinks:
             return None
         sensitivity = self._sensitivity
         model = sensitivity.model(job)
-        gpus = gpus_in(placement)
+        machines: list[int] = []
+        racks: dict[int, int] = {}
+        gpus = most = 0
+        for name, count in placement:
+            machine = self._index[name]
+            machines.append(machine)
+            rack = self._rack_of[machine]
+            racks[rack] = racks.get(rack, 0) + 1
+            gpus += count
+            most = max(most, count)
         gang.compute_s = model.compute_s
-        gang.ideal_s = sensitivity.ideal_iteration_s(job, gpus) * sensitivity.pace(job, gpus)
-        gang.comm = comm = sensitivity.comm_at(job, placement)
-        gang.iteration_s = gang.compute_s + comm.total_s()
+        gang.ideal_s = sensitivity.ideal_iteration_s(job, gpus)
+        if gpus != job.gpus:
+            gang.ideal_s *= sensitivity.pace(job, gpus)
+        comm = sensitivity.comm(job, Shape(most, max(racks.values()), len(racks)))
+        comm_s = comm.total_s()
+        gang.machine_s, gang.nic_s, gang.uplink_s, gang.latency_s = comm
+        gang.iteration_s = gang.compute_s + comm_s
         if model.exposed_bytes <= 0.0:
             return None
-        gang.intensity = gpus * gang.compute_s / max(comm.total_s(), 1e-12)
-        gang.nics = tuple(self._index[name] for name, _ in placement)
-        racks = dict.fromkeys(self._rack_of[machine] for machine in gang.nics)
-        gang.uplinks = tuple(racks) if len(racks) > 1 else ()
+        gang.intensity = gpus * gang.compute_s / max(comm_s, 1e-12)
+        gang.nics = machines
+        gang.uplinks = list(racks) if len(racks) > 1 else []
         for machine in gang.nics:
             self._on_nic[machine][gang] = None
         for rack in gang.uplinks:
@@ -141,40 +156,48 @@ class SharedLinks:
     def settle(self, gangs: dict[RunningGang, None]) -> None:
         """Find the iteration times of these gangs, everybody else's pace given."""
         for _ in range(ROUNDS):
+            moved = False
             for gang in gangs:
-                self._settle_one(gang)
+                if self._settle_one(gang):
+                    moved = True
+            if not moved:
+                return
 
-    def _settle_one(self, gang: RunningGang) -> None:
-        comm = gang.comm
-        assert comm is not None
+    def _settle_one(self, gang: RunningGang) -> bool:
+        """Find one gang's iteration time; returns whether its share of any link has changed."""
         nic_load, uplink_load = self._nic_load, self._uplink_load
         nic_duty, uplink_duty = gang.nic_duty, gang.uplink_duty
         uplink_s = 0.0
         if self._sharing == "fair":
-            nic_s = comm.nic_s * (1.0 + max(0.0, max([nic_load[m] for m in gang.nics]) - nic_duty))
+            nic_s = gang.nic_s * (1.0 + max(0.0, _busiest(nic_load, gang.nics) - nic_duty))
             if gang.uplinks:
-                uplink_s = comm.uplink_s * (
-                    1.0 + max(0.0, max([uplink_load[r] for r in gang.uplinks]) - uplink_duty)
-                )
+                uplink_s = gang.uplink_s * (1.0 + max(0.0, _busiest(uplink_load, gang.uplinks) - uplink_duty))
         elif self._sharing == "shifted":
-            nic_s = comm.nic_s * max(1.0, max([nic_load[m] for m in gang.nics]))
+            nic_s = gang.nic_s * max(1.0, _busiest(nic_load, gang.nics))
             if gang.uplinks:
-                uplink_s = comm.uplink_s * max(1.0, max([uplink_load[r] for r in gang.uplinks]))
+                uplink_s = gang.uplink_s * max(1.0, _busiest(uplink_load, gang.uplinks))
         else:
-            nic_s = comm.nic_s * (1.0 + max([self._before(gang, self._on_nic[m]) for m in gang.nics]))
+            nic_s = gang.nic_s * (1.0 + max([self._before(gang, self._on_nic[m]) for m in gang.nics]))
             if gang.uplinks:
                 before = [self._before(gang, self._on_uplink[r], uplink=True) for r in gang.uplinks]
-                uplink_s = comm.uplink_s * (1.0 + max(before))
+                uplink_s = gang.uplink_s * (1.0 + max(before))
         gang.iteration_s = iteration_s = (
-            gang.compute_s + max(comm.machine_s, nic_s, uplink_s) + comm.latency_s
+            gang.compute_s + max(gang.machine_s, max(nic_s, uplink_s)) + gang.latency_s
         )
-        gang.nic_duty = duty = nic_s / iteration_s
-        for machine in gang.nics:
-            nic_load[machine] += duty - nic_duty
+        duty = nic_s / iteration_s
+        moved = duty != nic_duty
+        if moved:
+            gang.nic_duty = duty
+            for machine in gang.nics:
+                nic_load[machine] = nic_load[machine] + (duty - nic_duty)
         if gang.uplinks:
-            gang.uplink_duty = duty = uplink_s / iteration_s
-            for rack in gang.uplinks:
-                uplink_load[rack] += duty - uplink_duty
+            duty = uplink_s / iteration_s
+            if duty != uplink_duty:
+                moved = True
+                gang.uplink_duty = duty
+                for rack in gang.uplinks:
+                    uplink_load[rack] = uplink_load[rack] + (duty - uplink_duty)
+        return moved
 
     @staticmethod
     def _before(gang: RunningGang, on_link: dict[RunningGang, None], *, uplink: bool = False) -> float:
@@ -189,3 +212,12 @@ class SharedLinks:
         for rack in gang.uplinks:
             neighbours.update(self._on_uplink[rack])
         return neighbours
+
+
+def _busiest(load: list[float], links: list[int]) -> float:
+    """The load of the busiest of these links."""
+    most = load[links[0]]
+    for link in links:
+        if load[link] > most:
+            most = load[link]
+    return most

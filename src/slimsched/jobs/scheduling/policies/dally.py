@@ -8,19 +8,21 @@ racks keep away from each other's uplinks.
 """
 
 from bisect import bisect_right
+from typing import Final
 
 from slimsched.jobs.domain.placement import Tier
 from slimsched.jobs.domain.topology import Topology
 from slimsched.jobs.scheduling.job_state import JobState, Key
 from slimsched.jobs.scheduling.policy import Policy, Timers
-from slimsched.jobs.scheduling.tuner import BenefitTuner, Situation, Tuner
+from slimsched.jobs.scheduling.tuner import BenefitTuner, Tuner
 
-NETWORK = Tier.NETWORK
-LEVELS_GPU_S = tuple(3600.0 * 4.0**i for i in range(12))
-LIFT_AFTER_S = 43200.0
-LEAST_DEMAND = 0.02
-MOVE_COST_S = 60.0
-MOVE_MARGIN = 2.0
+NETWORK: Final = Tier.NETWORK
+LEVELS_GPU_S: Final = [3600.0 * 4.0**i for i in range(12)]
+HIGHEST: Final = 11
+LIFT_AFTER_S: Final = 43200.0
+LEAST_DEMAND: Final = 0.02
+MOVE_COST_S: Final = 60.0
+MOVE_MARGIN: Final = 2.0
 
 
 class Dally(Policy):
@@ -57,7 +59,7 @@ class Dally(Policy):
 
     def key(self, job: JobState, now_s: float) -> Key:
         """By level, size, sensitivity and arrival."""
-        level = min(bisect_right(LEVELS_GPU_S, job.gpus * job.served_s), len(LEVELS_GPU_S) - 1)
+        level = min(bisect_right(LEVELS_GPU_S, job.gpus * job.served_s), HIGHEST)
         if level:
             demand = min(1.0, max(LEAST_DEMAND, self._waiting_gpus / self._gpus))
             level = max(0, level - int((now_s - job.since_s) / (LIFT_AFTER_S * demand)))
@@ -65,7 +67,7 @@ class Dally(Policy):
 
     def timers(self, job: JobState, now_s: float, backlog: float) -> Timers:
         """The tuner's."""
-        return self.tuner.timers(job, Situation(backlog, self._uplink_gpus))
+        return self.tuner.timers(job, backlog, self._uplink_gpus)
 
     def eviction_class(self, waiting: JobState) -> int:
         """By level: whoever waits at a level may stop jobs of higher levels."""
@@ -73,7 +75,7 @@ class Dally(Policy):
 
     def evictable_at_s(self, job: JobState, for_class: int, now_s: float) -> float:
         """When the job will have left that level, and not before it has run for a while."""
-        left_s = job.since_s + (LEVELS_GPU_S[for_class] / job.gpus - job.served_s) * job.slow[job.tier]
+        left_s = job.since_s + (LEVELS_GPU_S[for_class] / job.gpus - job.served_s) * job.slow_here
         return max(job.since_s + self.min_run_s, left_s)
 
     def rank(self, running: JobState, now_s: float) -> float:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from slimsched.jobs.scheduling.job_state import JobState, Key
 from slimsched.jobs.scheduling.policy import Policy, Timers
-from slimsched.jobs.scheduling.tuner import BenefitTuner, Situation
+from slimsched.jobs.scheduling.tuner import BenefitTuner
 
 
 class Features(Struct, frozen=True, kw_only=True, gc=False):
@@ -57,7 +57,7 @@ class Scored(Policy):
 
     def timers(self, job: JobState, now_s: float, backlog: float) -> Timers:
         """The benefit tuner's."""
-        return self._tuner.timers(job, Situation(backlog, 0.0))
+        return self._tuner.timers(job, backlog, 0.0)
 
     def finished(self, job: JobState, service_s: float) -> None:
         """Tell the tuner how long the job was."""
