@@ -34,7 +34,7 @@ DataOption = Annotated[
 ]
 ModelOption = Annotated[
     Path | None,
-    typer.Option("--model", help="Folder that slim model train wrote; the shipped model if left out."),
+    typer.Option("--model", help="Folder that slim model train wrote, or slimvit; SlimResNet if left out."),
 ]
 FolderArgument = Annotated[
     Path | None, typer.Argument(metavar="[DIR]", help="Model folder: any model; see docs/models.md.")
