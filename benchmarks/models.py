@@ -1,6 +1,6 @@
 """How much of a model's bare speed the server keeps: fixed plans, offline loop and server in turn.
 
-    python benchmarks/models.py --model DIR [--plan PLAN ...] [--images 8] [--device cuda] [--rounds 3]
+    python benchmarks/models.py --model DIR [--plan PLAN ...] [--images 8 ...] [--device cuda] [--rounds 3]
 
 The offline loop runs the model's own segments as fast as it can, without a server: one process per core on a
 CPU, several lanes on a GPU. wrk asks the server for the same plan over HTTP, in a closed loop. Both are
@@ -112,18 +112,19 @@ def offline_cuda(source: str, plan: Plan, batch: int, seconds: float) -> float:
 
 
 @contextmanager
-def server(source: str, config: str, port: int, log: Path) -> Any:
+def server(source: str, config: str, port: int, log: Path, fronts: int | None) -> Any:
     """`slim serve` with this model, in a process of its own."""
     models = [] if source == "slimresnet" else ["--model", source]
     command = [*SLIM, "serve", *models, "--config" if config.endswith(".toml") else "--scenario", config]
     command += ["--http-port", str(port), "--grpc-port", str(port + 1)]
+    command += [] if fronts is None else ["--fronts", str(fronts)]
     with running(command, f"http://127.0.0.1:{port}/v2/health/ready", log):
         yield
 
 
-def served_per_s(model: ServedModel, plan: Plan, options: argparse.Namespace) -> float:
+def served_per_s(model: ServedModel, plan: Plan, images: int, options: argparse.Namespace) -> float:
     """Examples per second through the server, asked by wrk in a closed loop."""
-    examples = made_up_examples(model.spec, count=options.images)
+    examples = made_up_examples(model.spec, count=images)
     inputs = {tensor.name: array for tensor, array in zip(model.spec.inputs, examples.inputs, strict=True)}
     outputs = (model.spec.outputs[0].name,)
     body, json_bytes = write_request(inputs, outputs, {"plan": model.spec.text(plan)})
@@ -132,13 +133,13 @@ def served_per_s(model: ServedModel, plan: Plan, options: argparse.Namespace) ->
         f"/v2/models/{model.name}/infer",
         body,
         json_bytes,
-        connections=max(8, options.under_way // options.images),
+        connections=max(8, options.under_way // images),
         seconds=options.seconds,
         binary=options.wrk,
     )
     if result.failed:
         print(f"{result.failed} requests were refused or broken", file=sys.stderr)
-    return result.per_s * options.images
+    return result.per_s * images
 
 
 class Utilization:
@@ -173,7 +174,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", default="slimresnet", help="a model folder, or slimresnet")
     parser.add_argument("--plan", action="append", help="a plan; by default the narrowest and the widest")
-    parser.add_argument("--images", type=int, default=8, help="examples per request")
+    parser.add_argument(
+        "--images", type=int, nargs="+", default=[8], help="examples per request, one or more"
+    )
+    parser.add_argument("--fronts", type=int, help="front processes; by default as slim serve decides")
     parser.add_argument("--batch", type=int, default=0, help="batch of the offline loop; 0: 32, on a GPU 64")
     parser.add_argument("--under-way", type=int, default=256, help="examples asked for at a time")
     parser.add_argument("--wrk", default="wrk", help="the program wrk")
@@ -192,33 +196,45 @@ def main() -> None:
         "h200" if options.device == "cuda" else str(HERE / "peers" / "two-cores.toml")
     )
     batch = options.batch or (32 if options.device == "cpu" else 64)
-    rows = []
-    with TemporaryDirectory() as folder, server(options.model, config, options.port, Path(folder) / "log"):
+    with (
+        TemporaryDirectory() as folder,
+        server(options.model, config, options.port, Path(folder) / "log", options.fronts),
+    ):
         for plan in plans:
-            rates = [_round(options, model, plan, batch) for _ in range(options.rounds)]
-            share = statistics.median(served / offline for offline, served, *_ in rates)
-            row = {
-                "model": model.name,
-                "plan": model.spec.text(plan),
-                "images": options.images,
-                "offline_per_s": round(statistics.median(one[0] for one in rates), 1),
-                "served_per_s": round(statistics.median(one[1] for one in rates), 1),
-                "share": round(share, 3),
-                "gpu_percent": [one[2:] for one in rates][-1],
-            }
-            rows.append(row)
-            print(json.dumps(row), flush=True)
+            rounds = [_round(options, model, plan, batch) for _ in range(options.rounds)]
+            for number, images in enumerate(options.images):
+                rates = [(one[0][0], one[1][number][0]) for one in rounds]
+                row = {
+                    "model": model.name,
+                    "plan": model.spec.text(plan),
+                    "images": images,
+                    "offline_per_s": round(statistics.median(offline for offline, _ in rates), 1),
+                    "served_per_s": round(statistics.median(served for _, served in rates), 1),
+                    "share": round(statistics.median(served / offline for offline, served in rates), 3),
+                    "gpu_percent": [rounds[-1][0][1], rounds[-1][1][number][1]],
+                }
+                print(json.dumps(row), flush=True)
 
 
-def _round(options: argparse.Namespace, model: ServedModel, plan: Plan, batch: int) -> tuple[Any, ...]:
+Rate = tuple[float, float | None]
+"""Examples per second, and the GPU's utilization meanwhile."""
+
+
+def _round(
+    options: argparse.Namespace, model: ServedModel, plan: Plan, batch: int
+) -> tuple[Rate, list[Rate]]:
+    """Measure the offline loop, then the server with each number of examples per request."""
     with Utilization() as alone:
         if options.device == "cuda":
             offline = offline_cuda(options.model, plan, batch, options.seconds)
         else:
             offline = offline_cpu(options.model, plan, batch, options.seconds, os.cpu_count() or 1)
-    with Utilization() as behind:
-        served = served_per_s(model, plan, options)
-    return offline, served, alone.percent, behind.percent
+    served: list[Rate] = []
+    for images in options.images:
+        with Utilization() as behind:
+            rate = served_per_s(model, plan, images, options)
+        served.append((rate, behind.percent))
+    return (offline, alone.percent), served
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What stopping when sure gains at a given cost: chosen on one half of the test images, scored on the other.
 
-    python benchmarks/sure_halves.py [--halves 20] [--scenario laptop]
+    python benchmarks/sure_halves.py [--halves 20] [--scenario laptop] [--model slimvit]
 
 Cost is device time by the profile of the scenario's first server, in widest plans. For each random half,
 plans and policies are chosen at many prices by the table of that half, and counted on the other images.
@@ -53,8 +53,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--halves", type=int, default=20)
     parser.add_argument("--scenario", default="laptop")
+    parser.add_argument("--model", default="slimresnet", help="a shipped model or a model folder")
     given = parser.parse_args()
-    cluster = load_scenario(given.scenario).cluster
+    cluster = load_scenario(given.scenario, models=[given.model]).cluster
     model, rng = cluster.models[0], np.random.default_rng(0)
     full_s = float(cluster.plan_s(model, model.spec.widest)[0])
     work = {key: float(seconds[0]) / full_s for key, seconds in cluster.work_s.items()}
@@ -69,7 +70,10 @@ def main() -> None:
         eighty.append((needed(blind, 0.80), needed(sure, 0.80)))
     table = 100 * np.array(rows)  # (halves, 2, costs)
     print("| cost | plans, % | stop when sure, % | gain, points |\n|---|---|---|---|")
+    narrowest = sum(work[key] for key in model.legs(model.spec.narrowest))
     for at, cost in enumerate(COSTS):
+        if cost < narrowest:
+            continue
         blind, sure = table[:, 0, at], table[:, 1, at]
         gain = sure - blind
         print(

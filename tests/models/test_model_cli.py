@@ -82,6 +82,20 @@ def test_pareto_and_info_speak_json() -> None:
     assert facts["macs"]["1.0"] / facts["macs"]["0.25"] == pytest.approx(16, rel=0.02)
 
 
+def test_models_compete_by_arithmetic_time_and_energy() -> None:
+    asked = ["model", "pareto", "slimresnet", "slimvit", "--device", "h200-50", "--json"]
+    fronts = json.loads(CliRunner().invoke(app, asked).stdout)
+    assert list(fronts) == [
+        "million multiply-accumulates per example",
+        "µs of h200-50 per example",
+        "mJ above idle per example, h200-50",
+    ]
+    for points in fronts.values():
+        costs = [point["cost"] for point in points]
+        assert costs == sorted(costs)
+        assert points[-1]["accuracy_percent"] == 81.67  # SlimResNet's widest plan
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

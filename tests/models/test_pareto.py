@@ -1,6 +1,8 @@
 from pathlib import Path
 
 from cluster import toy_model
+from slimsched.models.front import CostFront, FrontPoint
+from slimsched.models.front_plot import plot_fronts
 from slimsched.models.pareto import all_points, pareto_set
 from slimsched.models.pareto_plot import plot_pareto
 from slimsched.models.shipped_models import PUBLISHED_PERCENT
@@ -40,3 +42,21 @@ def test_points_of_a_model_with_an_early_exit_are_its_plans() -> None:
 def test_the_plot_is_written(tmp_path: Path) -> None:
     plot_pareto(POINTS, BEST, tmp_path / "pareto.png", PUBLISHED_PERCENT)
     assert (tmp_path / "pareto.png").read_bytes().startswith(b"\x89PNG")
+
+
+def point(model: str, cost: float, percent: float) -> FrontPoint:
+    return FrontPoint(model=model, plan=f"{cost:g}", cost=cost, accuracy_percent=percent)
+
+
+BOTH = CostFront(
+    cost="ms", points=(point("a", 1, 60), point("a", 3, 70), point("b", 2, 65), point("b", 4, 70))
+)
+
+
+def test_plans_of_several_models_compete() -> None:
+    assert [(one.model, one.cost) for one in BOTH.best()] == [("a", 1), ("b", 2), ("a", 3)]
+
+
+def test_fronts_of_several_models_are_drawn_beside_each_other(tmp_path: Path) -> None:
+    plot_fronts([BOTH, BOTH, BOTH], tmp_path / "fronts.png")
+    assert (tmp_path / "fronts.png").read_bytes().startswith(b"\x89PNG")

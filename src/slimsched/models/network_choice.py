@@ -10,6 +10,7 @@ from slimsched.models.elastic import ElasticModel
 from slimsched.models.model_files import Trained, card_path
 from slimsched.models.network import SlimNetwork
 from slimsched.models.network_shape import Shape, shape_kind
+from slimsched.models.shipped_models import shipped_folder
 from slimsched.models.slimresnet import weights as resnet_weights
 from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.models.slimresnet.resnet import SlimResNet
@@ -25,7 +26,8 @@ def build(shape: Shape) -> SlimNetwork:
 
 
 def load(path: Path | None = None) -> Trained[SlimNetwork, Shape]:
-    """Load either network from a training folder; without a path, the shipped model."""
+    """Load either network from a training folder or by its shipped name; without a path, the default model."""
+    path = None if path is None else shipped_folder(str(path)) or path
     if path is not None and _kind(card_path(path)) is VitShape:
         return vit_weights.load(path)
     return resnet_weights.load(path)

@@ -135,6 +135,11 @@ class QualityTable:
             confidences=self.confidences,
         )
 
+    @property
+    def bits(self) -> NDArray[np.uint8] | None:
+        """One bit per plan and example, packed along the examples; None if examples were not measured."""
+        return self._correct
+
     def accuracy(self, plan: Path) -> float:
         """Look up the accuracy of a complete plan."""
         return self._list[self.tree.index[plan]]

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 MOST_PROBLEMS = 4
 """People read a few problems, mend the first, and check again."""
 
-FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Model folder, with a model.toml.")]
+FolderArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Model folder, with a model.toml; or a shipped model's name.")
+]
 
 
 def command(
@@ -31,17 +33,19 @@ def command(
     from slimsched.models.check import check_model
     from slimsched.models.figures_file import write_figures_file
     from slimsched.models.package import FIGURES, load_model
+    from slimsched.models.shipped_models import shipped_folder
 
-    model = load_model(folder)
+    shipped = shipped_folder(str(folder))
+    model = load_model(shipped or folder)
     console = Console(stderr=True)
     with console.status("checking") as status:
         report = check_model(model, advance=lambda stage: status.update(f"checking: {stage}"))
-    if report.figures is not None and not report.problems:
+    if report.figures is not None and not report.problems and shipped is None:
         write_figures_file(folder / FIGURES, report.spec, report.figures)
     if as_json:
         typer.echo(json.dumps(facts(report)))
     else:
-        show(report, folder)
+        show(report, folder if shipped is None else None)
     if report.problems:
         raise typer.Exit(1)
 
@@ -65,8 +69,8 @@ def facts(report: "Report") -> dict[str, Any]:
     }
 
 
-def show(report: "Report", folder: Path) -> None:
-    """A report for people: the table of plans, or what is wrong."""
+def show(report: "Report", folder: Path | None) -> None:
+    """A report for people: the table of plans, or what is wrong. `folder` got the figures, if any did."""
     from slimsched.cli.models.plan_table import plan_table
 
     console, spec = Console(highlight=False), report.spec
@@ -88,4 +92,5 @@ def show(report: "Report", folder: Path) -> None:
     console.print(
         f"ok: {len(spec.plans)} plans run on batches of 1 and 3, {whole}rows independent, repeatable"
     )
-    console.print(f"written: {folder / 'figures.json'}", soft_wrap=True)
+    if folder is not None:
+        console.print(f"written: {folder / 'figures.json'}", soft_wrap=True)

@@ -16,7 +16,7 @@ from slimsched.models.evaluation import Evaluator, accuracy_percent
 from slimsched.models.network_choice import load
 from slimsched.models.network_shape import network_figures, network_spec
 from slimsched.models.quality import write_quality
-from slimsched.models.shipped_models import PUBLISHED_PERCENT
+from slimsched.models.shipped_models import PUBLISHED_PERCENT, shipped_folder
 
 if TYPE_CHECKING:
     from slimsched.cli.models.model import EvaluateOptions
@@ -33,7 +33,8 @@ def evaluate_trained(options: "EvaluateOptions", *, as_json: bool) -> None:
     plans = read_plans(options.widths, spec)
     if options.bits is not None and plans != list(spec.plans):
         raise ConfigError(f"--bits stores all {len(spec.plans)} plans; add --widths all")
-    run = None if model is None else model if model.is_dir() else model.parent
+    is_shipped = model is None or shipped_folder(str(model)) is not None
+    run = None if model is None or is_shipped else model if model.is_dir() else model.parent
     scored = scored_images(
         data, side=card.shape.image_size, classes=card.classes, run=run, everything=options.everything
     )
@@ -56,5 +57,5 @@ def evaluate_trained(options: "EvaluateOptions", *, as_json: bool) -> None:
         by_text = {spec.text(plan): value for plan, value in percent.items()}
         typer.echo(json.dumps({**by_kind(by_text), "scored_on": scored.description}))
         return
-    published = PUBLISHED_PERCENT if model is None else {}
+    published = PUBLISHED_PERCENT if is_shipped else {}
     accuracy_table(percent, spec, figures, scored_on=scored.description, published=published)

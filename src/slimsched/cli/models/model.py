@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -15,6 +15,9 @@ from slimsched.cli.serving.profile import DeviceOptions, MeasureOptions, measure
 from slimsched.kernel.quantity import Count, PositiveSeconds
 from slimsched.models.shipped_models import PUBLISHED_PERCENT
 from slimsched.models.shipped_names import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from slimsched.serving.domain.served_model import ServedModel
 
 app = typer.Typer(no_args_is_help=True)
 app.command("new")(new.command)
@@ -31,7 +34,7 @@ DataOption = Annotated[
 ]
 ModelOption = Annotated[
     Path | None,
-    typer.Option("--model", help="Folder that slim model train wrote; the shipped model if left out."),
+    typer.Option("--model", help="Folder that slim model train wrote, or slimvit; SlimResNet if left out."),
 ]
 FolderArgument = Annotated[
     Path | None, typer.Argument(metavar="[DIR]", help="Model folder: any model; see docs/models.md.")
@@ -179,36 +182,65 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
 def pareto(
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", callback=picture, help="Draw the set into this .png, .svg or .pdf."),
+        typer.Option("--plot", callback=picture, help="Draw the sets into this .png, .svg or .pdf."),
     ] = None,
-    folder: FolderArgument = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option("--device", help="Also by time and energy on this device; may be given several times."),
+    ] = None,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[DIR]...", help="Model folders, or shipped models by name: one or more."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the plans that no other beats in accuracy for the same arithmetic.
 
-    Without DIR, of the shipped model.
+    Without DIR, of the shipped model. With several models, or with --device, plans of all models compete, by
+    arithmetic, by device time and, where it was measured, by energy.
 
     Examples:
 
       slim model pareto --plot pareto.png
 
       slim model pareto my-model --json
+
+      slim model pareto slimresnet slimvit --device h200-100 --plot fronts.png
     """
     from slimsched.cli.models.table import pareto_table
     from slimsched.models.pareto import all_points, pareto_set
     from slimsched.serving.execution.model_source import read_model
 
-    model = read_model(DEFAULT_MODEL if folder is None else str(folder))
+    served = [read_model(source) for source in models or [DEFAULT_MODEL]]
+    if len(served) > 1 or device:
+        _fronts(served, device or [], plot, as_json=as_json)
+        return
+    model = served[0]
     points = all_points(model.spec, model.figures, model.measured)
     best = pareto_set(points)
     if plot is not None:
         from slimsched.models.pareto_plot import plot_pareto
 
-        plot_pareto(points, best, plot, PUBLISHED_PERCENT if folder is None else {})
+        plot_pareto(points, best, plot, PUBLISHED_PERCENT if model.name == DEFAULT_MODEL else {})
     if as_json:
         typer.echo(json.dumps(msgspec.to_builtins(best)))
     else:
         pareto_table(best, len(points))
+
+
+def _fronts(served: "list[ServedModel]", devices: list[str], plot: Path | None, *, as_json: bool) -> None:
+    """Compare the plans of several models, at several costs."""
+    from slimsched.cli.models.fronts import cost_fronts, fronts_table
+
+    fronts = cost_fronts(served, devices)
+    if plot is not None:
+        from slimsched.models.front_plot import plot_fronts
+
+        plot_fronts(fronts, plot)
+    if as_json:
+        typer.echo(json.dumps({front.cost: msgspec.to_builtins(front.best()) for front in fronts}))
+    else:
+        fronts_table(fronts)
 
 
 @app.command()

@@ -12,6 +12,8 @@ import slimsched
 from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
 from slimsched.kernel.quantity import Count, Factor, Name, PositiveAmount
 from slimsched.kernel.section import UNREADABLE, read_section, read_toml
+from slimsched.models.joined_folder import member_sources
+from slimsched.models.package import is_joined
 from slimsched.models.quality import QualityTable
 from slimsched.models.shipped_names import DEFAULT_MODEL
 from slimsched.serving.domain.cluster import Cluster
@@ -26,6 +28,7 @@ from slimsched.serving.domain.roofline import modelled_profile
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
 from slimsched.serving.domain.service_noise import ServiceNoise
+from slimsched.serving.execution.joined_profile import joined_profile
 from slimsched.serving.execution.model_source import read_model
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
@@ -206,9 +209,11 @@ def load_profile(name: str, model: ServedModel, beside: Path) -> Profile:
             if record.model == model.name:
                 return record.profile(model)
             others.append(record.model)
-    for path in (beside / name, beside / "devices" / f"{name}.toml", CONFIGS / "devices" / f"{name}.toml"):
-        if path.is_file():
-            return modelled_profile(read_section(read_toml(path), Device, path.name), model)
+    if model.folder and is_joined(Path(model.folder)) and _device_path(name, beside) is None:
+        members = [read_model(source, rated=False) for source in member_sources(Path(model.folder))]
+        return joined_profile(model, [load_profile(name, member, beside) for member in members])
+    if sheet := _device_path(name, beside):
+        return modelled_profile(read_section(read_toml(sheet), Device, sheet.name), model)
     for path in _profiles_named(name, [beside, *folders]):
         record = read_profile(path)
         if record.model == model.name:
@@ -221,6 +226,12 @@ def load_profile(name: str, model: ServedModel, beside: Path) -> Profile:
         )
     known = sorted(path.stem for path in (CONFIGS / "profiles").glob("*.json"))
     raise UnknownNameError("device", name, [*known, *_names(CONFIGS / "devices")])
+
+
+def _device_path(name: str, beside: Path) -> Path | None:
+    """Return the path of a device's data sheet, if it has one."""
+    paths = (beside / name, beside / "devices" / f"{name}.toml", CONFIGS / "devices" / f"{name}.toml")
+    return next((path for path in paths if path.is_file()), None)
 
 
 class _Named(Struct, frozen=True, kw_only=True):
