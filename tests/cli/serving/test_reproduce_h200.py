@@ -63,7 +63,7 @@ def test_tables_are_simulated_where_no_gpu_is_asked_for() -> None:
 
 
 def test_algorithm_1_loads_scales_up_refuses_and_unloads(tmp_path: Path) -> None:
-    given = ["reproduce", "algorithm1", "--seconds", "12", "--out", str(tmp_path), "--json"]
+    given = ["reproduce", "algorithm1", "--out", str(tmp_path), "--json"]
     found = CliRunner().invoke(app, given)
     assert found.exit_code == 0, found.output
     result = json.loads(found.stdout)["algorithm1"]

@@ -145,15 +145,17 @@ def open_sensor(sensors: Sensors, host: Host) -> DeviceSensor:
 
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(host.gpu)
-        return NvmlSensor(
+        sensor = NvmlSensor(
             pynvml,
             handle,
             pid=os.getpid(),
             shared=mps_is_running(),
             allocated=torch.cuda.memory_reserved,
         )
+        sensor.read()
     except Exception:  # no NVML here, or one that lacks a call: its own error class is not known without it
         return NoSensor()
+    return sensor
 
 
 def resident_bytes() -> int | None:
