@@ -145,11 +145,14 @@ def _read(scenario: Scenario, folder: Path) -> FleetHistory:
                 began_s = min(began_s, entry.now_s)
             if _matters(entry):
                 entries.append(entry)
+    of_gateway, of_server = msgspec.json.Decoder(GatewayEvent), msgspec.json.Decoder(SchedulerEvent)
+    commands = msgspec.json.Decoder(list[Command])
     for entry in sorted(entries, key=lambda one: one.now_s):
-        of_gateway = entry.machine == GATEWAY_NAME
-        event = msgspec.json.decode(entry.event, type=GatewayEvent if of_gateway else SchedulerEvent)
-        commands = [] if of_gateway else msgspec.json.decode(entry.commands, type=list[Command])
-        history.observe(entry.now_s - began_s, entry.machine, event, commands)
+        if entry.machine == GATEWAY_NAME:
+            history.observe(entry.now_s - began_s, entry.machine, of_gateway.decode(entry.event), [])
+        else:
+            event, done = of_server.decode(entry.event), commands.decode(entry.commands)
+            history.observe(entry.now_s - began_s, entry.machine, event, done)
     return history
 
 
