@@ -2,9 +2,10 @@
 
     python benchmarks/unload.py [--batch 256] [--json]
 
-Reads the free memory from the driver (`mem_get_info`) before an instance is loaded, while it is loaded and
-after it is unloaded, and shows beside it what the executor accounts for. A CPU has no driver to ask; there a
-test compares the accounted bytes.
+An instance is its weights, unless another instance holds them, its buffers and its graphs. With nothing
+loaded the weights are on the host. Reads the free memory from the driver (`mem_get_info`) before an instance
+is loaded, while it is loaded and after it is unloaded, and shows beside it what the executor accounts for. A
+CPU has no driver to ask; there a test compares the accounted bytes.
 """
 
 import argparse
@@ -38,7 +39,7 @@ def measure(executor: CudaExecutor) -> list[dict[str, float]]:
         began_s = perf_counter()
         accounted = executor.load(slot)
         loaded_s = perf_counter()
-        during = free_bytes()
+        during, weights = free_bytes(), executor.weight_bytes
         executor.unload(1)
         after = free_bytes()
         rows.append(
@@ -46,6 +47,7 @@ def measure(executor: CudaExecutor) -> list[dict[str, float]]:
                 "segment": segment,
                 "width": float(MODEL.spec.segments[segment][choice]),
                 "accounted": accounted,
+                "weights": weights,
                 "taken": before - during,
                 "given_back": after - during,
                 "missing": before - after,
@@ -66,14 +68,14 @@ def main() -> None:
         print(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=1))
         return
     print(
-        f"{torch.cuda.get_device_name()}, graphs up to batch {given.batch}; resident weights "
-        f"{executor.weight_bytes / 1e6:.0f} MB"
+        f"{torch.cuda.get_device_name()}, graphs up to batch {given.batch}; weights on the device with "
+        f"nothing loaded: {executor.weight_bytes / 1e6:.0f} MB"
     )
-    print("segment  width  accounted MB  taken MB  given back MB  missing  load ms")
+    print("segment  width  weights MB  accounted MB  taken MB  given back MB  missing  load ms")
     for row in rows:
-        sizes = [row[name] / 1e6 for name in ("accounted", "taken", "given_back")]
+        sizes = [row[name] / 1e6 for name in ("weights", "accounted", "taken", "given_back")]
         print(
-            f"{row['segment']:7g}{row['width']:7g}{sizes[0]:14.1f}{sizes[1]:10.1f}{sizes[2]:15.1f}"
+            f"{row['segment']:7g}{row['width']:7g}{sizes[0]:12.1f}{sizes[1]:14.1f}{sizes[2]:10.1f}{sizes[3]:15.1f}"
             f"{row['missing']:9.0f}{1000 * row['load_s']:9.1f}"
         )
 

@@ -64,6 +64,9 @@ SHORT: dict[str, Run | Ask | Not] = {
         "needs the policy of the line before", where="tests/serving/learning/test_router_commands.py"
     ),
     "slim compare --live --scenario h200": Not("needs a GPU", where="tests/cli/test_bad_inputs.py"),
+    "slim compare --live --config DIR/laptop.toml": Not(
+        "needs what the lines before make", where="tests/serving/execution/test_live_comparison.py"
+    ),
     "slim compare --engine ray": Not("needs a Ray", where="tests/serving/execution/ray"),
     "slim servers": Not("needs a Ray", where="tests/serving/execution/ray"),
     "slim bound": Run(),
@@ -75,6 +78,9 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim reproduce": Run("--seconds 0.02 --seeds 1 --workers 1"),
     "slim reproduce fig1 fig2 fig3 --live": Not(
         "needs a GPU", where="tests/cli/serving/test_reproduce_h200.py"
+    ),
+    "slim reproduce algorithm1 --live": Not(
+        "takes half a minute, or needs a GPU", where="tests/cli/serving/test_reproduce_h200.py"
     ),
     "slim reproduce tables": Not("live needs a GPU", where="tests/cli/serving/test_reproduce_h200.py"),
     "slim reproduce robustness": Run("--seconds 0.02 --seeds 1 --workers 1", data=True),

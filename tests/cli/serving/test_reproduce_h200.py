@@ -60,3 +60,14 @@ def test_tables_are_simulated_where_no_gpu_is_asked_for() -> None:
     assert [row["router"] for row in rows["simulated"]] == [
         "random", "ppo-efficient", "ppo-balanced", "ppo", "drift-plus-penalty:v=0.7", "goal"
     ]  # fmt: skip
+
+
+def test_algorithm_1_loads_scales_up_refuses_and_unloads(tmp_path: Path) -> None:
+    given = ["reproduce", "algorithm1", "--out", str(tmp_path), "--json"]
+    found = CliRunner().invoke(app, given)
+    assert found.exit_code == 0, found.output
+    result = json.loads(found.stdout)["algorithm1"]
+    kinds = {name: {mark["kind"] for mark in one["marks"]} for name, one in result["servers"].items()}
+    assert kinds["busy"] >= {"first instance", "blocked by utilization"}
+    assert kinds["small"] >= {"first instance", "scale-up", "unload", "blocked by memory"}
+    assert (tmp_path / "algorithm1.png").stat().st_size > 10_000

@@ -181,7 +181,7 @@ def test_an_impossible_device_is_refused(tmp_path: Path) -> None:
         (("compare", "--rate", "-5"), "--rate is -5"),
         (
             ("compare", "--scenario", "moon"),
-            "unknown scenario 'moon'; known: edge-12, fleet-64, h200, laptop,",
+            "unknown scenario 'moon'; known: algorithm1, algorithm1-cpu, edge-12, fleet-64, h200, laptop,",
         ),
         (("compare", "--arrivals", "nowhere.csv"), "no arrival trace at nowhere.csv"),
         (("compare", "--config", "nowhere.toml"), "no configuration at nowhere.toml"),

@@ -95,12 +95,35 @@ def test_an_instance_takes_memory_and_the_driver_gets_all_of_it_back(executor: C
     executor.load(instance(1, 1, 1.0))
     executor.unload(1)
     before = torch.cuda.mem_get_info()[0]
+    assert executor.weight_bytes == 0, "with nothing loaded the device holds no weights"
     size = executor.load(instance(1, 1, 1.0))
-    assert executor.memory_bytes() == size > 0
+    assert executor.memory_bytes() == size > executor.weight_bytes > 0
     assert before - torch.cuda.mem_get_info()[0] >= size
     executor.unload(1)
     assert executor.memory_bytes() == 0
     assert torch.cuda.mem_get_info()[0] == before
+
+
+@needs_cuda
+def test_weights_leave_with_the_last_instance_that_can_run_them_and_come_back_the_same(
+    executor: CudaExecutor,
+) -> None:
+    half = key(1, 0.5, 0.5)
+    executor.load(instance(1, 1, 0.5))
+    narrow, rows = executor.weight_bytes, executor.example(half, 4)
+    wanted = executor.run(half, rows)[0].clone()
+    executor.load(instance(2, 1, 1.0))
+    both = executor.weight_bytes
+    assert both > narrow > 0
+    executor.unload(1)
+    assert executor.weight_bytes == both, "the wide instance can run all of them"
+    assert torch.equal(executor.run(half, rows)[0], wanted)
+    executor.unload(2)
+    assert executor.weight_bytes == 0
+    executor.load(instance(3, 1, 0.5))
+    assert executor.weight_bytes == narrow
+    assert torch.equal(executor.run(half, rows)[0], wanted)
+    executor.unload(3)
 
 
 @needs_cuda

@@ -35,8 +35,11 @@ class ReproduceOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     scenario: Annotated[
-        str, typer.Option("--scenario", help="The scenario on which `tables` compares routers.")
-    ] = "h200"
+        str | None,
+        typer.Option(
+            "--scenario", help="Scenario of `tables` (h200 if left out) or `algorithm1` (algorithm1-cpu)."
+        ),
+    ] = None
     live: Annotated[
         bool, typer.Option("--live", help="Measure tables and figures again, on this machine.")
     ] = False
@@ -53,7 +56,7 @@ class ReproduceOptions(Struct, frozen=True, kw_only=True):
 
     def accuracy_for(self, name: str) -> str:
         """Which accuracy table a reproduction uses: the paper's own, unless told otherwise."""
-        return self.accuracy or ("measured" if name == "tables" or self.model else "paper")
+        return self.accuracy or ("measured" if name in ("tables", "algorithm1") or self.model else "paper")
 
     def scenario_of(self, scenario: str, name: str) -> Scenario:
         """Return a scenario with the model, the accuracies and the length that a reproduction asks for."""
@@ -64,7 +67,7 @@ class ReproduceOptions(Struct, frozen=True, kw_only=True):
 
 FIGURES = ("fig1", "fig2", "fig3")
 EXPERIMENTS = ("loads", "robustness", "scale", "variance", "goals", "ablation")
-NAMES = (*TABLES, "tables", *FIGURES, *EXPERIMENTS, "conditions")
+NAMES = (*TABLES, "tables", *FIGURES, "algorithm1", *EXPERIMENTS, "conditions")
 
 
 @with_options
@@ -84,6 +87,8 @@ def command(
       slim reproduce fig1 fig2 fig3 --out figures
 
       slim reproduce tables --scenario h200 --live
+
+      slim reproduce algorithm1 --live --out figures
 
       slim reproduce table3 table4 table5 --model slimvit
     """
@@ -156,10 +161,25 @@ def tables(name: str, options: ReproduceOptions) -> Reproduced:
     from slimsched.cli.serving.reproduce_live import reproduce_tables
 
     return reproduce_tables(
-        options.scenario_of(options.scenario, name),
+        options.scenario_of(options.scenario or "h200", name),
         live=options.live,
         seed=options.seed,
         data=options.data,
+    )
+
+
+def algorithm1(name: str, options: ReproduceOptions) -> Reproduced:
+    """Show Algorithm 1 at work: what a server loads, refuses to load and unloads as the load changes."""
+    from slimsched.cli.serving.reproduce_algorithm1 import reproduce_algorithm1
+
+    if options.out is not None:
+        need("matplotlib")
+    return reproduce_algorithm1(
+        options.scenario_of(options.scenario or "algorithm1-cpu", name),
+        live=options.live,
+        seed=options.seed,
+        data=options.data,
+        out=options.out,
     )
 
 
@@ -167,6 +187,7 @@ REPRODUCTIONS: dict[str, Callable[[str, ReproduceOptions], Reproduced]] = {
     **dict.fromkeys(TABLES, serving_table),
     "tables": tables,
     **dict.fromkeys(FIGURES, figure),
+    "algorithm1": algorithm1,
     **dict.fromkeys(EXPERIMENTS, experiment),
     "conditions": conditions,
 }

@@ -39,6 +39,10 @@ SAVE_EVERY = 20
 """Updates of PPO between two saves of a run that can be resumed."""
 
 
+ADJUSTING_RATE = 1e-4
+"""Learning rate on live servers from a trained policy: few, noisy decisions must not undo what it knows."""
+
+
 class TrainOptions(Struct, frozen=True, kw_only=True):
     """How to train, and where to put the result."""
 
@@ -257,6 +261,7 @@ def _train_live(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> di
     policy = HeadPolicy()
     if trained.start is not None:
         policy.use(read_policy(trained.start)[0])
+        options = msgspec.structs.replace(options, learning_rate=ADJUSTING_RATE, epsilon_max=0.0)
     rounds: list[LiveRound] = []
 
     def note(one: LiveRound) -> None:

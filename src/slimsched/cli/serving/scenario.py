@@ -29,8 +29,8 @@ ScenarioName = Annotated[
     str,
     typer.Option(
         "--scenario",
-        help="A shipped scenario: paper, edge-12, fleet-64, laptop, h200; or one-gpu, with a --model that "
-        "was profiled on a GPU.",
+        help="A shipped scenario: paper, edge-12, fleet-64, laptop, h200, algorithm1, algorithm1-cpu; or "
+        "one-gpu, with a --model that was profiled on a GPU.",
     ),
 ]
 LiveScenarioName = Annotated[

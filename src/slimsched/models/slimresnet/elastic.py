@@ -126,6 +126,10 @@ class FoldedSegment:
         """List the folded weights."""
         return list(self.instance.buffers())
 
+    def own_modules(self) -> list[nn.Module]:
+        """List the modules with weights of this width: a server may move them to the host and back."""
+        return [self.instance]
+
 
 def trained_model(folder: Path | None = None, *, precision: torch.dtype | None = None) -> SlimResNetModel:
     """Load a folder that `slim model train` wrote; the shipped network when no folder is given."""

@@ -1,7 +1,7 @@
 """A trained SlimViT as an ElasticModel: segments sliced and folded once per width."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from slimsched.models.elastic import ElasticModel, Segment, Tensors, margin
 from slimsched.models.figures import ModelFigures
@@ -64,3 +64,7 @@ class VitFolded:
     def weights(self) -> list[Tensor]:
         """List the folded weights."""
         return list(self.instance.buffers())
+
+    def own_modules(self) -> list[nn.Module]:
+        """List the modules with weights of this width: a server may move them to the host and back."""
+        return [self.instance]

@@ -21,6 +21,7 @@ from slimsched.serving.domain.examples import count_examples
 from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.request import alike
 from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.live.next_round import NextRound
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock
 from slimsched.serving.routing.events import (
@@ -74,6 +75,7 @@ class Metrics:
         self._active_j: defaultdict[str, float] = defaultdict(float)
         self._drawn_j: defaultdict[str, float] = defaultdict(float)
         self._sampled_s: dict[str, float] = {}
+        self._snapshots: dict[str, ServerSnapshot] = {}
         self._past: deque[_Count] = deque([_Count(0.0, 0, 0, 0, 0.0)])
         self._bound = FluidGauge(lambda: gateway.cluster)
         self._page: HttpResponse | None = None
@@ -130,7 +132,7 @@ class Metrics:
         """Add up the energy that a server draws."""
         server = self._names[event.server]
         self._drawn_j[server] += event.snapshot.power_w * (now_s - self._sampled_s.get(server, now_s))
-        self._sampled_s[server] = now_s
+        self._sampled_s[server], self._snapshots[server] = now_s, event.snapshot
         self._remember(now_s)
 
     def _answer(self, command: Answer, now_s: float) -> None:
@@ -269,14 +271,18 @@ class Metrics:
             "slim_server_up": ("1 while the server accepts work.", seen.alive),
             "slim_server_outstanding_images": ("Examples sent and not back.", seen.outstanding),
             "slim_server_backlog_seconds": ("Device time of what is outstanding.", seen.backlog_s),
-            "slim_server_utilization_ratio": ("Busy share of the last period.", seen.utilization),
+            "slim_server_utilization_ratio": (
+                "Busy share of the last period, by its sensor.",
+                seen.utilization,
+            ),
             "slim_server_power_watts": ("Power over the last period.", seen.power_w),
-            "slim_server_memory_bytes": ("Device memory of loaded instances.", seen.vram_bytes),
+            "slim_server_memory_bytes": ("Memory of loaded instances, by its sensor.", seen.vram_bytes),
         }
         lines = []
         for name, (about, values) in columns.items():
             rows = [({"server": server}, float(values[i])) for i, server in enumerate(names)]
             lines += family(name, "gauge", about, rows)
+        lines += self._sensors()
         energies = {
             "slim_energy_active_joules_total": ("Energy of batches above idle.", self._active_j),
             "slim_energy_joules_total": ("Energy drawn, idle included.", self._drawn_j),
@@ -288,6 +294,23 @@ class Metrics:
             ]
             lines += family(name, "counter", about, rows)
         return lines
+
+    def _sensors(self) -> list[str]:
+        """Name what utilization and memory of each server were asked of, and count the loads they refused."""
+        named, refused = [], []
+        for server, snapshot in self._snapshots.items():
+            sources = {"utilization": snapshot.utilization_source, "memory": snapshot.memory_source}
+            named.append(({"server": server, **sources}, 1.0))
+            refused += [
+                ({"server": server, "cause": cause}, float(count))
+                for cause, count in sorted(snapshot.refused.items())
+            ]
+        return [
+            *family("slim_server_sensor_info", "gauge", "1; the sources of utilization and memory.", named),
+            *family(
+                "slim_server_refused_loads_total", "counter", "Times an instance was not loaded.", refused
+            ),
+        ]
 
     def _logged(self) -> list[str]:
         """Say how large the event log is, and whether it stopped; 0 where none is written."""

@@ -44,11 +44,18 @@ class InstanceUnloaded(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class TelemetrySampled(Struct, frozen=True, kw_only=True, tag=True):
-    """The latest sensor reading: utilization in [0, 1] and mean power, over the last period."""
+    """The latest sensor reading: utilization in [0, 1] and mean power, over the last period.
+
+    `measured` says that utilization and memory were asked of the device: `vram_bytes` is then what the server
+    holds beyond what it held with nothing loaded. Else `vram_bytes` is a sum of profiles. `free_bytes` is
+    what the device has left for anyone, where it was asked.
+    """
 
     utilization: float
     power_w: float
     vram_bytes: int
+    measured: bool = False
+    free_bytes: int | None = None
 
 
 Event = (

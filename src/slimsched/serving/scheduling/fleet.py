@@ -27,6 +27,7 @@ class Fleet:
         self._by_segment: dict[int, list[list[_Slot]]] = {}
         self._next_id = 0
         self.memory_bytes = 0
+        self.loaded_bytes = 0  # without those that are still loading
         for model in models:
             self.know(model)
 
@@ -64,10 +65,13 @@ class Fleet:
         slot = self._slots[instance_id]
         slot.state = next_state(slot.instance, slot.state, step)
         slot.last_used_s = now_s
-        if slot.state is InstanceState.GONE:
+        if step == "loaded":
+            self.loaded_bytes += slot.instance.memory_bytes
+        elif slot.state is InstanceState.GONE:
             del self._slots[instance_id]
             self._by_segment[slot.instance.model][slot.instance.segment].remove(slot)
             self.memory_bytes -= slot.instance.memory_bytes
+            self.loaded_bytes -= slot.instance.memory_bytes
         return slot.instance
 
     def free_best_fit(self, key: Key) -> Instance | None:

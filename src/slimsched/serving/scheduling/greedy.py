@@ -37,6 +37,7 @@ from slimsched.serving.scheduling.events import (
 from slimsched.serving.scheduling.fleet import Fleet
 from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.scheduling.queue import KeyQueue
+from slimsched.serving.scheduling.room import Room
 from slimsched.serving.scheduling.slowdown import Slowdown
 
 Finder = Callable[[ModelEntry], tuple[ServedModel, Profile]]
@@ -63,7 +64,7 @@ class GreedyScheduler:
         self.queue = KeyQueue(by_deadline=options.order == "deadline", by_priority=options.priorities)
         self._waiting: dict[Key, tuple[str, tuple[object, ...]]] = {}
         self.profile = profile
-        self._utilization: float | None = None
+        self.room = Room(options)
         self._running: dict[int, Batch] = {}
         self._slowdown = Slowdown()
         self._next_batch = 0
@@ -96,8 +97,8 @@ class GreedyScheduler:
                 self.fleet.step(instance, "loaded", now_s)
             case InstanceUnloaded(instance=instance):
                 self.fleet.step(instance, "unloaded", now_s)
-            case TelemetrySampled(utilization=utilization):
-                self._utilization = utilization
+            case TelemetrySampled():
+                self.room.note(event, self.fleet)
             case Wake():
                 self._wake_s = None
             case _:
@@ -277,9 +278,11 @@ class GreedyScheduler:
         commands: list[Command] = []
         for _ in range(wanted):
             memory = self.profile.instance_bytes[key.place]
-            if not self._fits_vram(key, memory):
-                return commands or self._reclaim(now_s)
-            if not self._below_block(key):
+            refusal = self.room.refusal(self.fleet, memory)
+            if refusal is not None:
+                self._waiting[key] = refusal.reason, refusal.values
+                if refusal.cause == "memory":
+                    return commands or self._reclaim(now_s)
                 if not busy:
                     self._refused_s.setdefault(key, now_s)
                 return commands
@@ -353,22 +356,6 @@ class GreedyScheduler:
         if name == "widest":
             return not model.spec.nested or choice == len(choices) - 1
         return choices[choice] == name
-
-    def _fits_vram(self, key: Key, memory: int) -> bool:
-        """Line 15: whether VRAM_used + bytes ≤ M_max."""
-        used, cap = self.fleet.memory_bytes, self.options.vram_cap_bytes
-        if used + memory <= cap:
-            return True
-        self._waiting[key] = ("VRAM: {} bytes in use, {} more would pass the cap {}", (used, memory, cap))
-        return False
-
-    def _below_block(self, key: Key) -> bool:
-        """Lines 17-18: whether the latest utilization, if any, is below U_blk."""
-        seen, block = self._utilization, self.options.utilization_block
-        if seen is None or seen < block:
-            return True
-        self._waiting[key] = ("utilization {:.0%} is not below the block {:.0%}", (seen, block))
-        return False
 
     def _reclaim(self, now_s: float) -> list[Command]:
         """Unload the longest idle instance to make room for the head."""

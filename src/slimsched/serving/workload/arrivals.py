@@ -31,10 +31,14 @@ class BurstShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class DayShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long a day is, and how far the rate swings around its mean."""
+    """How long a day is, how far the rate swings around its mean, and at which part of a day a run starts.
+
+    A day starts at its mean rate and rises; at 0.75 of a day the rate is lowest.
+    """
 
     period_s: PhaseSeconds = 60.0
     depth: Share = 0.6
+    start: Share = 0.0
 
 
 class StepShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,7 +74,7 @@ def diurnal(rate_per_s: float, seconds: float, rng: Generator, shape: DayShape) 
     """Swing the rate by ±depth around its mean once per period, like a short day."""
     depth = shape.depth
     candidates = poisson(rate_per_s * (1.0 + depth), seconds, rng)
-    wanted = (1.0 + depth * np.sin(2 * np.pi * candidates / shape.period_s)) / (1.0 + depth)
+    wanted = (1.0 + depth * np.sin(2 * np.pi * (candidates / shape.period_s + shape.start))) / (1.0 + depth)
     return candidates[rng.uniform(size=len(candidates)) < wanted]
 
 

@@ -10,6 +10,7 @@ from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.key import Key
 from slimsched.serving.execution.live.hosted_model import HostedModel
+from slimsched.serving.execution.live.memory_trim import trim_memory
 
 
 class CpuExecutor:
@@ -50,12 +51,13 @@ class CpuExecutor:
         return self.memory_bytes() - before
 
     def unload(self, instance: int) -> None:
-        """Drop every segment that no loaded instance can run."""
+        """Drop every segment that no loaded instance can run, and give its memory back to the system."""
         with self._lock:
             model = self._models[self._users.pop(instance).model]
             for key in model.made():
                 if not any(self._fits(user, key) for user in self._users.values()):
                     model.drop(key)
+        trim_memory()
 
     @torch.inference_mode()
     def run(self, key: Key, inputs: Tensors) -> Tensors:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from threading import Condition, Lock
+from threading import Condition, Lock, local
 
 import torch
 
@@ -29,9 +29,10 @@ def cuda_device(gpu: int = 0) -> torch.device:
 class CudaExecutor:
     """Keeps weights in memory once; each instance is a slot with its own stream, buffers and graphs.
 
-    Loading captures a graph for every key and bucket that the instance can run, so a change of choice never
-    waits for a capture. Unloading frees graphs and buffers. Any thread may call `run`: it takes the narrowest
-    free slot that fits, and returns when the device is done.
+    Loading copies the weights from the host, unless another instance holds them, and captures a graph for
+    every key and bucket that the instance can run, so a change of choice never waits for a capture. Unloading
+    frees graphs and buffers, and the weights that no other instance can run. Any thread may call `run`: it
+    takes the narrowest free slot that fits, and returns when the device is done.
     """
 
     def __init__(
@@ -55,12 +56,15 @@ class CudaExecutor:
         for model in models:
             for key in model.served.keys.values():
                 _rehearse(model, key, 1)
+            model.off_load(self._is_wanted)
         self._rehearsed: set[tuple[int, int]] = set()
+        self._thread = local()
 
     def host(self, model: HostedModel) -> None:
         """Try every key of a model with one example, then take it."""
         with self._loading:
             model.rehearse()
+            model.off_load(self._is_wanted)
         with self._freed:
             for segment in range(model.served.segments):
                 self._free[model.served.number, segment] = []
@@ -73,17 +77,16 @@ class CudaExecutor:
             torch.cuda.empty_cache()
 
     def load(self, instance: Instance) -> int:
-        """Capture the instance's graphs; return the bytes of its buffers and memory pool."""
+        """Bring its weights, capture its graphs; return the bytes of weights, buffers and memory pool."""
         model, home = self._models[instance.model], (instance.model, instance.segment)
         keys = list(model.served.keys.values())
         with self._loading:
-            if home not in self._rehearsed:
-                for key in keys:
-                    for bucket in self._buckets if key.segment == instance.segment else ():
-                        _rehearse(model, key, bucket)
-                self._rehearsed.add(home)
-            for key in (keys[0], keys[-1]):
-                _rehearse(model, key, 1)  # libraries set themselves up once in each thread
+            self._rehearse(model, home)
+            weights = model.weight_bytes()
+            for key in keys:
+                if _fits(instance, key, nested=model.spec.nested):
+                    model.segment(key)
+            weights = model.weight_bytes() - weights
             torch.cuda.empty_cache()
             before = torch.cuda.memory_reserved(self.device)
             slot = CudaSlot(model, instance, self._buckets)
@@ -92,17 +95,38 @@ class CudaExecutor:
                 self._slots[instance.id] = (slot, size)
                 self._free[home].append(slot)
                 self._freed.notify_all()
-        return size
+        return size + weights
+
+    def _rehearse(self, model: HostedModel, home: tuple[int, int]) -> None:
+        """Run every key of a segment at every size once; of the model's first and last once per thread."""
+        keys = list(model.served.keys.values())
+        if home not in self._rehearsed:
+            for key in keys:
+                for bucket in self._buckets if key.segment == home[1] else ():
+                    _rehearse(model, key, bucket)
+            self._rehearsed.add(home)
+        known: set[int] = vars(self._thread).setdefault("models", set())
+        if home[0] not in known:  # libraries set themselves up once in each thread
+            known.add(home[0])
+            for key in (keys[0], keys[-1]):
+                _rehearse(model, key, 1)
+        model.off_load(self._is_wanted)
 
     def unload(self, instance: int) -> None:
-        """Free the instance's graphs and buffers, and return the memory to the driver."""
+        """Free the instance's graphs, buffers and weights, and return the memory to the driver."""
         with self._freed:
             slot, _ = self._slots.pop(instance)
             self._freed.wait_for(lambda: slot in self._free[slot.home])
             self._free[slot.home].remove(slot)
         with self._loading:
             slot.close()
+            if (model := self._models.get(slot.home[0])) is not None:
+                model.off_load(self._is_wanted)
             torch.cuda.empty_cache()
+
+    def _is_wanted(self, key: Key) -> bool:
+        """Whether a loaded instance can run this key."""
+        return any(slot.fits(key) for slot, _ in list(self._slots.values()))
 
     def example(self, key: Key, rows: int) -> Tensors:
         """Make random inputs for a key: raw inputs on the host, activations on the device."""
@@ -142,12 +166,12 @@ class CudaExecutor:
             raise
 
     def memory_bytes(self) -> int:
-        """Bytes of the buffers and pools of loaded instances, without weights and waiting activations."""
-        return sum(size for _, size in self._slots.values())
+        """Bytes of weights, buffers and pools of loaded instances, without waiting activations."""
+        return sum(size for _, size in self._slots.values()) + self.weight_bytes
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the resident weights."""
+        """Bytes of the weights on the device."""
         return sum(model.weight_bytes() for model in list(self._models.values()))
 
     def give_back(self, slot: CudaSlot) -> None:
@@ -177,6 +201,13 @@ class CudaExecutor:
                 if not any(slot.fits(key) for slot in loaded):
                     raise SlimError(f"no instance that can run {key} is loaded; load one first")
                 self._freed.wait()
+
+
+def _fits(instance: Instance, key: Key, *, nested: bool) -> bool:
+    """Whether an instance can run a key of its model."""
+    if key.segment != instance.segment:
+        return False
+    return key.choice == instance.choice or (nested and key.choice < instance.choice)
 
 
 @torch.no_grad()

@@ -1,11 +1,13 @@
 """Measures Figures 1 to 3 of the paper: memory, utilization, energy and latency of a device.
 
 There are two sweeps. The batch sweep runs all segments of a plan in a closed loop, for each batch size. In
-the load sweep, batches of one size arrive at random, queue, and run on several lanes, up to the capacity.
+the load sweep, batches of one size arrive at random, queue, and run on several lanes, up to the capacity and
+beyond.
 """
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from threading import Lock
 from time import perf_counter, sleep
 from typing import NamedTuple
@@ -52,7 +54,10 @@ Watch = Callable[[], DeviceWatch]
 
 
 class Sweep(Struct, frozen=True, kw_only=True):
-    """What to measure: batch sizes of both sweeps, lanes and loads of the second, seconds per point."""
+    """What to measure: batch sizes of both sweeps, lanes and loads of the second, seconds per point.
+
+    After `limit_s` no further point is begun; those that were measured are returned.
+    """
 
     batches: tuple[int, ...]
     block: int
@@ -61,35 +66,54 @@ class Sweep(Struct, frozen=True, kw_only=True):
     seconds: float
     model: ServedModel
     plans: tuple[Path, ...]
+    limit_s: float = inf
 
     def measure(
         self, make: Callable[[int], Executor], watch: Watch, progress: Callable[[str], None]
     ) -> tuple[list[FigurePoint], list[FigurePoint]]:
-        """Measure both sweeps; `make` returns an executor for one batch size."""
-        by_batch, by_load = [], []
+        """Measure both sweeps, the loads first; `make` returns an executor for one batch size."""
+        until_s = perf_counter() + self.limit_s
+        by_load: list[FigurePoint] = []
+        executor = make(self.block)
+        for plan in self.plans:
+            course = Course(executor, self.model, plan, self.block)
+            by_load += self._loads(course, watch, progress, until_s)
+        by_batch: list[FigurePoint] = []
         for batch in self.batches:
+            if perf_counter() > until_s:
+                progress(f"no time for batch {batch}")
+                continue
             executor = make(batch)
             for plan in self.plans:
                 progress(f"batch {batch} by plan {self.model.spec.text(plan)}")
                 course = Course(executor, self.model, plan, batch)
                 by_batch.append(closed_loop(course, lanes=1, seconds=self.seconds, watch=watch))
-        executor = make(self.block)
-        for plan in self.plans:
-            course = Course(executor, self.model, plan, self.block)
-            full = closed_loop(course, lanes=self.lanes, seconds=self.seconds, watch=watch)
-            by_load.append(full)
-            for load in self.loads:
-                progress(f"plan {self.model.spec.text(plan)} at {load:.0%}")
-                point = open_loop(
-                    course,
-                    load=load,
-                    capacity_per_s=full.images_per_s,
-                    lanes=self.lanes,
-                    seconds=self.seconds,
-                    watch=watch,
-                )
-                by_load.append(point)
         return by_batch, by_load
+
+    def _loads(
+        self, course: "Course", watch: Watch, progress: Callable[[str], None], until_s: float
+    ) -> list[FigurePoint]:
+        """Measure one plan in a closed loop, then at shares of what it carried there."""
+        name = self.model.spec.text(course.plan)
+        if perf_counter() > until_s:
+            progress(f"no time for plan {name}")
+            return []
+        points = [closed_loop(course, lanes=self.lanes, seconds=self.seconds, watch=watch)]
+        for load in self.loads:
+            if perf_counter() > until_s:
+                progress(f"no time for plan {name} at {load:.0%}")
+                continue
+            progress(f"plan {name} at {load:.0%}")
+            point = open_loop(
+                course,
+                load=load,
+                capacity_per_s=points[0].images_per_s,
+                lanes=self.lanes,
+                seconds=self.seconds,
+                watch=watch,
+            )
+            points.append(point)
+        return points
 
 
 class Course(NamedTuple):

@@ -1,11 +1,11 @@
 """A model loaded on a device: the segment that each key runs, and random inputs for it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from slimsched.models.elastic import ElasticModel, Segment, Tensors
 from slimsched.models.model_error import ModelError, users_code
@@ -13,6 +13,7 @@ from slimsched.models.run_options import AS_IS, RunOptions
 from slimsched.models.tensors import DTYPES, example_inputs
 from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.execution.live.host_copies import HostCopies
 
 FAR = 1e9
 """Confidences that are infinite become this, and those that are no number its opposite."""
@@ -25,6 +26,19 @@ class WeightedSegment(Protocol):
     def weights(self) -> Sequence[Tensor]:
         """List the tensors that the segment keeps."""
         ...
+
+
+@runtime_checkable
+class MovableSegment(Protocol):
+    """A segment whose weights may leave the device alone: no other choice uses them."""
+
+    def own_modules(self) -> Sequence[nn.Module]:
+        """List the modules that hold the weights."""
+        ...
+
+
+Place = tuple[int, int]
+"""(segment, choice): what an instance is loaded for. Keys of one place differ in the choice before."""
 
 
 class Layout(NamedTuple):
@@ -50,7 +64,12 @@ class Layout(NamedTuple):
 
 
 class HostedModel:
-    """One model on one device. Segments are made on first use and kept until `drop`."""
+    """One model on one device. Segments are made on first use and kept until `drop`.
+
+    `off_load` moves weights to the host, and the next use copies them back. It moves weights that belong to
+    one segment at one choice. Other models keep one set of weights for all choices; it leaves the device when
+    nothing of the model is wanted.
+    """
 
     def __init__(
         self,
@@ -66,13 +85,47 @@ class HostedModel:
             _convert(elastic, options)
         self._segments: dict[Key, Segment] = {}
         self._layouts: dict[tuple[int, int], tuple[Layout, ...]] = {}
+        self._copies = HostCopies(device)
+        self._away: dict[Place, dict[Key, Segment]] = {}
+        self._resting: list[nn.Module] = []
 
     def segment(self, key: Key) -> Segment:
         """Return the segment of a key, with `prepare` before the first and `finish` after the last."""
         segment = self._segments.get(key)
         if segment is None:
-            segment = self._segments[key] = self._made(key)
+            self._bring_back((key.segment, key.choice))
+            segment = self._segments.get(key) or self._segments.setdefault(key, self._made(key))
         return segment
+
+    def off_load(self, wanted: Callable[[Key], bool]) -> None:
+        """Move the weights of all keys that nobody wants to the host; places are wanted as a whole."""
+        if self._options.compile:
+            return  # compiled code knows where its weights are
+        for key, segment in list(self._segments.items()):
+            if not wanted(key) and (modules := _own_modules(segment)):
+                self._away.setdefault((key.segment, key.choice), {})[key] = self._segments.pop(key)
+                for module in modules:
+                    self._copies.off_load(module)
+        if not any(wanted(key) for key in self._segments):
+            self._rest()
+
+    def _rest(self) -> None:
+        """Move weights that all choices share to the host: nothing of the model is wanted."""
+        shared = [module for module in self._elastic.modules() if _is_on(module, self.device)]
+        if shared:
+            self._segments.clear()
+        for module in shared:
+            self._copies.off_load(module)
+        self._resting += shared
+
+    def _bring_back(self, place: Place) -> None:
+        """Copy the weights of a place to the device, if they were moved to the host."""
+        while self._resting:
+            self._copies.load(self._resting.pop())
+        for key, segment in self._away.pop(place, {}).items():
+            for module in _own_modules(segment):
+                self._copies.load(module)
+            self._segments[key] = segment
 
     def ends(self, key: Key) -> bool:
         """Whether a key completes a plan."""
@@ -224,9 +277,19 @@ def _converted(tensor: Tensor, options: RunOptions) -> Tensor:
 def _weights(segment: Segment) -> Sequence[Tensor]:
     """Return the weights of a segment, as far as they are known."""
     inner = segment.segment if isinstance(segment, _Wrapped) else segment
-    if isinstance(inner, torch.nn.Module):
+    if isinstance(inner, nn.Module):
         return [*inner.parameters(), *inner.buffers()]
     return inner.weights() if isinstance(inner, WeightedSegment) else []
+
+
+def _own_modules(segment: Segment) -> Sequence[nn.Module]:
+    inner = segment.segment if isinstance(segment, _Wrapped) else segment
+    return inner.own_modules() if isinstance(inner, MovableSegment) else []
+
+
+def _is_on(module: nn.Module, device: torch.device) -> bool:
+    tensors = [*module.parameters(), *module.buffers()]
+    return device.type != "cpu" and any(tensor.device.type == device.type for tensor in tensors)
 
 
 def _address(tensor: Tensor) -> int:

@@ -65,6 +65,7 @@ def specs_of(scenario: Scenario, clock_zero_s: float, log: RunLog | None = None)
             shared_prefix="",
             clock_zero_s=clock_zero_s,
             telemetry_period_s=scenario.telemetry.period_s,
+            sensors=scenario.telemetry.sensors,
         )
         for index, (name, host, scheduler, profile) in enumerate(
             zip(

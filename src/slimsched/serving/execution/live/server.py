@@ -26,6 +26,7 @@ from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import BatchRun
+from slimsched.serving.execution.live.device_sensor import DeviceReading, DeviceSensor, NoSensor
 from slimsched.serving.execution.live.executor import Executor, OverlappingExecutor
 from slimsched.serving.execution.live.executor_choice import host_models, make_arena
 from slimsched.serving.execution.live.lanes import Lanes
@@ -44,7 +45,7 @@ from slimsched.serving.execution.live.messages import (
 )
 from slimsched.serving.execution.live.overlapping_lanes import OverlappingLanes
 from slimsched.serving.execution.live.peers import Peers
-from slimsched.serving.execution.live.power_meter import PowerMeter
+from slimsched.serving.execution.live.power_meter import PowerMeter, Reading
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.live.warm_up import touch, warm_up
 from slimsched.serving.execution.model_source import read_model
@@ -78,6 +79,7 @@ class LiveServer:
         peers: Peers,
         tell: Callable[[ToGateway], None],
         observers: Sequence[Observer] = (),
+        sensor: DeviceSensor | None = None,
     ) -> None:
         self._known = {model.number: (model, profile.part(model.number)) for model in models}
         self._retired: set[int] = set()
@@ -88,6 +90,7 @@ class LiveServer:
         self.drained = asyncio.Event()
         self._machine = life_name(spec.name, spec.life)
         self._spec, self._executor, self._meter = spec, executor, meter
+        self._sensor = sensor or NoSensor()
         self._peers, self._tell = peers, tell
         self._observers = observers
         self._loop = asyncio.get_running_loop()
@@ -207,28 +210,37 @@ class LiveServer:
             began_s = monotonic()
             await asyncio.sleep(period_s)
             active_j = self._active_j
-            reading = await asyncio.to_thread(self._meter.read, active_j)
+            reading, device = await asyncio.to_thread(self._read_sensors, active_j)
             passed_s = max(1e-6, reading.at_s - self._last.at_s)
             power_w = (reading.energy_j - self._last.energy_j) / passed_s
             self._attribute(
                 active_j, reading.energy_j - self._last.energy_j - self.scheduler.profile.idle_w * passed_s
             )
             self._last = reading
-            utilization = min(1.0, self._busy_s / ((monotonic() - began_s) * self._executor.lanes))
+            busy = min(1.0, self._busy_s / ((monotonic() - began_s) * self._executor.lanes))
             self._busy_s = 0.0
-            memory = self.scheduler.fleet.memory_bytes
-            self.handle(TelemetrySampled(utilization=utilization, power_w=power_w, vram_bytes=memory))
-            snapshot = ServerSnapshot(
-                taken_s=self.now_s,
-                utilization=utilization,
-                power_w=power_w,
-                vram_bytes=memory,
-                queued=self.scheduler.queued_by_segment(),
-                instances=len(self.scheduler.fleet),
-                power_source=self._meter.source,
-                waiting={self._key_text(key): why for key, why in self.scheduler.explain().items()},
-            )
-            self._tell(TelemetryReceived(server=self._spec.index, snapshot=snapshot))
+            sample = device.sampled(busy, power_w, self.scheduler.fleet.memory_bytes)
+            self.handle(sample)
+            self._tell(TelemetryReceived(server=self._spec.index, snapshot=self._snapshot(sample)))
+
+    def _read_sensors(self, active_j: float) -> tuple[Reading, DeviceReading]:
+        """Read all sensors; they may take some milliseconds, so this runs in a thread."""
+        return self._meter.read(active_j), self._sensor.read()
+
+    def _snapshot(self, sample: TelemetrySampled) -> ServerSnapshot:
+        return ServerSnapshot(
+            taken_s=self.now_s,
+            utilization=sample.utilization,
+            power_w=sample.power_w,
+            vram_bytes=sample.vram_bytes,
+            queued=self.scheduler.queued_by_segment(),
+            instances=len(self.scheduler.fleet),
+            power_source=self._meter.source,
+            utilization_source=self._sensor.utilization_source,
+            memory_source=self._sensor.memory_source,
+            waiting={self._key_text(key): why for key, why in self.scheduler.explain().items()},
+            refused=dict(self.scheduler.room.refused),
+        )
 
     def handle(self, event: Event) -> None:
         """Pass one event to the scheduler, show observers its decisions, then carry them out."""

@@ -16,6 +16,7 @@ from slimsched.kernel.errors import SlimError
 from slimsched.kernel.log import LogWriter
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.execution.live.device_sensor import open_sensor
 from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.executor import Executor
 from slimsched.serving.execution.live.executor_choice import make_executor, make_peers, read_models
@@ -68,7 +69,8 @@ async def _serve(
         lambda: FrameConnection(ToServer, received, lambda _: gone.set()), spec.gateway_socket
     )
     observers = () if log is None else (log,)
-    server = LiveServer(spec, models, profile, executor, meter, peers, gateway.send, observers)
+    sensor = open_sensor(spec.sensors, spec.host)
+    server = LiveServer(spec, models, profile, executor, meter, peers, gateway.send, observers, sensor)
     keeping = None if log is None else loop.create_task(keep_server_log(log, spec.name))
     async with await peers.listen(spec.own_socket, server.surrender):
         await server.start()

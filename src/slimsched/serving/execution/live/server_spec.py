@@ -1,5 +1,7 @@
 """Everything that a server process needs to start, sent as JSON to its standard input."""
 
+from typing import Literal
+
 from msgspec import Struct
 
 from slimsched.kernel.log import Header
@@ -31,6 +33,8 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     """Known to the gateway and its servers only; it proves to them who is calling."""
     clock_zero_s: float
     telemetry_period_s: float
+    sensors: Literal["measured", "modelled"] = "measured"
+    """Whether utilization and memory are asked of the device."""
     arena: str = ""
     """The file with large inputs, shared with the gateway; empty if inputs come in messages."""
     life: int = 1

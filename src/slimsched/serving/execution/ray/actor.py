@@ -7,6 +7,7 @@ from time import monotonic, time
 import msgspec
 import ray
 
+from slimsched.serving.execution.live.device_sensor import open_sensor
 from slimsched.serving.execution.live.executor_choice import make_executor, read_models
 from slimsched.serving.execution.live.messages import Drain
 from slimsched.serving.execution.live.power_meter import open_meter
@@ -72,7 +73,14 @@ class ServerActor:
         meter = open_meter(spec.host.kind, self._profile.idle_w, spec.host.gpu)
         peers = TcpPeers(self._secret, spec.host.kind)
         self._server = LiveServer(
-            spec, self._models, self._profile, self._executor, meter, peers, self._door.tell
+            spec,
+            self._models,
+            self._profile,
+            self._executor,
+            meter,
+            peers,
+            self._door.tell,
+            sensor=open_sensor(spec.sensors, spec.host),
         )
         await self._server.start()
         touch(self._executor, self._models, self._server.scheduler.fleet.instances())

@@ -6,7 +6,7 @@ no decisions.
 """
 
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Literal, assert_never
 
 from msgspec import Struct
 
@@ -59,6 +59,9 @@ class TelemetryOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     delay_s: Seconds = 0.005  # how late reports arrive
     detection_s: Seconds = 0.5  # time until a death is noticed
     silence_s: Seconds = 1.5  # time until a hang is noticed
+    sensors: Literal["measured", "modelled"] = (
+        "measured"  # live: ask the device, or add up busy time and profiles
+    )
 
 
 class SimulatedCluster:

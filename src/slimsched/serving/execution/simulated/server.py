@@ -117,7 +117,10 @@ class SimulatedServer:
             queued=self.scheduler.queued_by_segment(),
             instances=len(fleet),
             power_source=self.device.profile.source.partition(":")[0],
+            utilization_source="simulated",
+            memory_source="simulated: sum of profiles",
             waiting={str(key): why for key, why in self.scheduler.explain().items()},
+            refused=dict(self.scheduler.room.refused),
         )
 
     def crowd(self, crowding: float) -> None:
