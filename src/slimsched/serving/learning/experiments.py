@@ -25,7 +25,7 @@ RIVALS = ("sed:share=0.0578", "drift-plus-penalty:v=0.612")
 SED_FRONT = tuple(f"sed:share={share}" for share in (0.03, 0.06, 0.12, 0.25, 0.5))
 """Shortest expected delay at five settings; 0.5 is its default."""
 
-ONE_POLICY = ("ppo:v=2", "ppo:v=20")
+ONE_POLICY = ("ppo:v=2", "ppo:v=10")
 """One policy file, quick and thorough."""
 
 AT_LIMITS = ("goal", "goal[p99<=60ms]", "goal[p99<=100ms]")
@@ -131,7 +131,7 @@ def robustness(paper: Scenario, seconds: float | None, data: Path | None) -> lis
 
 def scale(scenarios: Sequence[Scenario], seconds: float | None) -> list[Case]:
     """Q2: how do routers that were trained elsewhere do on more servers of mixed speed?"""
-    lengths = {"paper": 5.0, "edge-12": 10.0, "fleet-64": 0.8}
+    lengths = {"paper": 8.0, "edge-12": 7.0, "fleet-64": 0.6}
     routers = (*SED_FRONT, *FRONT[1:], WIDER[0], "goal", *ONE_POLICY)
     return [
         Case(
