@@ -108,10 +108,10 @@ def test_between_two_settings_of_the_rival_its_front_is_a_line() -> None:
         Compared(summary=replace(row, router=name, latency_p99_s=p99_s, accuracy=share), ci95={}, trace=trace)
         for name, (p99_s, share) in zip(FRONT, settings, strict=False)
     ]
-    assert front_accuracy(compared, 0.075) == pytest.approx(0.71)
-    assert front_accuracy(compared, 0.11) == pytest.approx(0.72)
-    assert front_accuracy(compared, 0.5) is None
-    assert front_accuracy(compared, 0.04) is None
+    assert front_accuracy(compared, 0.075, of="drift-plus-penalty") == pytest.approx(0.71)
+    assert front_accuracy(compared, 0.11, of="drift-plus-penalty") == pytest.approx(0.72)
+    assert front_accuracy(compared, 0.5, of="drift-plus-penalty") is None
+    assert front_accuracy(compared, 0.04, of="drift-plus-penalty") is None
 
 
 @pytest.mark.parametrize("objective", ["energy", "latency"])

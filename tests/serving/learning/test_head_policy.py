@@ -13,7 +13,8 @@ from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.learning.curriculum import Curriculum
 from slimsched.serving.learning.head_policy import HeadPolicy
 from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
-from slimsched.serving.learning.rollout import Outcome
+from slimsched.serving.learning.rollout import Outcome, Rollout
+from slimsched.serving.routing.goal import parse_goal
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.routers.ppo_head import POINT, HeadFeatures, HeadPpoRouter
 
@@ -80,9 +81,12 @@ def test_a_block_pays_for_the_waiting_it_causes_and_not_for_the_waiting_it_meets
     policy = new_policy()
     router = policy.router(PAPER.cluster, Random(0), 0.0)
     router.worth.v = 2.0
-    outcome = Outcome(0, 0.7, 0.02, 0.0, 0.0, gain=0.03, caused_s=0.01, met_s=0.015, moved_s=0.002)
-    wanted = (0.06 - (0.02 - 0.015) - 0.01 - 0.002) / (2.0 * POINT)
-    assert policy.rewards(router, [outcome]).tolist() == pytest.approx([wanted])
+    router.route(head(3, source=2, path=(3, 3, 3)))
+    decision = (router.decisions or [])[0]
+    outcome = Outcome(0, 0.7, 0.02, 0.0, 0.0, caused_s=0.01, met_s=0.015, moved_s=0.002)
+    gain = decision.choices[decision.action[1], 0]
+    wanted = gain - (0.02 - 0.015 + 0.01 + 0.002) / (2.0 * POINT)
+    assert policy.rewards(router, [decision], [outcome]).tolist() == pytest.approx([wanted])
 
 
 def test_the_ratio_of_every_decision_begins_at_1_with_clusters_of_any_size() -> None:
@@ -119,6 +123,17 @@ def test_training_runs_on_drawn_and_disturbed_clusters_and_repeats() -> None:
     first, second = ([trainer.step() for _ in range(2)] for trainer in trainers)
     assert first == second
     assert first[0].decisions > 0
+
+
+def test_in_training_too_v_follows_a_stated_goal() -> None:
+    policy = HeadPolicy(hidden=8, goal=parse_goal("p99<=5ms"))
+    router = policy.router(PAPER.cluster, Random(0), 0.0)
+    drawn = router.v
+    Rollout(PAPER.with_load(seconds=0.4), router, seed=0).advance(0.4)
+    assert router.v < 0.9 * drawn
+    paid = [one.context[0] for one in router.decisions or []]
+    assert paid[0] == pytest.approx(np.log(drawn))
+    assert paid[-1] < paid[0]
 
 
 def test_weights_of_another_kind_are_refused_with_a_remedy() -> None:

@@ -49,6 +49,17 @@ def test_a_table_is_printed_beside_the_papers_figures() -> None:
     assert "70.30" in run("reproduce", "table4", "--seeds", "1", "--seconds", "0.2", "--workers", "1")
 
 
+def test_one_policy_stands_beside_rivals_at_several_settings_on_clusters_of_any_size() -> None:
+    words = ("reproduce", "scale", "--seeds", "1", "--seconds", "0.02", "--workers", "1", "--json")
+    cases = json.loads(run(*words))["scale"]["cases"]
+    assert [label.split(",")[0] for label in cases] == ["paper", "edge-12", "fleet-64"]
+    routers = [[row["router"] for row in rows] for rows in cases.values()]
+    assert all(
+        {"sed:share=0.5", "drift-plus-penalty:v=2", "goal", "ppo:v=2", "ppo:v=10"} <= {*names}
+        for names in routers
+    )
+
+
 def test_a_table_of_goals_says_which_goal_each_row_has() -> None:
     shown = run("reproduce", "goals", "--seeds", "1", "--seconds", "0.1", "--workers", "1")
     assert "goal[p99<=60ms]" in shown
@@ -56,7 +67,13 @@ def test_a_table_of_goals_says_which_goal_each_row_has() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("reproduce", "table9"), ("router", "train", "--weights", "1,2"), ("router", "train", "dqn")]
+    "words",
+    [
+        ("reproduce", "table9"),
+        ("router", "train", "--weights", "1,2"),
+        ("router", "train", "dqn"),
+        ("router", "train", "--state", "paper", "--goal", "p99<=60ms"),
+    ],
 )
 def test_mistakes_are_named(words: tuple[str, ...]) -> None:
     with pytest.raises(SlimError):

@@ -18,7 +18,16 @@ from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.learning import experiments
 from slimsched.serving.telemetry.summary import Summary
 
-COLUMNS = ("accuracy %", "of bound %", "latency ms", "p99 ms", "in time %", "J/request", "front %")
+COLUMNS = (
+    "accuracy %",
+    "of bound %",
+    "latency ms",
+    "p99 ms",
+    "in time %",
+    "J/request",
+    "d+p at p99",
+    "sed at p99",
+)
 
 
 def run_experiment(
@@ -44,7 +53,8 @@ def run_experiment(
             table.add_column(column, justify="left" if text else "right", no_wrap=True)
         for label, ones in results:
             for number, one in enumerate(ones):
-                cells = [*_figures(one.summary, one.ci95), _front(one.summary, ones)]
+                at_p99 = [_front(one.summary, ones, of) for of in ("drift-plus-penalty", "sed")]
+                cells = [*_figures(one.summary, one.ci95), *at_p99]
                 table.add_row(label if number == 0 else "", escape(one.summary.router), *cells)
         console.print(table)
 
@@ -93,7 +103,9 @@ def _figures(row: Summary, ci95: dict[str, float]) -> list[str]:
     ]
 
 
-def _front(row: Summary, ones: list[Compared]) -> str:
-    """Return what drift-plus-penalty gives at the p99 of a goal router."""
-    accuracy = experiments.front_accuracy(ones, row.latency_p99_s) if row.router.startswith("goal") else None
+def _front(row: Summary, ones: list[Compared], of: str) -> str:
+    """Return what the settings of a classical router give at the p99 of a goal router or a learned one."""
+    if not row.router.startswith(("goal", "ppo")):
+        return ""
+    accuracy = experiments.front_accuracy(ones, row.latency_p99_s, of=of)
     return "" if accuracy is None else f"{100 * accuracy:.2f}"

@@ -24,6 +24,7 @@ from slimsched.kernel.errors import ConfigError, UnknownNameError
 from slimsched.kernel.quantity import Count, CountOrZero, Finite, RunSeconds, Share, WorkerCount
 from slimsched.kernel.section import convert
 from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.routing.goal import Goal, parse_goal
 from slimsched.serving.routing.registry import ABOUT, router_names, split_specs
 
 if TYPE_CHECKING:
@@ -60,6 +61,14 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
             "a fifth replaces the bonus for full blocks.",
         ),
     ] = "1,1,0.02,0.1"
+    goal: Annotated[
+        str,
+        typer.Option(
+            "--goal",
+            help='What the worth of accuracy follows in training, as in "p99<=60ms", for --state head; '
+            "else it is drawn for each episode.",
+        ),
+    ] = ""
     drawn: Annotated[
         Share, typer.Option("--drawn", help="Share of training on drawn clusters, for --state head.")
     ] = 0.5
@@ -131,6 +140,8 @@ def train(
       slim router train --scenario paper --out head.safetensors
 
       slim router train --state paper --weights 0.05,1,0.02,0.1 --out efficient.safetensors
+
+      slim router train --goal "p99<=60ms" --out quick.safetensors
 
       slim router train --scenario edge-12 --resume run.safetensors --plot curve.png
 
@@ -221,7 +232,8 @@ def _train_ppo(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dic
     drawn = trained.drawn if is_head else 0.0
     disturbed = DISTURBED if is_head else 0.0
     curriculum = curriculum_of(scenario, episode_s=options.episode_s, drawn=drawn, disturbed=disturbed)
-    learner: Learner = HeadPolicy() if is_head else PaperPolicy(scenario.cluster, reward)
+    head = HeadPolicy(goal=_goal(trained))
+    learner: Learner = head if is_head else PaperPolicy(scenario.cluster, reward)
     trainer = PpoTrainer(learner, curriculum.draw(scenario), options, seed=trained.seed)
     began_s = perf_counter()
     curve = _run_ppo(trainer, options.updates, trained.resume, quiet=quiet)
@@ -230,7 +242,7 @@ def _train_ppo(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dic
         "state": trained.state,
         "epsilon": options.epsilon_min,
         "curriculum": msgspec.to_builtins(curriculum),
-        **({} if is_head else {"reward": msgspec.to_builtins(reward)}),
+        **({"worth_s": head.worth_s} if is_head else {"reward": msgspec.to_builtins(reward)}),
         "seconds": round(perf_counter() - began_s),
         "curve": [[p.update, round(p.reward, 4), round(p.accuracy, 4), round(p.latency_s, 4)] for p in curve],
     }
@@ -258,7 +270,7 @@ def _train_live(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> di
     torch.manual_seed(trained.seed)
     scenario = scenario.with_load(seconds=trained.seconds)
     options = msgspec.structs.replace(HEAD_OPTIONS, updates=trained.updates or 10)
-    policy = HeadPolicy()
+    policy = HeadPolicy(goal=_goal(trained))
     if trained.start is not None:
         policy.use(read_policy(trained.start)[0])
         options = msgspec.structs.replace(options, learning_rate=ADJUSTING_RATE, epsilon_max=0.0)
@@ -278,6 +290,7 @@ def _train_live(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> di
         **_story("ppo", scenario, trained, options),
         "state": "head",
         "epsilon": 0.0,
+        "worth_s": policy.worth_s,
         "live": {"scenario": scenario.name, "seconds": trained.seconds, "start": str(trained.start or "")},
         "rounds": msgspec.to_builtins(rounds),
     }
@@ -352,9 +365,17 @@ def _story(kind: str, scenario: Scenario, trained: TrainOptions, options: Struct
         "kind": kind,
         "accuracy": scenario.cluster.models[0].quality.name,
         "seed": trained.seed,
+        **({"goal": trained.goal} if trained.goal else {}),
         "date": date.today().isoformat(),
         "options": msgspec.to_builtins(options),
     }
+
+
+def _goal(trained: TrainOptions) -> Goal | None:
+    """Read the goal that training follows."""
+    if trained.goal and trained.state != "head":
+        raise ConfigError("--goal is for a policy that sees the head; --state paper has --weights")
+    return parse_goal(trained.goal) if trained.goal else None
 
 
 def _reward(text: str, centre: float) -> "RewardWeights":

@@ -2,11 +2,12 @@
 
     r = (v · gain − (latency − met) − caused − moved) / (v · POINT)
 
-`gain` is the expected accuracy after the choice less that before it. `latency` is the block's own time, and
-`met` the part of it spent waiting behind others. `caused` is the waiting that its device time costs those
-behind it on the same server, and `moved` stands for those behind it on the links. In the paper's reward a
-block pays for the queue it meets; here it pays for the queue it makes. Both add up to the same waiting, but
-only the second depends on what was chosen. So one step is enough: what a choice does later is in its reward.
+`gain` is what the choice is worth above the narrowest, if the request goes on as the present queue suggests
+(`routing/prospect.py`). `latency` is the block's own time, and `met` the part of it spent waiting behind
+others. `caused` is the waiting that its device time costs those behind it on the same server, and `moved`
+stands for those behind it on the links. In the paper's reward a block pays for the queue it meets; here it
+pays for the queue it makes. Both add up to the same waiting, but only the second depends on what was chosen.
+So one step is enough: what a choice does later is in its reward.
 """
 
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from slimsched.kernel.ppo import IMPOSSIBLE
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.learning.learner import Forward
 from slimsched.serving.learning.rollout import Outcome
+from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.routers.ppo_head import (
     CHOICE,
     CONTEXT,
@@ -54,17 +56,23 @@ class HeadNetwork(nn.Module):
 
 
 class HeadPolicy:
-    """Learns one policy for any number of servers and choices; `v` is drawn anew for each episode."""
+    """Learns one policy for any number of servers and choices; `v` is drawn anew for each episode.
 
-    def __init__(self, hidden: int = 32, worth_s: tuple[float, float] = WORTH_S) -> None:
+    With a goal, v then follows it within the episode, as it does when the policy serves.
+    """
+
+    def __init__(
+        self, hidden: int = 32, worth_s: tuple[float, float] = WORTH_S, goal: Goal | None = None
+    ) -> None:
         self.network = HeadNetwork(hidden)
-        self._worth_s = worth_s
+        self.worth_s = worth_s
+        self._goal = goal
 
     def router(self, cluster: Cluster, rng: Random, epsilon: float) -> HeadPpoRouter:
         """Make a router for one episode, which collects decisions."""
-        low, high = self._worth_s
+        low, high = self.worth_s
         v = exp(rng.uniform(log(low), log(high)))
-        router = HeadPpoRouter(cluster, rng, self.weights(), v, epsilon=epsilon)
+        router = HeadPpoRouter(cluster, rng, self.weights(), v, epsilon=epsilon, goal=self._goal)
         router.decisions = []
         return router
 
@@ -72,11 +80,14 @@ class HeadPolicy:
         """Make a router with the weights of this moment, for `simulate` and `compare`."""
         return HeadPpoRouter(cluster, rng, self.weights(), v)
 
-    def rewards(self, router: HeadPpoRouter, outcomes: Sequence[Outcome]) -> Values:
-        """Return the reward of each block, in steps of accuracy."""
-        v = router.v
-        raw = [v * out.gain - (out.latency_s - out.met_s) - out.caused_s - out.moved_s for out in outcomes]
-        return np.maximum(np.array(raw) / (v * POINT), -LONGEST)
+    def rewards(
+        self, router: HeadPpoRouter, decisions: Sequence[HeadDecision], outcomes: Sequence[Outcome]
+    ) -> Values:
+        """Return the reward of each block, in steps of accuracy, by the v of its decision."""
+        v = np.exp([one.context[0] for one in decisions])
+        gain = np.array([one.choices[one.action[1], 0] for one in decisions])
+        cost_s = [out.latency_s - out.met_s + out.caused_s + out.moved_s for out in outcomes]
+        return np.maximum(gain - np.array(cost_s) / (v * POINT), -LONGEST)
 
     def look(self, decisions: Sequence[HeadDecision]) -> None:
         """Do nothing: the features are scaled by hand."""

@@ -45,8 +45,8 @@ class Learner(Protocol):
         """Make a router for one episode, which collects decisions."""
         ...
 
-    def rewards(self, router: Any, outcomes: Sequence[Outcome]) -> Values:
-        """Return the reward of each block that this router sent."""
+    def rewards(self, router: Any, decisions: Sequence[Any], outcomes: Sequence[Outcome]) -> Values:
+        """Return the reward of each block that this router sent, by what it decided and what came of it."""
         ...
 
     def look(self, decisions: Sequence[Any]) -> None:

@@ -135,4 +135,5 @@ def _scored(
         (student.by_block[out.decision], out) for out in outcomes if out.decision < len(student.by_block)
     ]
     own = [(decision, out) for decision, out in pairs if decision is not None]
-    return [decision for decision, _ in own], policy.rewards(student.learned, [out for _, out in own])
+    decisions = [decision for decision, _ in own]
+    return decisions, policy.rewards(student.learned, decisions, [out for _, out in own])

@@ -63,7 +63,9 @@ class PaperPolicy:
         """Make a router with the weights of this moment, for `simulate` and `compare`."""
         return PpoRouter(cluster, rng, self.weights(), EPSILON)
 
-    def rewards(self, router: PpoRouter, outcomes: Sequence[Outcome]) -> Values:
+    def rewards(
+        self, router: PpoRouter, decisions: Sequence[Decision], outcomes: Sequence[Outcome]
+    ) -> Values:
         """Return the reward (7) of each block."""
         return np.array([outcome.reward(self._reward) for outcome in outcomes])
 

@@ -153,9 +153,10 @@ class PpoTrainer:
             episode.router.epsilon = epsilon
             episode.router.use(weights)
             back = episode.rollout.advance(self.options.window_s)
-            decisions += [episode.router.decisions[outcome.decision] for outcome in back]
+            decided = [episode.router.decisions[outcome.decision] for outcome in back]
+            decisions += decided
             outcomes += back
-            rewards.append(self.learner.rewards(episode.router, back))
+            rewards.append(self.learner.rewards(episode.router, decided, back))
         return decisions, outcomes, rewards
 
     def _episode(self, number: int) -> _Episode:

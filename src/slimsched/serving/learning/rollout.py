@@ -44,7 +44,6 @@ class Outcome(Struct, frozen=True):
     energy_j: float  # E_t = P̄_t · L_t
     imbalance: float  # Var(U)
     fullness: float = 1.0  # requests / B_max
-    gain: float = 0.0  # expected accuracy after this choice less that before it
     caused_s: float = 0.0  # waiting that each request of the block caused for those behind it
     met_s: float = 0.0  # waiting for those before it, which is part of its latency
     moved_s: float = 0.0  # time that its inputs need on an idle link
@@ -115,18 +114,14 @@ class OutcomeRecorder:
 
     def _record(self, out: _Out, choices: Path, now_s: float, caused_s: float, met_s: float) -> None:
         seen, block, latency_s = self._seen, out.block, now_s - out.sent_s
-        requests = block.requests
-        model, before = self._models[block.key.model], requests[0].path
-        after = (*before, *choices)
         self.outcomes.append(
             Outcome(
                 block.id - 1,
-                prior(model, requests, choices),
+                prior(self._models[block.key.model], block.requests, choices),
                 latency_s,
                 float(seen.power_w.mean()) * latency_s,
                 float(np.var(seen.utilization)),
                 block.examples / self._batch_limit,
-                model.quality.expected(after) - model.quality.expected(before),
                 caused_s,
                 met_s,
                 out.moved_s,

@@ -25,6 +25,7 @@ from slimsched.serving.domain.request import Request
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.prospect import Prospect
 from slimsched.serving.routing.router import Route
 from slimsched.serving.routing.worth import Worth
 
@@ -93,13 +94,11 @@ class HeadDecision(Struct, frozen=True):
 
 
 class _Ahead(Struct, frozen=True):
-    """The choices after a path: their numbers, expected accuracy, and work by (choice, server)."""
+    """The choices after a path, with figures that do not change, by (choice, server)."""
 
-    numbers: list[int]
-    gain: Values  # above that of the narrowest, in units of POINT
-    work_s: Values
-    extra_s: Values  # above that of the narrowest
-    relative: Values  # over that of the widest
+    prospect: Prospect
+    extra_s: Values  # work above that of the narrowest
+    relative: Values  # work over that of the widest
     drift: Values  # extra work over the mean of the widest, as drift-plus-penalty counts it
 
 
@@ -119,9 +118,11 @@ class HeadFeatures:
         ahead = self.ahead(seen.model, seen.path)
         count = min(seen.count, self.estimate.group)
         move_s = self._cluster.move_s(seen.model, seen.segment, seen.previous, seen.source, count)
-        run_s = count * ahead.work_s[-1]
+        work_s = ahead.prospect.work_s
+        run_s = count * work_s[-1]
         end_s = seen.backlog_s + move_s + run_s
-        caused_s = (seen.outstanding + count) * ahead.work_s - (v * POINT) * ahead.gain[:, None]
+        behind = seen.outstanding + count
+        caused_s = behind * work_s - v * ahead.prospect.gain(behind / v)
         cost_s = (MOVE + LINK * seen.outstanding / count) * move_s + caused_s.min(axis=0)
         least_s = float((cost_s + seen.penalty_s).min())
         servers = np.empty((len(end_s), SERVER))
@@ -157,8 +158,8 @@ class HeadFeatures:
         behind = float(seen.outstanding[server]) + min(seen.count, self.estimate.group)
         delay = behind * ahead.extra_s[:, server] / (v * POINT)
         drift = float(seen.backlog_s[server]) * ahead.drift[:, server] / (v * POINT)
-        choices = np.empty((len(ahead.numbers), CHOICE))
-        choices[:, 0] = ahead.gain
+        choices = np.empty((len(delay), CHOICE))
+        choices[:, 0] = ahead.prospect.gain_on(server, behind / v) / POINT
         choices[:, 1] = ahead.relative[:, server]
         choices[:, 2] = np.minimum(delay, 8.0)
         choices[:, 3] = np.log1p(delay)
@@ -168,20 +169,10 @@ class HeadFeatures:
         return choices
 
     def _ahead(self, model: int, path: Path) -> _Ahead:
-        served = self._cluster.models[model]
-        numbers = [int(choice) for choice in served.tree.choices[served.tree.row[path]]]
-        longer = [(*path, choice) for choice in numbers]
-        work_s = np.array([self._cluster.work_s[served.key_of_path(one)] for one in longer])
-        gain = np.array([served.weight * served.quality.expected(one) for one in longer])
+        prospect = Prospect(self._cluster, self._cluster.models[model], path)
+        work_s = prospect.work_s
         extra_s = np.maximum(0.0, work_s - work_s[0])
-        return _Ahead(
-            numbers,
-            (gain - gain[0]) / POINT,
-            work_s,
-            extra_s,
-            work_s / work_s[-1],
-            extra_s / work_s[-1].mean(),
-        )
+        return _Ahead(prospect, extra_s, work_s / work_s[-1], extra_s / work_s[-1].mean())
 
 
 class HeadPpoRouter:
@@ -244,7 +235,7 @@ class HeadPpoRouter:
                     context, servers, seen.alive.copy(), choices, (server, way), self.epsilon, chance
                 )
             )
-        choice = self.features.ahead(seen.model, seen.path).numbers[way]
+        choice = self.features.ahead(seen.model, seen.path).prospect.numbers[way]
         self._narrowest += 0.01 * (float(way == 0) - self._narrowest)
         if self.worth.is_stated and not seen.plans:
             self.worth.sent(seen, choice, min(seen.count, self._group))
