@@ -6,7 +6,6 @@ When a server dies, every request it held begins again from its input, and its l
 """
 
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
 from typing import assert_never
 
 from slimsched.kernel.errors import SlimError
@@ -18,7 +17,7 @@ from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.examples import count_examples, ids_of, split_after, split_by
 from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.model_change import ModelsChanged
-from slimsched.serving.domain.request import NO_PLAN, Request
+from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.trail import with_answer
 from slimsched.serving.routing.admission import Admission
 from slimsched.serving.routing.commands import Answer, Command, Drop, SendBlock
@@ -37,7 +36,7 @@ from slimsched.serving.routing.events import (
     ServerUp,
     TelemetryReceived,
 )
-from slimsched.serving.routing.fifo import Fifo, Place
+from slimsched.serving.routing.fifo import PLAIN, Fifo, Kind, Place, kind_of
 from slimsched.serving.routing.forgetting import forget, forget_kept
 from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.goal import Goal
@@ -49,11 +48,6 @@ from slimsched.serving.routing.sent_block import SentBlock
 from slimsched.serving.routing.sent_blocks import SentBlocks
 from slimsched.serving.routing.terms import choice_within_terms
 
-Kind = tuple[int, int, int]
-"""What kind of request it is: (priority, stated plan, model)."""
-PLAIN: Kind = (0, NO_PLAN, 0)
-"""The only kind until a sender asks for something special."""
-_kind_of = attrgetter("priority", "plan", "model")
 RETRY_S = 0.001
 """A router that is asked at each event, and said wait, is asked again after this time at the latest."""
 
@@ -276,7 +270,7 @@ class Gateway:
     def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
         """Queue requests on paths of one kind whose inputs lie at `source`, by priority."""
         if self._has_kinds and requests:
-            kinds: list[Kind] = list(map(_kind_of, requests))
+            kinds: list[Kind] = list(map(kind_of, requests))
             if kinds.count(kinds[0]) == len(kinds):
                 self._push(requests, kinds[0], source, first)
                 return
@@ -301,8 +295,12 @@ class Gateway:
         self.seen.fifo += count_examples(requests)
 
     def _advance(self, event: SegmentFinished, now_s: float) -> list[Command]:
-        """Move requests on to their next segment, or answer them after the last."""
+        """Move requests on to their next segment, or answer them after the last.
+
+        Answers of a batch are judged together, so that what goes on is one block and not one per request.
+        """
         commands: list[Command] = []
+        judged: list[Request] = []
         server, choices = event.server, (event.choice, *event.ahead)
         for block in event.blocks:
             back, model = self._sent.bring_back(block), self.cluster.models[block.key.model]
@@ -322,9 +320,13 @@ class Gateway:
                 commands += self._drop(late, DropReason.DEADLINE_PASSED)
                 moved = [request for request in moved if request.deadline_s >= now_s]
             if event.confidence and self._escalation.models:
-                moved, further = self._escalation.sort(moved, event, self.seen)
-                commands += [self._send(one.route, one.key, one.requests, one.source) for one in further]
-            commands += self._answer(moved) if moved else []
+                judged += moved
+            elif moved:
+                commands += self._answer(moved)
+        if judged:
+            done, further = self._escalation.sort(judged, event, self.seen)
+            commands += [self._send(one.route, one.key, one.requests, one.source) for one in further]
+            commands += self._answer(done) if done else []
         return commands
 
     def _answer(self, requests: list[Request]) -> list[Command]:
