@@ -41,6 +41,7 @@ from slimsched.serving.routing.forgetting import forget, forget_kept
 from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.growth import Growth
+from slimsched.serving.routing.learned_cost import ServiceCosts
 from slimsched.serving.routing.network_planner import NetworkPlanner
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import AnswerListener, GoalFollower, Route, Router
@@ -76,6 +77,7 @@ class Gateway:
         self._queues: dict[int, Fifo] = {}  # by priority, highest first
         self._sent = SentBlocks(self.seen)
         self.admission = Admission(cluster, self.seen) if options.early_drop else None
+        self.costs = ServiceCosts(cluster, self.seen)
         self._next_block = first_block  # gateways that share servers start at different numbers
         self._in_system = 0
         self._cancelled: set[int] = set()  # to be dropped when the gateway next sees them
@@ -96,6 +98,7 @@ class Gateway:
                 commands += [*self._sent.recalls(frozenset(numbers)), *self._sweep()]
             case SegmentFinished():
                 self.seen.active_w += event.energy_j
+                self.costs.ran(event, self.cluster)
                 commands += self._advance(event, now_s)
                 if self.admission is not None:
                     self.admission.ran(event, now_s)
@@ -295,12 +298,9 @@ class Gateway:
         self.seen.fifo += count_examples(requests)
 
     def _advance(self, event: SegmentFinished, now_s: float) -> list[Command]:
-        """Move requests on to their next segment, or answer them after the last.
-
-        Answers of a batch are judged together, so that what goes on is one block and not one per request.
-        """
+        """Move requests on to their next segment, or answer them after the last."""
         commands: list[Command] = []
-        judged: list[Request] = []
+        judged: list[Request] = []  # all of a batch together: what goes on is one block, not one per request
         server, choices = event.server, (event.choice, *event.ahead)
         for block in event.blocks:
             back, model = self._sent.bring_back(block), self.cluster.models[block.key.model]
@@ -323,11 +323,9 @@ class Gateway:
                 judged += moved
             elif moved:
                 commands += self._answer(moved)
-        if judged:
-            done, further = self._escalation.sort(judged, event, self.seen)
-            commands += [self._send(one.route, one.key, one.requests, one.source) for one in further]
-            commands += self._answer(done) if done else []
-        return commands
+        done, further = self._escalation.sort(judged, event, self.seen) if judged else ([], [])
+        commands += [self._send(one.route, one.key, one.requests, one.source) for one in further]
+        return [*commands, *(self._answer(done) if done else ())]
 
     def _answer(self, requests: list[Request]) -> list[Command]:
         """Answer requests at the plans they have run, and free what is kept for them."""

@@ -84,7 +84,7 @@ class Judgement:
             verdict = Verdict(plan=self._widest, sure=sure, hope=hope, why=why, check=True)
         if verdict.plan < 0:
             return verdict
-        need_s = self._full_s[server] * float(extra[verdict.plan])
+        need_s = self._full_s[server] * float(seen.slowdown[server]) * float(extra[verdict.plan])
         if HASTE * need_s + float(seen.backlog_s[server]) > left_s:
             return Verdict(sure=sure, why="no time for a wider plan")
         return verdict
