@@ -355,8 +355,10 @@ class GoalRouter:
             self.pricing.mix(rates / max(float(rates.sum()), 1e-9), worths)
             self._spread = self._spread_of(rates, worths)
         self.target_s = self._least_target_s()
+        rate_per_s = self._rate.after(seen.arrival_rate_per_s, passed_s, capacity_per_s)
+        self._whole_plan.load = rate_per_s / capacity_per_s
         self.pricing.update(
-            rate_per_s=self._rate.after(seen.arrival_rate_per_s, passed_s, capacity_per_s),
+            rate_per_s=rate_per_s,
             capacity_per_s=capacity_per_s,
             error=min(backlog_s / self.target_s - 1.0, PLANNED_ERROR if seen.plans else inf),
             passed_s=passed_s,
