@@ -74,10 +74,10 @@ class Judgement:
         kind = self._kind_of[server]
         further, extra = self._cost_to_go.further(*prices).plan[kind, row], self._cost_to_go.extra[kind, row]
         verdict = self._verdict(request, trail, plan, sure, int(further[level]), right)
-        matters = plan != self._widest and (further != plan).any()  # whether it matters how sure it is
         if (
             verdict.plan < 0
-            and matters
+            and plan != self._widest
+            and (further != plan).any()  # it matters how sure it is
             and self.trust.is_due(self._work[kind][plan], float(extra[self._widest]))
         ):
             hope = float(right[self._widest])

@@ -9,6 +9,7 @@ The feedback: η is the share of the capacity that is available. It falls while 
 target and rises while it is below.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from math import exp
 
@@ -20,7 +21,13 @@ from slimsched.serving.routing.cost_to_go import CostToGo
 Values = NDArray[np.float64]
 
 PRICES = np.concatenate([[0.0], np.geomspace(1e-3, 2.0, 60)])
+_STEPS: list[float] = PRICES.tolist()
 ETA_RANGE = (0.2, 2.0)
+
+
+def step_above(price: float) -> float:
+    """Return the first price of the table, but 0, that is not below this one; the last one if all are."""
+    return _STEPS[max(1, bisect_left(_STEPS, price, hi=len(_STEPS) - 1))]
 
 
 class Pricing:

@@ -48,7 +48,7 @@ from slimsched.serving.routing.goal_meter import LONGEST_STEP_S
 from slimsched.serving.routing.judgement import Judgement
 from slimsched.serving.routing.model_goal import TARGET_LIMIT_S, ModelGoal, share_out
 from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.pricing import PRICES, Pricing
+from slimsched.serving.routing.pricing import Pricing, step_above
 from slimsched.serving.routing.rate import Rate
 from slimsched.serving.routing.router import Route, Verdict
 from slimsched.serving.routing.trust import Trust
@@ -267,10 +267,7 @@ class GoalRouter:
         if self._crowded[0] != seen.now_s:
             self._crowded = seen.now_s, self._queues_price(seen)
         price = self._price(model) + float(self._crowded[1][request.trail.homes[-1]]) / model.worth
-        at = max(
-            1, int(np.searchsorted(PRICES[:-1], price))
-        )  # who began narrow goes on where time is free too
-        prices = (float(PRICES[at]), model.objective_price)
+        prices = (step_above(price), model.objective_price)  # who began narrow goes on where time is free too
         limit_s = model.goal.tail_s or self._whole_plan.limit_s
         until_s = min(request.deadline_s, request.arrival_s + limit_s) if limit_s else request.deadline_s
         return judgement.judge(request, confidence, prices, until_s - seen.now_s, seen)
