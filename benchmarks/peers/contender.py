@@ -139,7 +139,9 @@ def _bentoml(python: Path, setting: Setting) -> list[str]:
 def _ours(python: Path, setting: Setting) -> list[str]:
     start = [str(python), "-c", "from slimsched.cli.app import main; main()", "serve"]
     ports = ["--http-port", str(setting.port), "--grpc-port", "0"]
-    return [*start, "--config", os.environ[OUR_CONFIG], *ports, *os.environ.get(OUR_OPTIONS, "").split()]
+    router = ["--router", setting.router] if setting.router else []
+    more = os.environ.get(OUR_OPTIONS, "").split()
+    return [*start, "--config", os.environ[OUR_CONFIG], *ports, *router, *more]
 
 
 CONTENDERS = {

@@ -10,6 +10,8 @@ import msgspec
 from slimsched.serving.telemetry.plots import COLOURS, pyplot
 
 STYLES = {1.0: "-", 0.5: "--", 0.25: ":"}
+CHOSEN = {"free": ("free width", "-"), "sure": ("stopping when sure", "--")}
+"""Our server where it chooses widths by itself: what it is called, and how its line looks."""
 Pieces = dict[str, Any]
 
 
@@ -69,10 +71,10 @@ def _front(pieces: Pieces) -> str:
 
 
 def _verdicts(pieces: Pieces) -> str:
-    """Return one line per load that compares ours with the best peer."""
-    ours = _curves(pieces).get(("ours", "free"), {})
+    """Return one line per load and way to choose that compares ours with the best peer."""
     lines = []
-    for load in _loads(pieces):
+    for chosen, load in [(one, load) for one in CHOSEN for load in _loads(pieces)]:
+        ours = _curves(pieces).get(("ours", chosen), {})
         rivals = {
             f"{name} {width}": curve[load][0]
             for (name, width), curve in _curves(pieces).items()
@@ -83,7 +85,7 @@ def _verdicts(pieces: Pieces) -> str:
         own, best = ours[load][0], max(rivals, key=lambda one: rivals[one])
         full = max((value for name, value in rivals.items() if name.endswith(" 1")), default=float("nan"))
         lines.append(
-            f"- {load:.0%}: ours {own:.0f}, best peer {best} {rivals[best]:.0f} "
+            f"- {load:.0%}: ours {chosen} {own:.0f}, best peer {best} {rivals[best]:.0f} "
             f"({own / rivals[best]:.2f} ×), best at full width {full:.0f} ({own / full:.2f} ×)"
         )
     return "\n".join(lines)
@@ -95,16 +97,17 @@ def _plot(pieces: Pieces, path: Path) -> None:
     names = _names(pieces)
     for (name, width), curve in _curves(pieces).items():
         loads = sorted(curve)
-        free = width == "free"
+        free = width in CHOSEN
+        line, style = CHOSEN[width] if free else (f"width {width}", STYLES[float(width)])
         axes.plot(
             [100 * load for load in loads],
             [curve[load][0] for load in loads],
             color="black" if free else COLOURS[names.index(name) % len(COLOURS)],
-            linestyle="-" if free else STYLES[float(width)],
+            linestyle=style,
             linewidth=2.5 if free else 1.3,
             marker="o",
             markersize=3,
-            label=f"{name}, {'free width' if free else f'width {width}'}",
+            label=f"{name}, {line}",
         )
     axes.set(
         xlabel="load (% of full-width capacity)",

@@ -1,6 +1,6 @@
 """Compare other servers with ours: the same model, client, arrivals and machine.
 
-    SLIM_DATA=… python benchmarks/peers/run.py                    # everything, about 40 minutes; resumes
+    SLIM_DATA=… python benchmarks/peers/run.py                    # everything, about 50 minutes; resumes
     SLIM_DATA=… python benchmarks/peers/run.py --only ours mosec  # some contenders
     python benchmarks/peers/run.py --report                       # tables and plot of existing results
 
@@ -23,15 +23,20 @@ import msgspec
 from contender import CONTENDERS, HERE, OUR_CONFIG, Contender, Running
 from install import install
 from measure import Client
+from msgspec.structs import replace
 from offline import rates_per_s
 from report import write_report
 from setting import Setting
 
 from slimsched.cli.serving.examples import test_examples
 from slimsched.serving.execution.model_source import shipped_model
+from slimsched.serving.routing.registry import SERVING
 
 WIDTHS = (0.25, 0.5, 1.0)
-LOADS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
+LOADS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 5.0, 8.0)
+CHOSEN = {"free": "", "sure": f"{SERVING}:sure=true"}
+"""How our server may choose widths by itself: as usual, or stopping when sure."""
+
 BATCHES = (8, 16, 32, 64, 128)
 
 
@@ -75,8 +80,10 @@ def main() -> None:
         rates = {w: pieces.get(f"offline-{w:g}", lambda w=w: offline_rates(w)) for w in WIDTHS}
         if "ours" in options.only:
             os.environ.setdefault(OUR_CONFIG, str(our_config(options.out, options.fresh)))
-        contests = [
-            (name, width) for name in options.only for width in (*WIDTHS, *([None] if name == "ours" else []))
+        contests: list[tuple[str, float | str]] = [
+            (name, width)
+            for name in options.only
+            for width in (*options.widths, *(CHOSEN if name == "ours" else ()))
         ]
         for name in options.only:
             install(name, options.venvs)
@@ -88,22 +95,25 @@ def main() -> None:
 
 def _contest(
     contender: Contender,
-    width: float | None,
+    chosen: float | str,
     number: int,
     rates: Any,
     pieces: Pieces,
     options: Any,
     data: Any,
 ) -> None:
-    """Measure one contender at one width for one round; None lets our server choose the widths."""
-    label = f"{contender.name}-{'free' if width is None else f'{width:g}'}"
+    """Measure one contender for one round, at one width or as one of `CHOSEN`."""
+    router = CHOSEN[chosen] if isinstance(chosen, str) else ""
+    width = None if isinstance(chosen, str) else chosen
+    label = f"{contender.name}-{chosen if width is None else f'{width:g}'}"
     terms: dict[str, float | str] = (
         {"plan": str(width)} if width is not None and not contender.package else {}
     )
-    setting = setting_for(width or 1.0, rates[width or 1.0], options)
+    setting = replace(setting_for(width or 1.0, rates[width or 1.0], options), router=router)
     log = options.out / f"{label}.log"
     names = [f"{label}-{piece}.{number}" for piece in ("offline", "saturated", "half")]
-    if width is not None and not all(pieces.has(name) for name in names):
+    measures = bool(contender.package) or not options.loads_only  # a peer's queue follows its own throughput
+    if width is not None and measures and not all(pieces.has(name) for name in names):
         own_per_s = rates[width]["images_per_s"]
         best = max(BATCHES, key=lambda b: rates[width][f"batch_{b}"])
         pieces.get(names[0], lambda: rates_per_s(width, (best,))[best])
@@ -113,7 +123,8 @@ def _contest(
             requests = max(40, round(own_per_s * options.seconds / options.images))
             pieces.get(names[1], lambda: client.saturated_per_s(terms, requests))
             half = (terms, 0.5 * own_per_s, options.seconds, options.arrivals)
-            pieces.get(names[2], lambda: client.loaded(*half))
+            if not options.loads_only:
+                pieces.get(names[2], lambda: client.loaded(*half))
     loads = options.loads if contender.package or width is None else ()
     if all(pieces.has(f"{label}-load-{load:g}.{number}") for load in loads):
         return
@@ -197,6 +208,8 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--only", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     parser.add_argument("--loads", nargs="*", type=float, default=LOADS, help="shares of full-width capacity")
+    parser.add_argument("--widths", nargs="*", type=float, default=WIDTHS)
+    parser.add_argument("--loads-only", action="store_true", help="no throughput or latency at fixed widths")
     parser.add_argument("--images", type=int, default=8, help="images per request")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each run")
     parser.add_argument("--rounds", type=int, default=2, help="how often everything is measured")

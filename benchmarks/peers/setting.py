@@ -25,6 +25,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     batch_s: float  # time of such a batch on one core
     queue: int  # requests under way in the whole server
     workers: int = 2
+    router: str = ""  # for ours: the router that chooses widths, if not the usual one
 
     @property
     def patience_s(self) -> float:

@@ -43,6 +43,8 @@ class EscalationTable:
         levels = confidences.levels[:, among]
         self.plans, self.row = confidences.plans, confidences.row
         self.confidences = confidences
+        self._levels = levels
+        self._usual: dict[tuple[int, int], Values] = {}
         known = right[:, among].astype(np.float64)
         agrees = confidences.agrees[:, among].astype(np.float64)
         self.share = np.zeros((len(self.plans), LEVELS))
@@ -63,6 +65,18 @@ class EscalationTable:
         self.kept = np.array(
             [[_common(plans[one], other) for other in plans] for one in self.plans], dtype=np.int64
         ).reshape(len(self.plans), len(plans))
+
+    def usual(self, plan: int, level: int, after: int) -> float:
+        """Return what plan `after` says about its answers in the mean, where `plan` answered at a level.
+
+        Examples at a low level are hard, so `after` is less sure of them than of others, and still too sure.
+        """
+        known = self._usual.get((plan, after))
+        if known is None:
+            levels, said = self._levels[self.row[plan]], self.right[self.row[after], :, after]
+            sums = np.bincount(levels, weights=said[self._levels[self.row[after]]], minlength=LEVELS)
+            known = self._usual[plan, after] = sums / np.maximum(np.bincount(levels, minlength=LEVELS), 1)
+        return float(known[level])
 
     def sure(self, plan: int, level: int) -> float:
         """Return the chance that a plan's answer at this level is right."""

@@ -1,5 +1,6 @@
 """Stopping when sure, as a whole: simulated runs, their replay, confidence that lies, kept activations."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario, read_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.routing.commands import Answer
 from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
 from slimsched.serving.routing.guard import GuardedRouter
 from slimsched.serving.routing.registry import make_router
@@ -74,6 +76,30 @@ def test_a_run_that_stops_when_sure_replays(name: str, tmp_path: Path) -> None:
     replayed = replay(read.entries(), machines_of(read.header))
     assert replayed.difference is None
     assert '"not sure enough' in (tmp_path / "run.jsonl").read_text()
+
+
+def test_what_is_expected_of_answers_that_went_on_is_what_they_give_so_floors_hold() -> None:
+    """Examples that go on are hard: the second plan is surer of them than it is right."""
+    goal, load = "goal:sure=true[accuracy>=80, min energy]", {"rate_per_s": 0.5 * RATE, "seconds": 16.0}
+    quality = MODEL.measured.split()[0]
+    chances: list[float] = []
+
+    class Listener:
+        """Notes how sure answers were that had gone on."""
+
+        def observe(self, now_s: float, machine: str, event: object, commands: Sequence[object]) -> None:
+            for answer in [one for one in commands if isinstance(one, Answer)]:
+                chances.extend(
+                    request.trail.sure
+                    for request in answer.requests
+                    if request.trail is not None and request.trail.tried
+                )
+
+    row = simulate(LAPTOP.with_load(**load, warmup_s=4.0), goal, observers=[Listener()]).summary
+    assert len(chances) > 500
+    assert row.accuracy_prior == pytest.approx(0.8, abs=0.001)
+    assert row.accuracy == pytest.approx(0.8, abs=0.012), "three deviations of so many answers"
+    assert np.mean(chances) < quality.by_plan.max() - 0.05
 
 
 def test_servers_that_die_lose_no_request_that_was_going_on() -> None:
@@ -136,11 +162,11 @@ def test_confidence_that_lies_is_noticed_by_checks_and_no_longer_relied_on() -> 
 class Device:
     """The shipped model on this machine's CPU, with its activations."""
 
-    def __init__(self) -> None:
+    def __init__(self, examples: int = 6) -> None:
         hosted = HostedModel(MODEL, load_elastic(MODEL), torch.device("cpu"))
         self.executor, self.store = CpuExecutor([hosted]), ActivationStore()
-        self.images = torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8)
-        self.ids = list(range(6))
+        self.images = torch.randint(0, 256, (examples, 3, 32, 32), dtype=torch.uint8)
+        self.ids = list(range(examples))
 
     def run(self, key: Key, ids: list[int]) -> BatchRun:
         requests = tuple(Request(id=number, arrival_s=0.0) for number in ids)
@@ -175,3 +201,17 @@ def test_a_plan_that_goes_on_from_a_kept_activation_gives_what_it_gives_alone() 
     device.store.forget(device.ids)
     device.store.revive(device.ids, 2)
     assert not device.store.has(device.ids)
+
+
+def test_a_batch_that_is_padded_gives_and_keeps_only_its_own_rows() -> None:
+    device, narrow = Device(19), (0, 0, 0, 0)
+    device.store.put(device.ids, (device.images,))
+    padded = device.run(key_of_plan(narrow), device.ids)
+    assert len(padded.confidence) == len(padded.top) == 19
+    logits = np.frombuffer(padded.outputs[0], np.float32).reshape(19, -1)
+    for number in (0, 18):
+        device.store.put([number], (device.images[number : number + 1],))
+        alone = device.run(key_of_plan(narrow), [number])
+        np.testing.assert_allclose(np.frombuffer(alone.outputs[0], np.float32), logits[number], atol=0.15)
+    device.store.revive(device.ids, 2)
+    assert len(device.store.take(device.ids)[0]) == 19

@@ -52,8 +52,8 @@ class Front:
         commands = self.gateway.handle(event, now_s=0.0)  # type: ignore[arg-type]
         return [command for command in commands if not isinstance(command, WakeAt)]
 
-    def arrive(self, count: int) -> Block:
-        (command,) = self.tell(RequestsArrived(requests=requests(count)))
+    def arrive(self, count: int, *, first: int = 0) -> Block:
+        (command,) = self.tell(RequestsArrived(requests=requests(count, first=first)))
         assert isinstance(command, SendBlock)
         return command.block
 
@@ -141,3 +141,23 @@ def test_a_stated_plan_is_not_followed_by_another() -> None:
     (command,) = front.tell(RequestsArrived(requests=stated))
     assert isinstance(command, SendBlock)
     assert any(isinstance(one, Answer) for one in front.finish(command.block, 0.1))
+
+
+def test_answers_of_one_batch_are_judged_together_so_what_goes_on_is_one_block_and_one_message() -> None:
+    front = Front()
+    blocks = [front.arrive(2), front.arrive(2, first=2)]
+    choice, *ahead = blocks[0].key.choices
+    commands = front.tell(
+        SegmentFinished(
+            server=0,
+            choice=choice,
+            ahead=tuple(ahead),
+            blocks=tuple(blocks),
+            confidence=(0.1, 0.9, 0.9, 0.2),
+        )
+    )
+    (sent,) = [one for one in commands if isinstance(one, SendBlock)]
+    (answer,) = [one for one in commands if isinstance(one, Answer)]
+    (forget,) = [one for one in commands if isinstance(one, Forget)]
+    assert [request.id for request in sent.block.requests] == [0, 3]
+    assert [request.id for request in answer.requests] == [1, 2] == list(forget.requests)

@@ -57,6 +57,19 @@ def test_the_nearer_the_backlog_comes_to_the_limit_the_narrower_all_segments_are
     assert works[-1] == 0.25 * SEGMENTS
 
 
+def test_a_queue_that_narrows_plans_at_full_load_narrows_none_while_there_is_room_for_the_widest() -> None:
+    holds_per_s, widest = capacity_per_s(LAPTOP.cluster, path(1.0, 1.0, 1.0, 1.0)), []
+    for load in (0.5, 1.5):
+        one, queue = router(), (0.1, 0.1)
+        for step in range(3):
+            seen = head(backlog_s=queue)
+            seen.now_s += 0.3 * step
+            seen.arrival_rate_per_s = load * holds_per_s
+            route = one.route(seen)
+        widest.append(sum(widths(route)) == SEGMENTS)
+    assert widest == [True, False]
+
+
 def test_with_more_time_the_same_backlog_is_no_crowd() -> None:
     route = router().route(head(backlog_s=(0.2, 0.2), deadline_s=1.0))
     assert sum(widths(route)) == SEGMENTS

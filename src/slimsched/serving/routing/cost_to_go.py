@@ -14,6 +14,9 @@ a plan q is worth once plan p has answered at level l (`escalation_table.py`), a
 activation that both share:
 
     J_d(p) = Σ_l share(p, l) · max_q  right(p, l, q) − cost_d(q after p)        q = p: stop, at no cost
+
+A plan that goes on runs in a batch of its own, so it also costs its share of what every batch costs in
+service, as far as that is known (`charge`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,7 +85,9 @@ class CostToGo:
                     for p, row in zip(self.escalation.plans, kept, strict=True)
                 ]
             )  # (rows, plans): the last path that two plans share
-            self.extra = self._after(self.work)
+            self._extra = self._after(self.work)
+            self._legs = np.array([len(plan) for plan in plans]) - np.array(kept)  # (rows, plans)
+            self.extra = self._extra
             """Work of each plan after each plan with levels: (kinds, rows, plans)."""
             self.total_work = self._totals(self.work)[:, self.tree.leaves]
             """Work of each plan: (kinds, plans)."""
@@ -96,6 +101,13 @@ class CostToGo:
     def trusts(self, trusts: bool) -> None:
         self._trusts = trusts
         for table in (self.at, self.ahead, self.course):
+            table.cache_clear()
+
+    def charge(self, further: Values, *, per_leg: bool) -> None:
+        """Let a plan that goes on cost this much more work by kind, for each segment or as a whole."""
+        batches = np.where(self._legs > 0, self._legs if per_leg else 1, 0)
+        self.extra = self._extra + further[:, None, None] * batches
+        for table in (self.at, self.ahead, self.course, self.further):
             table.cache_clear()
 
     def _at(self, price: float, objective_price: float, floor: float) -> tuple[Values, Values]:

@@ -2,15 +2,25 @@
 
 from collections import deque
 from collections.abc import Sequence, Set
+from operator import attrgetter
 
 from slimsched.serving.domain.examples import count_examples, split_by
-from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.request import NO_PLAN, Request
 
 Place = tuple[int, int, int, int, int, int]
 """(segment, previous choice, where the input lies, stated plan, model, kind of path).
 
 Requests of one place can form a block: whatever choice comes next fits all of their paths.
 """
+
+Kind = tuple[int, int, int]
+"""What kind of request it is: (priority, stated plan, model)."""
+
+PLAIN: Kind = (0, NO_PLAN, 0)
+"""The only kind until a sender asks for something special."""
+
+kind_of = attrgetter("priority", "plan", "model")
+"""Return the kind of a request."""
 
 
 class _Group:

@@ -6,7 +6,6 @@ When a server dies, every request it held begins again from its input, and its l
 """
 
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
 from typing import assert_never
 
 from slimsched.kernel.errors import SlimError
@@ -18,7 +17,7 @@ from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.examples import count_examples, ids_of, split_after, split_by
 from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.model_change import ModelsChanged
-from slimsched.serving.domain.request import NO_PLAN, Request
+from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.trail import with_answer
 from slimsched.serving.routing.admission import Admission
 from slimsched.serving.routing.commands import Answer, Command, Drop, SendBlock
@@ -37,11 +36,12 @@ from slimsched.serving.routing.events import (
     ServerUp,
     TelemetryReceived,
 )
-from slimsched.serving.routing.fifo import Fifo, Place
+from slimsched.serving.routing.fifo import PLAIN, Fifo, Kind, Place, kind_of
 from slimsched.serving.routing.forgetting import forget, forget_kept
 from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.growth import Growth
+from slimsched.serving.routing.learned_cost import ServiceCosts
 from slimsched.serving.routing.network_planner import NetworkPlanner
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import AnswerListener, GoalFollower, Route, Router
@@ -49,11 +49,6 @@ from slimsched.serving.routing.sent_block import SentBlock
 from slimsched.serving.routing.sent_blocks import SentBlocks
 from slimsched.serving.routing.terms import choice_within_terms
 
-Kind = tuple[int, int, int]
-"""What kind of request it is: (priority, stated plan, model)."""
-PLAIN: Kind = (0, NO_PLAN, 0)
-"""The only kind until a sender asks for something special."""
-_kind_of = attrgetter("priority", "plan", "model")
 RETRY_S = 0.001
 """A router that is asked at each event, and said wait, is asked again after this time at the latest."""
 
@@ -82,6 +77,7 @@ class Gateway:
         self._queues: dict[int, Fifo] = {}  # by priority, highest first
         self._sent = SentBlocks(self.seen)
         self.admission = Admission(cluster, self.seen) if options.early_drop else None
+        self.costs = ServiceCosts(cluster, self.seen)
         self._next_block = first_block  # gateways that share servers start at different numbers
         self._in_system = 0
         self._cancelled: set[int] = set()  # to be dropped when the gateway next sees them
@@ -102,6 +98,7 @@ class Gateway:
                 commands += [*self._sent.recalls(frozenset(numbers)), *self._sweep()]
             case SegmentFinished():
                 self.seen.active_w += event.energy_j
+                self.costs.ran(event, self.cluster)
                 commands += self._advance(event, now_s)
                 if self.admission is not None:
                     self.admission.ran(event, now_s)
@@ -276,7 +273,7 @@ class Gateway:
     def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
         """Queue requests on paths of one kind whose inputs lie at `source`, by priority."""
         if self._has_kinds and requests:
-            kinds: list[Kind] = list(map(_kind_of, requests))
+            kinds: list[Kind] = list(map(kind_of, requests))
             if kinds.count(kinds[0]) == len(kinds):
                 self._push(requests, kinds[0], source, first)
                 return
@@ -303,6 +300,7 @@ class Gateway:
     def _advance(self, event: SegmentFinished, now_s: float) -> list[Command]:
         """Move requests on to their next segment, or answer them after the last."""
         commands: list[Command] = []
+        judged: list[Request] = []  # all of a batch together: what goes on is one block, not one per request
         server, choices = event.server, (event.choice, *event.ahead)
         for block in event.blocks:
             back, model = self._sent.bring_back(block), self.cluster.models[block.key.model]
@@ -322,10 +320,12 @@ class Gateway:
                 commands += self._drop(late, DropReason.DEADLINE_PASSED)
                 moved = [request for request in moved if request.deadline_s >= now_s]
             if event.confidence and self._escalation.models:
-                moved, further = self._escalation.sort(moved, event, self.seen)
-                commands += [self._send(one.route, one.key, one.requests, one.source) for one in further]
-            commands += self._answer(moved) if moved else []
-        return commands
+                judged += moved
+            elif moved:
+                commands += self._answer(moved)
+        done, further = self._escalation.sort(judged, event, self.seen) if judged else ([], [])
+        commands += [self._send(one.route, one.key, one.requests, one.source) for one in further]
+        return [*commands, *(self._answer(done) if done else ())]
 
     def _answer(self, requests: list[Request]) -> list[Command]:
         """Answer requests at the plans they have run, and free what is kept for them."""

@@ -74,6 +74,7 @@ class GuardedRouter:
 
     def __init__(self, router: Guarded, fallback: Router, *, shadow: bool = False) -> None:
         self.router = router
+        self._judge = router if isinstance(router, Judge) else None
         self.fallback = fallback
         self.shadow = shadow
         self.counts: Counter[str] = Counter()
@@ -115,12 +116,12 @@ class GuardedRouter:
 
     def keeps(self, model: int) -> bool:
         """Whether the router judges answers of this model; in shadow mode it decides nothing."""
-        return not self.shadow and isinstance(self.router, Judge) and self.router.keeps(model)
+        return not self.shadow and self._judge is not None and self._judge.keeps(model)
 
     def judge(self, request: Request, confidence: float, top: int, seen: Observation) -> Verdict:
         """Let the router judge."""
-        assert isinstance(self.router, Judge)
-        return self.router.judge(request, confidence, top, seen)
+        assert self._judge is not None
+        return self._judge.judge(request, confidence, top, seen)
 
     def _watch(self, route: Route | None, seen: Observation) -> Route | None:
         """Decide by the fallback, and compare the router's route with it (shadow mode)."""

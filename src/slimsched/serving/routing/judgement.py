@@ -64,19 +64,20 @@ class Judgement:
         plan, server = self._index[request.path], trail.homes[-1]
         row = self._table.row.get(plan)
         if row is None:
-            return Verdict(sure=self._sure(trail, self._accuracy(plan)), why="no wider plan is known to help")
+            sure = trail.hope if trail.hope >= 0.0 else self._accuracy(plan)
+            return Verdict(sure=sure, why="no wider plan is known to help")
         level = self._table.confidences.level(plan, confidence)
         right = self._table.right[row, level]
-        sure = self._sure(trail, float(right[plan])) if self.trust.holds else self._accuracy(plan)
+        sure = self._sure(trail, plan, float(right[plan])) if self.trust.holds else self._accuracy(plan)
         if trail.checked:
             return Verdict(sure=sure, why="checked with the widest plan")
         kind = self._kind_of[server]
         further, extra = self._cost_to_go.further(*prices).plan[kind, row], self._cost_to_go.extra[kind, row]
         verdict = self._verdict(request, trail, plan, sure, int(further[level]), right)
-        matters = plan != self._widest and (further != plan).any()  # whether it matters how sure it is
         if (
             verdict.plan < 0
-            and matters
+            and plan != self._widest
+            and (further != plan).any()  # it matters how sure it is
             and self.trust.is_due(self._work[kind][plan], float(extra[self._widest]))
         ):
             hope = float(right[self._widest])
@@ -84,7 +85,7 @@ class Judgement:
             verdict = Verdict(plan=self._widest, sure=sure, hope=hope, why=why, check=True)
         if verdict.plan < 0:
             return verdict
-        need_s = self._full_s[server] * float(extra[verdict.plan])
+        need_s = self._full_s[server] * float(seen.slowdown[server]) * float(extra[verdict.plan])
         if HASTE * need_s + float(seen.backlog_s[server]) > left_s:
             return Verdict(sure=sure, why="no time for a wider plan")
         return verdict
@@ -101,12 +102,19 @@ class Judgement:
     def _accuracy(self, plan: int) -> float:
         return float(self._model.quality.by_plan[plan])
 
-    def _sure(self, trail: Trail, right: float) -> float:
+    def _sure(self, trail: Trail, plan: int, right: float) -> float:
         """Return the chance that an answer is right, by its own level and by that of the answer before.
 
-        Who goes on is hard to answer, so the own level alone would promise too much.
+        Who goes on is hard to answer, so the own level alone promises too much: by as much as the plan is
+        surer of such examples in the mean than it is right there. What the answer before let hope is right in
+        the mean, so the own level only says by how much this example is easier than others like it.
         """
-        return right if trail.hope < 0.0 else (right + trail.hope) / 2
+        if trail.hope < 0.0:
+            return right
+        before = self._index[trail.tried[-1]]
+        level = self._table.confidences.level(before, trail.confidence)
+        usual = self._table.usual(before, level, plan)
+        return min(1.0, max(0.0, trail.hope + (right - usual) / 2))
 
     def _verdict(
         self, request: Request, trail: Trail, plan: int, sure: float, best: int, right: Values
@@ -119,7 +127,7 @@ class Judgement:
             return Verdict(sure=sure, why=f"{MOST_PLANS} plans have run")
         if request.max_energy_j and self._energy_j(request, trail, best) > request.max_energy_j:
             return Verdict(sure=sure, why="the energy limit allows no wider plan")
-        hope = float(right[best])
+        hope = min(1.0, sure + float(right[best] - right[plan]))
         return Verdict(
             plan=best, sure=sure, hope=hope, why="not sure enough: a wider plan is worth its price"
         )

@@ -66,6 +66,10 @@ class Observation:
         self.vram_bytes: NDArray[np.float64] = np.zeros(servers)
         self.telemetry_s: NDArray[np.float64] = np.zeros(servers)
         self.lateness: NDArray[np.float64] = np.ones(servers)  # time that blocks took over time expected
+        # what batches cost in service (`learned_cost.py`), per example
+        self.slowdown: NDArray[np.float64] = np.ones(servers)  # factor on profiled times
+        self.first_extra_s: NDArray[np.float64] = np.zeros(servers)  # what a batch's overhead adds
+        self.further_extra_s: NDArray[np.float64] = np.zeros(servers)  # the same for plans after an answer
 
     def begin_step(self, now_s: float) -> None:
         """Bring the time and the rates up to date for a scheduling step."""

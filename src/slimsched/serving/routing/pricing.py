@@ -1,13 +1,15 @@
 """The price of device time: from the fluid programme for the current load, corrected by the backlog.
 
 The plan: the unit of device time is one widest plan. At price π a request takes demand(π) units, and the
-cluster has capacity = Σ_i 1 / full_i units per second, so the price satisfies λ · demand(π) = η · capacity.
+cluster has capacity = Σ_i 1 / full_i units per second, so the price satisfies
+λ · (demand(π) + fixed) = η · capacity, where `fixed` is a request's share of what batches cost by themselves.
 Demand is a staircase. Between two steps both prices are used in turn, in the proportion that meets the load.
 
 The feedback: η is the share of the capacity that is available. It falls while the mean backlog is above its
 target and rises while it is below.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from math import exp
 
@@ -19,7 +21,13 @@ from slimsched.serving.routing.cost_to_go import CostToGo
 Values = NDArray[np.float64]
 
 PRICES = np.concatenate([[0.0], np.geomspace(1e-3, 2.0, 60)])
+_STEPS: list[float] = PRICES.tolist()
 ETA_RANGE = (0.2, 2.0)
+
+
+def step_above(price: float) -> float:
+    """Return the first price of the table, but 0, that is not below this one; the last one if all are."""
+    return _STEPS[max(1, bisect_left(_STEPS, price, hi=len(_STEPS) - 1))]
 
 
 class Pricing:
@@ -57,13 +65,19 @@ class Pricing:
         ]
         self._demand = shares @ np.array(curves)
 
-    def update(self, *, rate_per_s: float, capacity_per_s: float, error: float, passed_s: float) -> None:
-        """Set the prices for the current load; `error` is the backlog's relative distance from its target."""
-        binding = self.eta * capacity_per_s < rate_per_s * self._demand[0]
+    def update(
+        self, *, rate_per_s: float, capacity_per_s: float, error: float, passed_s: float, fixed: float = 0.0
+    ) -> None:
+        """Set the prices for the current load; `error` is the backlog's relative distance from its target.
+
+        `fixed` is work that each request takes at any price: its share of what batches cost by themselves.
+        """
+        binding = self.eta * capacity_per_s < rate_per_s * (self._demand[0] + fixed)
         if error > 0.0 or binding or self.eta < 1.0:
             moved = self.eta * exp(-self._integral_per_s * passed_s * max(-1.0, min(3.0, error)))
             self.eta = max(ETA_RANGE[0], min(ETA_RANGE[1], moved))
-        share = self.eta * capacity_per_s / max(rate_per_s, 1e-9)  # device time per request, in widest plans
+        each = self.eta * capacity_per_s / max(rate_per_s, 1e-9)  # device time per request, in widest plans
+        share = max(0.0, each - fixed)
         at = min(int(np.searchsorted(-self._demand, -share)), len(PRICES) - 1)
         under = max(at - 1, 0)
         gap = self._demand[under] - self._demand[at]

@@ -4,7 +4,8 @@ A plan that the sender stated goes to the server that finishes it first. Otherwi
 to go J_i at its own price: the planner's π plus what its queue adds. The head goes to the server with the
 best J_i less the price of the head's own time, at the choices that J_i gives. Where deadlines set a limit L,
 queues aim for a third of L. Above that, what they add grows with the square of the excess, up to the highest
-price at L.
+price at L. Where the load leaves room for widest plans, a queue is a chance meeting that soon passes: then
+queues may be twice as long before they narrow anything.
 """
 
 from collections.abc import Sequence
@@ -33,6 +34,12 @@ LOOSEN_S = 2.0
 TARGET = 1 / 3
 """The backlog to aim for, as a share of the limit."""
 
+EASY_TARGET = 2 / 3
+"""The same at light load."""
+
+LIGHT, HEAVY = 0.6, 0.9
+"""Loads, as shares of what the cluster serves with widest plans, between which the target changes."""
+
 DEAREST = 2.0
 """Highest price of a crowded server. A higher one narrows nothing and only moves blocks around."""
 
@@ -44,6 +51,8 @@ class WholePlan:
         self, estimate: Estimate, costs_to_go: Sequence[CostToGo], kind_of: NDArray[np.int64], full_s: Values
     ) -> None:
         self.limit_s = 0.0
+        self.load = 0.0
+        """The load, as a share of what the cluster serves with widest plans."""
         self._estimate, self._costs_to_go = estimate, costs_to_go
         self._kinds: list[int] = kind_of.tolist()
         self._full_s: list[float] = full_s.tolist()
@@ -101,11 +110,16 @@ class WholePlan:
         if limit_s <= NO_LIMIT_S:
             share = min(1.0, passed_s / LOOSEN_S) if limit_s > self.limit_s > 0.0 else 1.0
             self.limit_s += share * (limit_s - self.limit_s)
-        return TARGET * self.limit_s
+        return self._target() * self.limit_s
+
+    def _target(self) -> float:
+        """Return the backlog to aim for, as a share of the limit."""
+        room = min(1.0, max(0.0, (HEAVY - self.load) / (HEAVY - LIGHT)))
+        return TARGET + room * (EASY_TARGET - TARGET)
 
     def crowd(self, backlog_s: Values) -> Values:
         """Return what each server's queue adds to the price, given the limit."""
-        target_s = TARGET * self.limit_s
+        target_s = self._target() * self.limit_s
         share = np.clip((backlog_s - target_s) / (self.limit_s - target_s), 0.0, 1.0)
         return DEAREST * share * share
 

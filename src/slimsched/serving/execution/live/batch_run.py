@@ -13,6 +13,7 @@ from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block, block_of
 from slimsched.serving.domain.examples import each_example, ids_of, split_by
 from slimsched.serving.execution.live.activation_store import ActivationStore, joined
+from slimsched.serving.execution.live.batch_shape import shape_for
 from slimsched.serving.execution.live.executor import Executor, Launched
 
 
@@ -79,7 +80,8 @@ class BatchUnderWay:
         try:
             if self._launched is None:
                 self._ends_s, self._passed = [self._began_s], []
-                _run(self._executor, batch, joined(self._pieces), self._ends_s, self._passed)
+                _run(self._executor, batch, self._padded(), self._ends_s, self._passed)
+                self._passed = [tuple([one[: batch.size] for one in rows]) for rows in self._passed]
             else:
                 self._passed.append(self._launched.wait())
                 while self._to_come:
@@ -110,6 +112,15 @@ class BatchUnderWay:
             busy_s=busy_s,
             legs_s=legs_s,
         )
+
+    def _padded(self) -> Tensors:
+        """Return the inputs, on a CPU with the last rows once more up to the next shape."""
+        size, pieces = sum([len(piece[0]) for piece in self._pieces]), self._pieces
+        more = shape_for(size) - size if self._executor.device.type == "cpu" else 0
+        if more:
+            last = pieces[-1]
+            pieces = [*pieces, *[tuple([one[-1:].expand(more, *one.shape[1:]) for one in last])]]
+        return joined(pieces)
 
     def _part(self, rows: Tensors) -> "tuple[Tensors, _Said]":
         """Part the outputs of a complete plan from what the model says about them."""

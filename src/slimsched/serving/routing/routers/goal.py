@@ -16,6 +16,9 @@ server is not asked for a choice that it would have to load first (`warmth.py`).
 follows the limits on latency. Latency is about a fixed time plus one backlog per segment. Where all segments
 are planned at once, `whole_plan.py` replaces the score and latency is measured on answers.
 
+What batches cost in service beyond their profiles is learned (`learned_cost.py`). Requests pay for it in the
+prices, and a plan that goes on after an answer pays for its own batch (`batch_charge.py`).
+
 Several models share one price of device time, because a second of a device must be worth the same to all.
 
 Where a model says how sure it is (`sure`), its plans are worth what may follow them, and every answer is
@@ -36,6 +39,7 @@ from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.request import Request, alike
 from slimsched.serving.domain.why import Why
+from slimsched.serving.routing.batch_charge import BatchCharge
 from slimsched.serving.routing.cost_to_go import CostToGo, Values
 from slimsched.serving.routing.energy_limit import EnergyLimit
 from slimsched.serving.routing.estimate import Estimate
@@ -44,7 +48,7 @@ from slimsched.serving.routing.goal_meter import LONGEST_STEP_S
 from slimsched.serving.routing.judgement import Judgement
 from slimsched.serving.routing.model_goal import TARGET_LIMIT_S, ModelGoal, share_out
 from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.pricing import PRICES, Pricing
+from slimsched.serving.routing.pricing import Pricing, step_above
 from slimsched.serving.routing.rate import Rate
 from slimsched.serving.routing.router import Route, Verdict
 from slimsched.serving.routing.trust import Trust
@@ -139,6 +143,7 @@ class GoalRouter:
             for model in self.models
             if model.cost_to_go.escalation is not None
         }
+        self._charge = BatchCharge(self._full_s, self._kind_of)
         self._energy = EnergyLimit(self.goal, sum(profile.idle_w for profile in cluster.profiles))
         self._crowded: tuple[float, Values] = (-1.0, self._full_s)  # when, and what queues add to prices
         self._plans = False
@@ -262,10 +267,7 @@ class GoalRouter:
         if self._crowded[0] != seen.now_s:
             self._crowded = seen.now_s, self._queues_price(seen)
         price = self._price(model) + float(self._crowded[1][request.trail.homes[-1]]) / model.worth
-        at = max(
-            1, int(np.searchsorted(PRICES[:-1], price))
-        )  # who began narrow goes on where time is free too
-        prices = (float(PRICES[at]), model.objective_price)
+        prices = (step_above(price), model.objective_price)  # who began narrow goes on where time is free too
         limit_s = model.goal.tail_s or self._whole_plan.limit_s
         until_s = min(request.deadline_s, request.arrival_s + limit_s) if limit_s else request.deadline_s
         return judgement.judge(request, confidence, prices, until_s - seen.now_s, seen)
@@ -278,6 +280,10 @@ class GoalRouter:
     def _judge_anew(self, model: ModelGoal, judgement: Judgement) -> None:
         """Value plans by themselves while a model's confidence is not trusted, else with what may follow."""
         model.cost_to_go.trusts = judgement.trust.holds
+        self._value_anew(model)
+
+    def _value_anew(self, model: ModelGoal) -> None:
+        """Forget what followed from a model's cost to go, which has changed."""
         self._ahead.cache_clear()
         self.pricing.demand_of(model.model.number, model.cost_to_go)
 
@@ -337,7 +343,7 @@ class GoalRouter:
                 model.pay_for_energy(self._energy.price, self._energy.binding)
         if not seen.alive.all():
             self._warmth.forget(~seen.alive)
-        plans_per_s = np.where(seen.alive, 1.0 / self._full_s, 0.0)
+        plans_per_s = np.where(seen.alive, 1.0 / (self._full_s * seen.slowdown), 0.0)
         capacity_per_s = float(plans_per_s.sum())
         backlog_s = float(seen.backlog_s @ plans_per_s) / capacity_per_s
         if len(self.models) > 1:
@@ -346,12 +352,23 @@ class GoalRouter:
             self.pricing.mix(rates / max(float(rates.sum()), 1e-9), worths)
             self._spread = self._spread_of(rates, worths)
         self.target_s = self._least_target_s()
+        rate_per_s = self._rate.after(seen.arrival_rate_per_s, passed_s, capacity_per_s)
+        self._whole_plan.load = rate_per_s / capacity_per_s
         self.pricing.update(
-            rate_per_s=self._rate.after(seen.arrival_rate_per_s, passed_s, capacity_per_s),
+            rate_per_s=rate_per_s,
             capacity_per_s=capacity_per_s,
             error=min(backlog_s / self.target_s - 1.0, PLANNED_ERROR if seen.plans else inf),
             passed_s=passed_s,
+            fixed=self._charge.first(seen, plans_per_s) * self._batches(seen),
         )
+        if self._judgements and (further := self._charge.further(seen)) is not None:
+            for number in self._judgements:
+                self.models[number].cost_to_go.charge(further, per_leg=not seen.plans)
+                self._value_anew(self.models[number])
+
+    def _batches(self, seen: Observation) -> float:
+        """Return in how many batches a request runs, if nothing follows its first plan."""
+        return 1.0 if seen.plans else float(np.mean([one.model.segments for one in self.active]))
 
 
 def _choices_after(goal: ModelGoal) -> list[tuple[Path, list[int]]]:
