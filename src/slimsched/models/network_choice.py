@@ -26,7 +26,7 @@ def build(shape: Shape) -> SlimNetwork:
 
 
 def load(path: Path | None = None) -> Trained[SlimNetwork, Shape]:
-    """Load either network from a training folder or by its shipped name; without a path, the default model."""
+    """Load a network from a training folder or by its shipped name; without a path, the default model."""
     path = None if path is None else shipped_folder(str(path)) or path
     if path is not None and _kind(card_path(path)) is VitShape:
         return vit_weights.load(path)
