@@ -22,10 +22,10 @@ def test_weights_are_copied_to_the_host_once_and_keep_their_layout() -> None:
     copies = HostCopies(torch.device("meta"))
     for _ in range(2):
         copies.load(layer)
-        assert layer.weight.is_meta
-        assert layer.weight.is_contiguous(memory_format=torch.channels_last)
+        assert layer.get_buffer("weight").is_meta
+        assert layer.get_buffer("weight").is_contiguous(memory_format=torch.channels_last)
         copies.off_load(layer)
-        assert layer.weight.data_ptr() == weight.data_ptr(), "the same copy again"
+        assert layer.get_buffer("weight").data_ptr() == weight.data_ptr(), "the same copy again"
 
 
 def test_off_loaded_segments_come_back_place_by_place_and_give_the_same_answers() -> None:
