@@ -117,7 +117,9 @@ def test_a_joined_model_is_sure_only_if_all_members_are(both: Path, tmp_path: Pa
     run = PlanRun(model)
     last = run.step((0,), (torch.randn(3, 4),))
     assert model.finish(last)[0].shape == (3, 2)
-    assert torch.equal(model.confidence(last), last[-1])
+    sure = model.confidence(last)
+    assert sure is not None
+    assert torch.equal(sure, last[-1])
 
 
 def test_figures_and_quality_are_those_of_the_members(both: Path) -> None:
