@@ -80,6 +80,17 @@ def test_a_job_that_ran_apart_is_taken_to_be_faster_together(tmp_path) -> None:
         assert found[figures]["jct_mean_s"] == pytest.approx(36000.0, rel=1e-3)
 
 
+def test_the_present_with_models_is_fitted_even_where_gangs_crowd_the_uplinks(tmp_path) -> None:
+    # every second gang runs across racks, so each one that ends elsewhere changes the pace of the others
+    crowd = [
+        ("lm", "ann", 0.01 * i, (i // 2) * 1.0, (i // 2) * 1.0 + 1.0, 8, ("n1,n3", "n2,n4")[i % 2])
+        for i in range(40)
+    ]
+    found = ask(*files(tmp_path, crowd), "--policies=dally")
+    for name in ("wait_mean_s", "makespan_s"):
+        assert found["modelled"][name] == pytest.approx(found["recorded"][name], rel=0.10)
+
+
 def test_models_that_nobody_names_are_drawn_or_left_out(tmp_path) -> None:
     unnamed = [("train", user, came, start, end, gpus, "") for _, user, came, start, end, gpus, _ in QUEUE]
     drawn = ask(*files(tmp_path, unnamed), "--models=bert,lm", "--seeds=2")
