@@ -38,7 +38,7 @@ def whatif_page(found: WhatIf) -> str:
     """Return the page as HTML; it needs nothing from outside."""
     title = f"What if: {found.jobs:,} jobs on {found.cluster}"
     size = f"{found.gpus:,} GPUs in {_count(found.racks, 'rack')}, {_count(found.users, 'user')}, "
-    size += f"{found.days:.1f} days" if found.days >= 2 else f"{24 * found.days:.1f} hours"
+    size += _span(found.days)
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
@@ -56,6 +56,14 @@ def whatif_page(found: WhatIf) -> str:
             "</main></body></html>\n",
         ]
     )
+
+
+def _span(days: float) -> str:
+    """Return a length of time in the unit that suits it."""
+    if days >= 2:
+        return f"{days:.1f} days"
+    hours = 24 * days
+    return f"{hours:.1f} hours" if hours >= 2 else f"{60 * hours:.0f} minutes"
 
 
 def in_short(found: WhatIf) -> list[str]:

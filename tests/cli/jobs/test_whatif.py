@@ -1,13 +1,19 @@
 """`slim jobs whatif` on records made by hand."""
 
 import json
+import random
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from jobs.workloads import job, simulation
 from slimsched.cli.jobs.app import app
+from slimsched.jobs.domain.topology import Machine, Topology
+from slimsched.jobs.execution.policies import POLICIES
+from slimsched.jobs.telemetry.runs import histories
 from slimsched.kernel.errors import SlimError
 
 COLUMNS = "JobID|JobName|User|Partition|Submit|Start|End|State|AllocTRES|TimelimitRaw|NodeList"
@@ -78,6 +84,30 @@ def test_a_job_that_ran_apart_is_taken_to_be_faster_together(tmp_path) -> None:
     assert then["jct_mean_s"] < 36000.0 / 1.5
     for figures in ("simulated", "modelled"):
         assert found[figures]["jct_mean_s"] == pytest.approx(36000.0, rel=1e-3)
+
+
+def a_full_cluster() -> list[tuple[str, str, float, float, float, int, str]]:
+    """Sixty gangs in strict order, many as large as a rack; those that train `lm` share the uplinks."""
+    rng = random.Random(3)
+    machines = [Machine(name=f"n{i}", rack="ab"[(i - 1) // 2], gpus=4) for i in range(1, 5)]
+    jobs = [
+        job(str(i), rng.choice((1, 2, 4, 8, 8, 16)), at_s=30.0 * i, service_s=round(rng.uniform(300, 1500)))
+        for i in range(60)
+    ]
+    asleep = [msgspec.structs.replace(one, model="") for one in jobs]
+    past = histories(simulation(POLICIES.make("fifo"), asleep, Topology(machines)).run())
+    rows = []
+    for one in past.values():
+        times = [at_s / 3600 for at_s in (one.submitted_s, one.runs[0].start_s, one.runs[0].end_s)]
+        where = ",".join(name for name, _ in one.runs[0].placement)
+        rows.append((rng.choice(("lm", "bert", "x")), "ann", *times, one.job.gpus, where))
+    return rows
+
+
+def test_the_present_with_models_agrees_with_a_full_cluster(tmp_path) -> None:
+    found = ask(*files(tmp_path, a_full_cluster()), "--policies=dally", "--models=none")
+    for name in ("wait_mean_s", "makespan_s"):
+        assert found["modelled"][name] == pytest.approx(found["recorded"][name], rel=0.05)
 
 
 def test_models_that_nobody_names_are_drawn_or_left_out(tmp_path) -> None:

@@ -110,6 +110,9 @@ def check(found: dict, text: str) -> None:
     recorded, simulated = found["recorded"], found["simulated"]
     for name, share in {"wait_mean_s": close, "makespan_s": 0.10}.items():
         assert abs(simulated[name] - recorded[name]) <= max(share * recorded[name], LAG_S), name
+    if LONG:
+        for name in ("wait_mean_s", "makespan_s"):
+            assert abs(found["modelled"][name] / recorded[name] - 1.0) <= 0.10, name
     assert {gain["group"] for gain in found["by_size"]} == {"1 GPU", "2–4 GPUs", "5–8 GPUs", "9–16 GPUs"}
     assert ("agrees with the records" in text) == found["agrees"]
     assert not re.search(r"(src|href)=.https?:", text), "the page loads nothing from outside"

@@ -71,14 +71,25 @@ class Past:
             for record, job in zip(self.records, named, strict=True)
         ]
 
-    def refit(self, jobs: Sequence[Job], histories: Mapping[str, JobHistory]) -> list[Job]:
-        """Scale each job's service so that in the simulated present it would run for as long as recorded."""
+    def refit(self, jobs: Sequence[Job], histories: Mapping[str, JobHistory], share: float) -> list[Job]:
+        """Scale each job's service so that in the simulated present it would run for as long as recorded.
+
+        A `share` below 1 goes only part of the way.
+        """
         fitted = []
         for record, job in zip(self.records, jobs, strict=True):
             run_s = sum(run.end_s - run.start_s for run in histories[job.id].runs)
-            ratio = self._held_s(record) / run_s if run_s else 1.0
+            ratio = (self._held_s(record) / run_s) ** share if run_s else 1.0
             fitted.append(msgspec.structs.replace(job, service_s=job.service_s * ratio))
         return fitted
+
+    def distance(self, simulated: Figures) -> float:
+        """How far simulated figures are from the recorded ones, as a share: mean wait or makespan."""
+        pairs = [
+            (simulated.wait_mean_s, self.figures.wait_mean_s),
+            (simulated.makespan_s, self.figures.makespan_s),
+        ]
+        return max((abs(ours / theirs - 1.0) for ours, theirs in pairs if theirs), default=0.0)
 
     def simulated(self, histories: Mapping[str, JobHistory]) -> Figures:
         """Return the figures of a simulation of these jobs, over those that count."""
