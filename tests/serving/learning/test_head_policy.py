@@ -16,7 +16,7 @@ from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
 from slimsched.serving.learning.rollout import Outcome, Rollout
 from slimsched.serving.routing.goal import parse_goal
 from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.routers.ppo_head import POINT, HeadFeatures, HeadPpoRouter
+from slimsched.serving.routing.routers.ppo_head import CONTEXT, POINT, SERVER, HeadFeatures, HeadPpoRouter
 
 torch.set_num_threads(1)
 PAPER = load_scenario("paper", accuracy="paper").with_load(rate_per_s=3000.0)
@@ -64,6 +64,22 @@ def test_without_training_it_stays_where_the_input_lies_and_narrows_as_queues_gr
     idle = router.route(seen).choice
     seen.outstanding[:], seen.backlog_s[:] = 2000, 2.0
     assert router.route(seen).choice < idle
+
+
+def test_training_corrects_a_choice_only_as_far_as_waiting_is_at_stake() -> None:
+    weights = new_policy().weights()
+    for layer in (0, 2, 4):
+        weights[f"choice.{layer}.weight"][:] = 0.0
+        weights[f"choice.{layer}.bias"][:] = 0.0
+    relative_work = CONTEXT + SERVER + 1
+    weights["choice.0.weight"][0, relative_work] = weights["choice.2.weight"][0, 0] = 1.0
+    weights["choice.4.weight"][0, 0] = -1000.0  # a policy that learned to be narrow
+    router = HeadPpoRouter(PAPER.cluster, Random(0), weights, 2.0)
+    seen = head(3, path=(3, 3, 3), source=2)
+    seen.count = 1
+    assert router.route(seen).choice > 0
+    seen.outstanding[:] = 300
+    assert router.route(seen).choice == 0
 
 
 def test_a_longer_v_never_narrows() -> None:

@@ -55,7 +55,7 @@ def test_one_policy_stands_beside_rivals_at_several_settings_on_clusters_of_any_
     assert [label.split(",")[0] for label in cases] == ["paper", "edge-12", "fleet-64"]
     routers = [[row["router"] for row in rows] for rows in cases.values()]
     assert all(
-        {"sed:share=0.5", "drift-plus-penalty:v=2", "goal", "ppo:v=2", "ppo:v=10"} <= {*names}
+        {"sed:share=0.5", "drift-plus-penalty:v=2", "goal", "ppo:v=2", "ppo:v=20"} <= {*names}
         for names in routers
     )
 

@@ -22,19 +22,21 @@ def compare(
     seed: int = 0,
     seeds: int = 1,
     workers: int = 1,
+    drain: bool = False,
     progress: Callable[[str], None] = lambda router: None,
     pool: Executor | None = None,
 ) -> list[Compared]:
     """Run every router on every seed; the figures do not depend on `workers` or `pool`.
 
-    A router is a spec or a class, as for `simulate`. `progress` is told a router's name after each run.
+    A router is a spec or a class, as for `simulate`. With `drain`, runs go on until everything is answered.
+    `progress` is told a router's name after each run.
     """
     if seeds < 1:
         raise ConfigError(f"seeds is {seeds}; give 1 or more")
     for router in routers:
         name, make = maker_of(router)
         make(name, scenario.cluster, seed, scenario.goal)  # reject an unknown router before a long run begins
-    runs = [(scenario, router, seed + number) for router in routers for number in range(seeds)]
+    runs = [(scenario, router, seed + number, drain) for router in routers for number in range(seeds)]
     traces: list[Trace] = []
     if workers <= 1 and pool is None:
         for run in runs:
@@ -48,6 +50,6 @@ def compare(
     return [gather(traces[i * seeds : (i + 1) * seeds]) for i in range(len(routers))]
 
 
-def _one(run: tuple[Scenario, AnyRouter, int]) -> Trace:
-    scenario, router, seed = run
-    return simulate(scenario, router, seed=seed)
+def _one(run: tuple[Scenario, AnyRouter, int, bool]) -> Trace:
+    scenario, router, seed, drain = run
+    return simulate(scenario, router, seed=seed, drain=drain)

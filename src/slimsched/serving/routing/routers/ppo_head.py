@@ -52,6 +52,9 @@ COST_S = 0.005
 IN_USE = 4.0
 """Logits are multiplied by this outside training, so that chance only settles what is nearly equal."""
 
+AT_STAKE = 0.25
+"""Outside training, the choice is corrected in full only where this much waiting is at stake, in accuracy."""
+
 LINK = 0.25
 """Share of a server's outstanding requests that are taken to wait behind a move for the same links."""
 
@@ -226,7 +229,10 @@ class HeadPpoRouter:
         server = self._draw(server_p)
         choices = self.features.of_choices(seen, v, server, seen.path)
         local = np.concatenate([context, servers[server]])
-        choice_p = _softmax(sharp * (choice_prior(choices) + _score(self._choice, local, choices)))
+        learned = _score(self._choice, local, choices)
+        if self.decisions is None:
+            learned *= min(1.0, float(choices[-1, 2]) / AT_STAKE)
+        choice_p = _softmax(sharp * (choice_prior(choices) + learned))
         way = self._draw(choice_p)
         if self.decisions is not None:
             chance = float(np.log(server_p[server] * choice_p[way]))
