@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from time import perf_counter
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from slimsched.serving.learning.rollout import RewardWeights
 
 app = typer.Typer(no_args_is_help=True)
+
+KINDS = ("ppo", "aset", "kais", "goal")
+"""The routers that can be trained."""
 
 SAVE_EVERY = 20
 """Updates of PPO between two saves of a run that can be resumed."""
@@ -116,7 +120,7 @@ def train(
     scenario: ScenarioOptions,
     trained: TrainOptions,
     pool: PoolOptions,
-    kind: Annotated[str, typer.Argument(help="ppo or goal.")] = "ppo",
+    kind: Annotated[str, typer.Argument(help="ppo, aset, kais or goal.")] = "ppo",
     rate: Rate = None,
     as_json: AsJson = False,
 ) -> None:
@@ -132,22 +136,26 @@ def train(
 
       slim router train --live --scenario laptop --start head.safetensors --out here.safetensors
 
+      slim router train kais --accuracy paper --out kais.safetensors
+
       slim router train goal --out goal.json
     """
-    if kind not in ("ppo", "goal"):
-        raise UnknownNameError("kind of router to train", kind, ["ppo", "goal"])
-    if kind == "ppo" and pool.engine != "local":
+    if kind not in KINDS:
+        raise UnknownNameError("kind of router to train", kind, list(KINDS))
+    if kind != "goal" and pool.engine != "local":
         raise ConfigError(
-            "--engine ray is for goal, whose candidates run side by side; ppo learns from one run"
+            f"--engine ray is for goal, whose candidates run side by side; {kind} learns from one run"
         )
+    if kind != "ppo" and trained.live:
+        raise ConfigError(f"--live trains ppo only; train {kind} in simulation, without --live")
     chosen = scenario.read().under(LoadOptions(rate=rate)).scenario
     began_s = perf_counter()
-    if kind == "ppo" and trained.live:
+    if trained.live:
         result = _train_live(chosen, trained, quiet=as_json)
-    elif kind == "ppo":
-        result = _train_ppo(chosen, trained, quiet=as_json)
-    else:
+    elif kind == "goal":
         result = _train_goal(chosen, trained, pool, quiet=as_json)
+    else:
+        result = _train_ppo(kind, chosen, trained, quiet=as_json)
     seconds = perf_counter() - began_s
     if as_json:
         print(json.dumps({**result, "seconds": seconds}))
@@ -198,44 +206,55 @@ def tune(
     Console().print(table)
 
 
-def _train_ppo(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dict[str, object]:
+def _train_ppo(kind: str, scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dict[str, object]:
     import torch
 
     from slimsched.kernel.policy_file import write_policy
     from slimsched.serving.learning.curriculum import DISTURBED, curriculum_of
-    from slimsched.serving.learning.head_policy import HeadPolicy
-    from slimsched.serving.learning.paper_policy import PaperPolicy
-    from slimsched.serving.learning.ppo import HEAD_OPTIONS, PAPER_OPTIONS, PpoTrainer
+    from slimsched.serving.learning.ppo import HEAD_OPTIONS, PAPER_OPTIONS, SLOW_OPTIONS, PpoTrainer
 
     torch.set_num_threads(1)
     torch.manual_seed(trained.seed)
     reward = _reward(trained.weights, scenario.cluster.models[0].quality.expected(()))
-    is_head = trained.state == "head"
-    options = HEAD_OPTIONS if is_head else PAPER_OPTIONS
+    state = trained.state if kind == "ppo" else kind
+    options = {"head": HEAD_OPTIONS, "paper": PAPER_OPTIONS}.get(state, SLOW_OPTIONS)
     if trained.updates:
         options = msgspec.structs.replace(options, updates=trained.updates)
-    drawn = trained.drawn if is_head else 0.0
-    disturbed = DISTURBED if is_head else 0.0
+    is_paper = state == "paper"
+    drawn, disturbed = (0.0, 0.0) if is_paper else (trained.drawn, DISTURBED)
     curriculum = curriculum_of(scenario, episode_s=options.episode_s, drawn=drawn, disturbed=disturbed)
-    learner: Learner = HeadPolicy() if is_head else PaperPolicy(scenario.cluster, reward)
+    learner = _learner(state, scenario, reward)
     trainer = PpoTrainer(learner, curriculum.draw(scenario), options, seed=trained.seed)
     began_s = perf_counter()
     curve = _run_ppo(trainer, options.updates, trained.resume, quiet=quiet)
     story = {
-        **_story("ppo", scenario, trained, options),
-        "state": trained.state,
+        **_story(kind, scenario, trained, options),
+        "state": state,
         "epsilon": options.epsilon_min,
         "curriculum": msgspec.to_builtins(curriculum),
-        **({} if is_head else {"reward": msgspec.to_builtins(reward)}),
+        **({"reward": msgspec.to_builtins(reward)} if is_paper else {}),
         "seconds": round(perf_counter() - began_s),
         "curve": [[p.update, round(p.reward, 4), round(p.accuracy, 4), round(p.latency_s, 4)] for p in curve],
     }
-    out = trained.out or Path("ppo.safetensors")
+    out = trained.out or Path(f"{kind}.safetensors")
     write_policy(out, learner.weights(), story)
     if trained.plot is not None:
-        _plot_ppo(curve, f"PPO on {scenario.name}, state {trained.state}", trained.plot)
+        _plot_ppo(curve, f"{kind} on {scenario.name}, state {state}", trained.plot)
     last = msgspec.to_builtins(curve[-1]) if curve else {}
-    return {"kind": "ppo", "written": str(out), "updates": trainer.update_number, "last": last}
+    return {"kind": kind, "written": str(out), "updates": trainer.update_number, "last": last}
+
+
+def _learner(state: str, scenario: Scenario, reward: "RewardWeights") -> "Learner":
+    """Return the policy to train."""
+    from slimsched.serving.learning.aset_policy import AsetPolicy
+    from slimsched.serving.learning.head_policy import HeadPolicy
+    from slimsched.serving.learning.kais_policy import KaisPolicy
+    from slimsched.serving.learning.paper_policy import PaperPolicy
+
+    if state == "paper":
+        return PaperPolicy(scenario.cluster, reward)
+    makers: dict[str, Callable[[], Learner]] = {"head": HeadPolicy, "aset": AsetPolicy, "kais": KaisPolicy}
+    return makers[state]()
 
 
 def _train_live(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dict[str, object]:

@@ -48,9 +48,9 @@ class HeadNetwork(nn.Module):
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
-        self.server = _mlp(CONTEXT + SERVER, hidden)
-        self.choice = _mlp(CONTEXT + SERVER + CHOICE, hidden)
-        self.value = _mlp(CONTEXT + 2 * SERVER, hidden)
+        self.server = mlp(CONTEXT + SERVER, hidden)
+        self.choice = mlp(CONTEXT + SERVER + CHOICE, hidden)
+        self.value = mlp(CONTEXT + 2 * SERVER, hidden)
 
 
 class HeadPolicy:
@@ -74,9 +74,7 @@ class HeadPolicy:
 
     def rewards(self, router: HeadPpoRouter, outcomes: Sequence[Outcome]) -> Values:
         """Return the reward of each block, in steps of accuracy."""
-        v = router.v
-        raw = [v * out.gain - (out.latency_s - out.met_s) - out.caused_s - out.moved_s for out in outcomes]
-        return np.maximum(np.array(raw) / (v * POINT), -LONGEST)
+        return block_rewards(router.v, outcomes)
 
     def look(self, decisions: Sequence[HeadDecision]) -> None:
         """Do nothing: the features are scaled by hand."""
@@ -133,9 +131,15 @@ class HeadPolicy:
         self.network.load_state_dict(state)
 
 
-def _mlp(inputs: int, hidden: int) -> nn.Sequential:
-    """Two hidden layers and one output, which starts near 0."""
-    last = nn.Linear(hidden, 1)
+def block_rewards(v: float, outcomes: Sequence[Outcome]) -> Values:
+    """Return the reward of each block, in steps of accuracy."""
+    raw = [v * out.gain - (out.latency_s - out.met_s) - out.caused_s - out.moved_s for out in outcomes]
+    return np.maximum(np.array(raw) / (v * POINT), -LONGEST)
+
+
+def mlp(inputs: int, hidden: int, results: int = 1) -> nn.Sequential:
+    """Two hidden layers and outputs that start near 0."""
+    last = nn.Linear(hidden, results)
     nn.init.zeros_(last.bias)
     nn.init.normal_(last.weight, std=0.01)
     return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), last)
