@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.learned import (
+from slimsched.serving.routing.learned_router import (
     LearnedRouter,
     check_weights,
     draw,

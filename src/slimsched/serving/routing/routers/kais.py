@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.learned import (
+from slimsched.serving.routing.learned_router import (
     IN_USE,
     LearnedRouter,
     check_weights,

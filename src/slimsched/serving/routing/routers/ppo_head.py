@@ -22,7 +22,7 @@ from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.learned import (
+from slimsched.serving.routing.learned_router import (
     IN_USE,
     LearnedRouter,
     check_weights,
