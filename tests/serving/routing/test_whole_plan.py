@@ -60,10 +60,11 @@ def test_the_nearer_the_backlog_comes_to_the_limit_the_narrower_all_segments_are
 def test_a_queue_that_narrows_plans_at_full_load_narrows_none_while_there_is_room_for_the_widest() -> None:
     holds_per_s, widest = capacity_per_s(LAPTOP.cluster, path(1.0, 1.0, 1.0, 1.0)), []
     for load in (0.5, 1.5):
-        one, queue = router(), (0.1, 0.1)
-        for step in range(3):
-            seen = head(backlog_s=queue)
-            seen.now_s += 0.3 * step
+        one = router()
+        for step in range(80):  # the load is known after some time; then calls meet at both servers
+            seen = head(backlog_s=(0.1, 0.1) if step == 79 else (0.0, 0.0))
+            seen.now_s += 0.05 * step
+            seen.arrival_s, seen.deadline_s = seen.now_s, seen.now_s + 0.25
             seen.arrival_rate_per_s = load * holds_per_s
             route = one.route(seen)
         widest.append(sum(widths(route)) == SEGMENTS)

@@ -39,14 +39,14 @@ class Prospect:
         `price_per_s` says how much accuracy a second of device time costs on each server.
         """
         worth: Values = (self._accuracy[:, :, None] - price_per_s * self._rest_s).max(axis=1)
-        gain: Values = worth - worth[0]
-        return gain
+        worth -= worth[0].copy()
+        return worth
 
     def gain_on(self, server: int, price_per_s: float) -> Values:
         """Return the same for one server, (choices,)."""
         worth: Values = (self._accuracy - price_per_s * self._rest_s[:, :, server]).max(axis=1)
-        gain: Values = worth - worth[0]
-        return gain
+        worth -= float(worth[0])
+        return worth
 
 
 def _best_plans(cluster: Cluster, model: ServedModel, path: Path) -> tuple[Values, Values]:

@@ -30,17 +30,14 @@ class Arrivals:
         self._requests.append(request)
 
     def refusal(
-        self, terms: Terms, count: int, model: int, arrived_s: float, now_s: float, is_last_try: bool
+        self, terms: Terms, count: int, model: int, arrived_s: float, now_s: float
     ) -> DropReason | None:
-        """Say why a call with these terms cannot be answered in time; None if it can.
-
-        It counts as refused unless another try follows.
-        """
+        """Say why a call with these terms cannot be answered in time, and count it; None if it can."""
         admission = self._gateway.admission
         if admission is None or terms.deadline_s >= NEVER_S:
             return None
         reason = admission.refusal(terms.request(0, arrived_s, model), count, now_s)
-        if reason is not None and is_last_try:
+        if reason is not None:
             self._round.expect()
             self._refused[model] += count
         return reason

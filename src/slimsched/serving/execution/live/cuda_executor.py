@@ -12,6 +12,7 @@ from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.key import Key
 from slimsched.serving.execution.live.batch_bucket import BUCKETS, buckets_up_to
 from slimsched.serving.execution.live.cuda_slot import CudaSlot
+from slimsched.serving.execution.live.cuda_streams import CudaStreams
 from slimsched.serving.execution.live.hosted_model import HostedModel
 
 
@@ -48,6 +49,7 @@ class CudaExecutor:
         self._models = {model.served.number: model for model in models}
         self._buckets = buckets or buckets_up_to(batch_limit)
         self._slots: dict[int, tuple[CudaSlot, int]] = {}
+        self._streams = CudaStreams(self._new_stream)
         self._free: dict[tuple[int, int], list[CudaSlot]] = {
             (model.served.number, segment): [] for model in models for segment in range(model.served.segments)
         }
@@ -89,7 +91,7 @@ class CudaExecutor:
             weights = model.weight_bytes() - weights
             torch.cuda.empty_cache()
             before = torch.cuda.memory_reserved(self.device)
-            slot = CudaSlot(model, instance, self._buckets)
+            slot = self._slot(model, instance)
             size = torch.cuda.memory_reserved(self.device) - before
             with self._freed:
                 self._slots[instance.id] = (slot, size)
@@ -120,9 +122,21 @@ class CudaExecutor:
             self._free[slot.home].remove(slot)
         with self._loading:
             slot.close()
+            self._streams.give_back(slot.stream)
             if (model := self._models.get(slot.home[0])) is not None:
                 model.off_load(self._is_wanted)
             torch.cuda.empty_cache()
+
+    def _slot(self, model: HostedModel, instance: Instance) -> CudaSlot:
+        stream = self._streams.take()
+        try:
+            return CudaSlot(model, instance, self._buckets, stream)
+        except BaseException:
+            self._streams.give_back(stream)
+            raise
+
+    def _new_stream(self, priority: int) -> torch.cuda.Stream:
+        return torch.cuda.Stream(self.device, priority)  # type: ignore[no-untyped-call]
 
     def _is_wanted(self, key: Key) -> bool:
         """Whether a loaded instance can run this key."""

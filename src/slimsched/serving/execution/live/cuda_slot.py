@@ -1,4 +1,4 @@
-"""One instance on a CUDA device: a stream, its buffers, and a graph per key and batch bucket."""
+"""One instance on a CUDA device: a stream of its own, its buffers, and a graph per key and batch bucket."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -31,13 +31,19 @@ class CudaSlot:
     model that cannot be captured as a graph runs without one.
     """
 
-    def __init__(self, model: HostedModel, instance: Instance, buckets: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        model: HostedModel,
+        instance: Instance,
+        buckets: tuple[int, ...],
+        stream: torch.cuda.Stream,
+    ) -> None:
         self.home, self.choice = (instance.model, instance.segment), instance.choice
         self._model, self._buckets = model, buckets
         self._nested = model.spec.nested
         self.keys = [key for key in model.served.keys.values() if self.fits(key)]
-        self._stream = torch.cuda.Stream(model.device)  # type: ignore[no-untyped-call]
-        self._place = (self._stream.stream_id, self._stream.device_index, self._stream.device_type)
+        self.stream = stream
+        self._place = (stream.stream_id, stream.device_index, stream.device_type)
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
         self._is_first = instance.segment == 0
@@ -49,14 +55,14 @@ class CudaSlot:
         ]
         self._host: dict[Key, Tensors] = {}
         self._graphs: dict[tuple[Key, int], _Captured] = {}
-        with torch.cuda.stream(self._stream), torch.no_grad():
+        with torch.cuda.stream(self.stream), torch.no_grad():
             for bucket in reversed(buckets):
                 for key in self.keys:
                     self._graphs[key, bucket] = self._capture(key, bucket)
             for captured in self._graphs.values():
                 if captured.graph is not None:
                     captured.graph.replay()  # the first replay of a graph uploads it
-        self._stream.synchronize()
+        self.stream.synchronize()
 
     def fits(self, key: Key) -> bool:
         """Whether this slot can run a key."""
@@ -91,7 +97,7 @@ class CudaSlot:
                     row.copy_(output[:size], non_blocking=True)
             else:
                 rows = tuple([output[:size].clone() for output in outputs])
-            self._done.record(self._stream)
+            self._done.record(self.stream)
         finally:
             torch._C._cuda_setStream(*before)
         return rows
@@ -107,7 +113,7 @@ class CudaSlot:
 
     def close(self) -> None:
         """Free the graphs and buffers."""
-        self._stream.synchronize()
+        self.stream.synchronize()
         for captured in self._graphs.values():
             if captured.graph is not None:
                 captured.graph.reset()
