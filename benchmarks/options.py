@@ -27,6 +27,8 @@ OPTIONS: dict[str, dict[str, object]] = {
     "deadline + early_drop": {"order": "deadline", "early_drop": True},
     "wider_instance=full": {"wider_instance": "full"},
     "reclaim": {"reclaim": True},
+    "batching=smdp": {"batching": "smdp"},
+    "batching=smdp, joule_s=0.1": {"batching": "smdp", "joule_s": 0.1},
 }
 
 
@@ -35,7 +37,7 @@ def main() -> None:
     for router, rate in (("random", 6000.0), ("random", 9200.0), ("sed", 9200.0)):
         print(f"\n{router} at {rate:,.0f} requests/s, deadline 1 s, 20 s")
         print(
-            f"{'option':24}{'accuracy':>10}{'mean s':>9}{'p99 s':>9}{'in time':>9}{'dropped':>9}{'batch':>7}"
+            f"{'option':27}{'accuracy':>10}{'mean s':>9}{'p99 s':>9}{'in time':>9}{'dropped':>9}{'batch':>7}"
         )
         for name, change in OPTIONS.items():
             plain: tuple[SchedulerOptions, ...] = paper.schedulers
@@ -43,7 +45,7 @@ def main() -> None:
             scenario = replace(paper.with_load(rate_per_s=rate, seconds=20.0), schedulers=options)
             row = simulate(scenario, router, bound_accuracy=1.0).summary
             print(
-                f"{name:24}{100 * row.accuracy:9.2f}%{row.latency_mean_s:9.3f}{row.latency_p99_s:9.3f}"
+                f"{name:27}{100 * row.accuracy:9.2f}%{row.latency_mean_s:9.3f}{row.latency_p99_s:9.3f}"
                 f"{100 * row.slo_attainment:8.1f}%{row.dropped:9}{row.batch_mean:7.1f}"
             )
     priorities(paper)

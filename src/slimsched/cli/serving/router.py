@@ -19,22 +19,22 @@ from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.output_path import picture
 from slimsched.cli.progress import count_bar
 from slimsched.cli.serving.engine import PoolOptions
+from slimsched.cli.serving.learner import goal_of, learner_of, reward_of
 from slimsched.cli.serving.scenario import Data, LoadOptions, Rate, ScenarioOptions
 from slimsched.kernel.errors import ConfigError, UnknownNameError
-from slimsched.kernel.quantity import Count, CountOrZero, Finite, RunSeconds, Share, WorkerCount
-from slimsched.kernel.section import convert
+from slimsched.kernel.quantity import Count, CountOrZero, RunSeconds, Share, WorkerCount
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.routing.goal import Goal, parse_goal
 from slimsched.serving.routing.registry import ABOUT, router_names, split_specs
 
 if TYPE_CHECKING:
     from slimsched.serving.learning.evolution import Generation
-    from slimsched.serving.learning.learner import Learner
     from slimsched.serving.learning.ppo import PpoTrainer
     from slimsched.serving.learning.ppo import Progress as Point
-    from slimsched.serving.learning.rollout import RewardWeights
 
 app = typer.Typer(no_args_is_help=True)
+
+KINDS = ("ppo", "aset", "kais", "goal")
+"""The routers that can be trained."""
 
 SAVE_EVERY = 20
 """Updates of PPO between two saves of a run that can be resumed."""
@@ -129,7 +129,7 @@ def train(
     scenario: ScenarioOptions,
     trained: TrainOptions,
     pool: PoolOptions,
-    kind: Annotated[str, typer.Argument(help="ppo or goal.")] = "ppo",
+    kind: Annotated[str, typer.Argument(help="ppo, aset, kais or goal.")] = "ppo",
     rate: Rate = None,
     as_json: AsJson = False,
 ) -> None:
@@ -147,22 +147,26 @@ def train(
 
       slim router train --live --scenario laptop --start head.safetensors --out here.safetensors
 
+      slim router train kais --accuracy paper --out kais.safetensors
+
       slim router train goal --out goal.json
     """
-    if kind not in ("ppo", "goal"):
-        raise UnknownNameError("kind of router to train", kind, ["ppo", "goal"])
-    if kind == "ppo" and pool.engine != "local":
+    if kind not in KINDS:
+        raise UnknownNameError("kind of router to train", kind, list(KINDS))
+    if kind != "goal" and pool.engine != "local":
         raise ConfigError(
-            "--engine ray is for goal, whose candidates run side by side; ppo learns from one run"
+            f"--engine ray is for goal, whose candidates run side by side; {kind} learns from one run"
         )
+    if kind != "ppo" and trained.live:
+        raise ConfigError(f"--live trains ppo only; train {kind} in simulation, without --live")
     chosen = scenario.read().under(LoadOptions(rate=rate)).scenario
     began_s = perf_counter()
-    if kind == "ppo" and trained.live:
+    if trained.live:
         result = _train_live(chosen, trained, quiet=as_json)
-    elif kind == "ppo":
-        result = _train_ppo(chosen, trained, quiet=as_json)
-    else:
+    elif kind == "goal":
         result = _train_goal(chosen, trained, pool, quiet=as_json)
+    else:
+        result = _train_ppo(kind, chosen, trained, quiet=as_json)
     seconds = perf_counter() - began_s
     if as_json:
         print(json.dumps({**result, "seconds": seconds}))
@@ -213,45 +217,43 @@ def tune(
     Console().print(table)
 
 
-def _train_ppo(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dict[str, object]:
+def _train_ppo(kind: str, scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dict[str, object]:
     import torch
 
     from slimsched.kernel.policy_file import write_policy
     from slimsched.serving.learning.curriculum import DISTURBED, curriculum_of
-    from slimsched.serving.learning.head_policy import HeadPolicy
-    from slimsched.serving.learning.paper_policy import PaperPolicy
-    from slimsched.serving.learning.ppo import HEAD_OPTIONS, PAPER_OPTIONS, PpoTrainer
+    from slimsched.serving.learning.head_policy import WORTH_S
+    from slimsched.serving.learning.ppo import HEAD_OPTIONS, PAPER_OPTIONS, SLOW_OPTIONS, PpoTrainer
 
     torch.set_num_threads(1)
     torch.manual_seed(trained.seed)
-    reward = _reward(trained.weights, scenario.cluster.models[0].quality.expected(()))
-    is_head = trained.state == "head"
-    options = HEAD_OPTIONS if is_head else PAPER_OPTIONS
+    reward = reward_of(trained.weights, scenario.cluster.models[0].quality.expected(()))
+    state = trained.state if kind == "ppo" else kind
+    options = {"head": HEAD_OPTIONS, "paper": PAPER_OPTIONS}.get(state, SLOW_OPTIONS)
     if trained.updates:
         options = msgspec.structs.replace(options, updates=trained.updates)
-    drawn = trained.drawn if is_head else 0.0
-    disturbed = DISTURBED if is_head else 0.0
+    is_paper = state == "paper"
+    drawn, disturbed = (0.0, 0.0) if is_paper else (trained.drawn, DISTURBED)
     curriculum = curriculum_of(scenario, episode_s=options.episode_s, drawn=drawn, disturbed=disturbed)
-    head = HeadPolicy(goal=_goal(trained))
-    learner: Learner = head if is_head else PaperPolicy(scenario.cluster, reward)
+    learner = learner_of(state, scenario, reward, goal_of(trained.goal, state))
     trainer = PpoTrainer(learner, curriculum.draw(scenario), options, seed=trained.seed)
     began_s = perf_counter()
     curve = _run_ppo(trainer, options.updates, trained.resume, quiet=quiet)
     story = {
-        **_story("ppo", scenario, trained, options),
-        "state": trained.state,
+        **_story(kind, scenario, trained, options),
+        "state": state,
         "epsilon": options.epsilon_min,
         "curriculum": msgspec.to_builtins(curriculum),
-        **({"worth_s": head.worth_s} if is_head else {"reward": msgspec.to_builtins(reward)}),
+        **({"reward": msgspec.to_builtins(reward)} if is_paper else {"worth_s": WORTH_S}),
         "seconds": round(perf_counter() - began_s),
         "curve": [[p.update, round(p.reward, 4), round(p.accuracy, 4), round(p.latency_s, 4)] for p in curve],
     }
-    out = trained.out or Path("ppo.safetensors")
+    out = trained.out or Path(f"{kind}.safetensors")
     write_policy(out, learner.weights(), story)
     if trained.plot is not None:
-        _plot_ppo(curve, f"PPO on {scenario.name}, state {trained.state}", trained.plot)
+        _plot_ppo(curve, f"{kind} on {scenario.name}, state {state}", trained.plot)
     last = msgspec.to_builtins(curve[-1]) if curve else {}
-    return {"kind": "ppo", "written": str(out), "updates": trainer.update_number, "last": last}
+    return {"kind": kind, "written": str(out), "updates": trainer.update_number, "last": last}
 
 
 def _train_live(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dict[str, object]:
@@ -270,7 +272,7 @@ def _train_live(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> di
     torch.manual_seed(trained.seed)
     scenario = scenario.with_load(seconds=trained.seconds)
     options = msgspec.structs.replace(HEAD_OPTIONS, updates=trained.updates or 10)
-    policy = HeadPolicy(goal=_goal(trained))
+    policy = HeadPolicy(goal=goal_of(trained.goal, trained.state))
     if trained.start is not None:
         policy.use(read_policy(trained.start)[0])
         options = msgspec.structs.replace(options, learning_rate=ADJUSTING_RATE, epsilon_max=0.0)
@@ -369,32 +371,3 @@ def _story(kind: str, scenario: Scenario, trained: TrainOptions, options: Struct
         "date": date.today().isoformat(),
         "options": msgspec.to_builtins(options),
     }
-
-
-def _goal(trained: TrainOptions) -> Goal | None:
-    """Read the goal that training follows."""
-    if trained.goal and trained.state != "head":
-        raise ConfigError("--goal is for a policy that sees the head; --state paper has --weights")
-    return parse_goal(trained.goal) if trained.goal else None
-
-
-def _reward(text: str, centre: float) -> "RewardWeights":
-    """Read α, β, γ, δ and perhaps b of the paper's reward."""
-    from slimsched.serving.learning.rollout import RewardWeights
-
-    try:
-        given = convert([float(part) for part in text.split(",")], list[Finite], "--weights")
-        accuracy, latency, energy, imbalance, *bonus = given
-        (b,) = bonus or [RewardWeights().bonus]
-    except ValueError:
-        raise ConfigError(
-            f"--weights '{text}' is not understood; write four or five numbers such as 1,1,0.02,0.1"
-        ) from None
-    return RewardWeights(
-        accuracy=accuracy,
-        latency_per_s=latency,
-        energy_per_j=energy,
-        imbalance=imbalance,
-        bonus=b,
-        centre=centre,
-    )

@@ -43,11 +43,13 @@ FRONTS: dict[str, tuple[str, ...]] = {
         "goal:target_s=0.0223:wait=0.0193:move=0.0723",
     ),
     "ppo": ("ppo:v=0.8", "ppo:v=1.5", "ppo:v=3"),
+    "aset": ("aset:v=2.23", "aset:v=3.67", "aset:v=6.06"),
+    "kais": ("kais:v=0.817", "kais:v=1.35", "kais:v=2.23"),
 }
 """Three settings of each router on its front on `paper`, around a p99 of 75 ms where it has any.
 
-`slim router tune --accuracy paper --budget 8 --seconds 2.5` found those of sed, lp, drift-plus-penalty and
-goal, whose own setting stands between two of them. Those of ppo were chosen by hand, not searched.
+`slim router tune --accuracy paper --budget 8 --seconds 2.5` found those of sed, lp, drift-plus-penalty, aset,
+kais and goal, whose own setting stands between two of them. Those of ppo were chosen by hand, not searched.
 """
 
 

@@ -50,9 +50,9 @@ class HeadNetwork(nn.Module):
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
-        self.server = _mlp(CONTEXT + SERVER, hidden)
-        self.choice = _mlp(CONTEXT + SERVER + CHOICE, hidden)
-        self.value = _mlp(CONTEXT + 2 * SERVER, hidden)
+        self.server = mlp(CONTEXT + SERVER, hidden)
+        self.choice = mlp(CONTEXT + SERVER + CHOICE, hidden)
+        self.value = mlp(CONTEXT + 2 * SERVER, hidden)
 
 
 class HeadPolicy:
@@ -84,10 +84,8 @@ class HeadPolicy:
         self, router: HeadPpoRouter, decisions: Sequence[HeadDecision], outcomes: Sequence[Outcome]
     ) -> Values:
         """Return the reward of each block, in steps of accuracy, by the v of its decision."""
-        v = np.exp([one.context[0] for one in decisions])
-        gain = np.array([one.choices[one.action[1], 0] for one in decisions])
-        cost_s = [out.latency_s - out.met_s + out.caused_s + out.moved_s for out in outcomes]
-        return np.maximum(gain - np.array(cost_s) / (v * POINT), -LONGEST)
+        gain = [one.choices[one.action[1], 0] for one in decisions]
+        return block_rewards([one.context[0] for one in decisions], gain, outcomes)
 
     def look(self, decisions: Sequence[HeadDecision]) -> None:
         """Do nothing: the features are scaled by hand."""
@@ -144,9 +142,15 @@ class HeadPolicy:
         self.network.load_state_dict(state)
 
 
-def _mlp(inputs: int, hidden: int) -> nn.Sequential:
-    """Two hidden layers and one output, which starts near 0."""
-    last = nn.Linear(hidden, 1)
+def block_rewards(log_v: Sequence[float], gain: Sequence[float], outcomes: Sequence[Outcome]) -> Values:
+    """Return the reward of each block, in steps of accuracy: its gain in such steps, less its costs."""
+    cost_s = [out.latency_s - out.met_s + out.caused_s + out.moved_s for out in outcomes]
+    return np.maximum(np.array(gain) - np.array(cost_s) / (np.exp(log_v) * POINT), -LONGEST)
+
+
+def mlp(inputs: int, hidden: int, results: int = 1) -> nn.Sequential:
+    """Two hidden layers and outputs that start near 0."""
+    last = nn.Linear(hidden, results)
     nn.init.zeros_(last.bias)
     nn.init.normal_(last.weight, std=0.01)
     return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), last)

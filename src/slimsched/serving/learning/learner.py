@@ -28,7 +28,7 @@ class LearningRouter(Protocol):
         """Use these weights from now on."""
         ...
 
-    def route(self, seen: Observation) -> Route:
+    def route(self, seen: Observation) -> Route | None:
         """Decide for the head of the queue."""
         ...
 

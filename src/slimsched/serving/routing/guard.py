@@ -28,7 +28,7 @@ SERVERS_TRAINED = (1, 4096)
 
 
 class Guarded(AnswerListener, Protocol):
-    """A router that a guard can watch: `goal`, and `ppo` that sees the head."""
+    """A router that a guard can watch: `goal`, `ppo` that sees the head, `aset` and `kais`."""
 
     @property
     def goal(self) -> Goal:

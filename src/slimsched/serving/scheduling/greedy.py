@@ -24,6 +24,7 @@ from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.scheduling.batching import SmdpBatching
 from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
 from slimsched.serving.scheduling.events import (
     BatchFinished,
@@ -37,11 +38,14 @@ from slimsched.serving.scheduling.events import (
 from slimsched.serving.scheduling.fleet import Fleet
 from slimsched.serving.scheduling.options import SchedulerOptions
 from slimsched.serving.scheduling.queue import KeyQueue
+from slimsched.serving.scheduling.residents import resident_places
 from slimsched.serving.scheduling.room import Room
 from slimsched.serving.scheduling.slowdown import Slowdown
 
 Finder = Callable[[ModelEntry], tuple[ServedModel, Profile]]
 """Finds a model that is added while the server runs, and what it costs on this device."""
+EARLY_S = 1e-3
+"""A wake-up counts as the one asked for if it is at most this early."""
 STARVED_S = 0.25
 """How long a busy device may refuse to load the first instance for a key, in deadline order."""
 
@@ -72,6 +76,7 @@ class GreedyScheduler:
         self._resident: set[int] = set()
         self._limits: dict[Key, int] = {}
         self._refused_s: dict[Key, float] = {}  # since when a key may not load its first instance
+        self._batching = SmdpBatching(options.joule_s) if options.batching == "smdp" else None
 
     def handle(self, event: Event, *, now_s: float) -> list[Command]:
         """Take one event into account and return what must now be done."""
@@ -79,6 +84,8 @@ class GreedyScheduler:
         match event:
             case BlockArrived(block=block):
                 self.queue.push(block)
+                if self._batching is not None:
+                    self._batching.arrived(block.key, block.examples, now_s)
             case BatchFinished(instance=instance, busy_s=busy_s):
                 batch = self._running.pop(instance)
                 self._slowdown.note(busy_s, self.profile.latency_s(batch.key, batch.size))
@@ -100,7 +107,8 @@ class GreedyScheduler:
             case TelemetrySampled():
                 self.room.note(event, self.fleet)
             case Wake():
-                self._wake_s = None
+                if self._batching is None or now_s >= (self._wake_s or now_s) - EARLY_S:
+                    self._wake_s = None
             case _:
                 assert_never(event)
         commands += self._serve(now_s)
@@ -136,14 +144,28 @@ class GreedyScheduler:
             instance = self.fleet.free_best_fit(key)
             waits = instance is not None and self._waits_for_others(key)
             if instance is not None and not waits:
-                commands.append(self._run(key, instance, now_s))
+                if self._is_held(key, now_s):
+                    held_up.add(key)
+                else:
+                    commands.append(self._run(key, instance, now_s))
                 continue
             if not waits:
                 commands += self._scale_up(key, now_s)
             if self.options.order == "fifo" or self._starves(key, now_s):
                 break
             held_up.add(key)
+        if self._batching is not None:
+            commands += self._batching.wake(now_s)
         return commands
+
+    def _is_held(self, key: Key, now_s: float) -> bool:
+        """Whether a key waits for a larger batch although it could run."""
+        if self._batching is None:
+            return False
+        limit, size = self._limits.get(key) or self._limit(key), self.queue.size(key)
+        latest_s = self.queue.first(key).deadline_s - self._took_s(key, min(limit, size))
+        self._waiting[key] = ("{} of {} wait for a larger batch", (size, key))
+        return self._batching.holds(key, size, limit, self.profile, latest_s, now_s)
 
     def _waits_for_others(self, key: Key) -> bool:
         """Whether a batch whose answers are judged should wait for a busy instance of a later segment.
@@ -168,6 +190,9 @@ class GreedyScheduler:
     def _run(self, key: Key, instance: Instance, now_s: float) -> RunBatch:
         """Lines 4 and 10: one key, at most B_max requests, on the instance found."""
         asked, limit = key, self._limits.get(key) or self._limit(key)
+        if self._batching is not None:
+            self._waiting.pop(key)
+            limit = self._batching.size(key, self.queue.size(key), limit)
         if self.options.early_drop:
             limit = self._timely(key, limit, now_s)
         blocks = self.queue.pop(key, limit)
@@ -185,14 +210,8 @@ class GreedyScheduler:
         ):
             key = key.at(instance.choice)
         self._next_batch += 1
-        batch = Batch(
-            id=self._next_batch,
-            key=key,
-            instance=instance.id,
-            blocks=tuple(blocks),
-            size=size,
-            also=tuple(also),
-        )
+        number, ran = self._next_batch, tuple(blocks)
+        batch = Batch(id=number, key=key, instance=instance.id, blocks=ran, size=size, also=tuple(also))
         self.fleet.step(instance.id, "run", now_s)
         self._refused_s.pop(asked, None)
         self._running[instance.id] = batch
@@ -327,7 +346,7 @@ class GreedyScheduler:
     def _load_residents(self, models: Collection[int], now_s: float) -> list[Command]:
         """One instance of every resident choice in every segment of these models, as far as VRAM allows."""
         commands: list[Command] = []
-        for place in self.resident_places():
+        for place in resident_places(self.options.resident, self.models.values()):
             if place[0] not in models:
                 continue
             memory = self.profile.instance_bytes[place]
@@ -336,26 +355,6 @@ class GreedyScheduler:
                 self._resident.add(instance.id)
                 commands.append(LoadInstance(instance=instance))
         return commands
-
-    def resident_places(self) -> list[tuple[int, int, int]]:
-        """List (model, segment, choice) of all resident instances, in the order of the option's names.
-
-        'widest' means the last choice of each segment, which contains the others. In a model that is not
-        nested it means every choice.
-        """
-        return [
-            (model.number, segment, choice)
-            for name in self.options.resident
-            for model in self.models.values()
-            for segment, choice in model.spec.places()
-            if self._is_named(model, segment, choice, name)
-        ]
-
-    def _is_named(self, model: ServedModel, segment: int, choice: int, name: str) -> bool:
-        choices = model.spec.segments[segment]
-        if name == "widest":
-            return not model.spec.nested or choice == len(choices) - 1
-        return choices[choice] == name
 
     def _reclaim(self, now_s: float) -> list[Command]:
         """Unload the longest idle instance to make room for the head."""

@@ -29,6 +29,7 @@ from slimsched.serving.scheduling.events import (
 )
 from slimsched.serving.scheduling.greedy import GreedyScheduler
 from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduling.residents import resident_places
 
 UNLOAD_S = 0.001
 
@@ -90,7 +91,8 @@ class SimulatedServer:
     def residents_load_s(self) -> float:
         """Return how long it takes to load all resident instances at once."""
         load_s = self.device.profile.load_s
-        return max([load_s[place] for place in self.scheduler.resident_places()], default=0.0)
+        places = resident_places(self.scheduler.options.resident, self.scheduler.models.values())
+        return max([load_s[place] for place in places], default=0.0)
 
     def receive(self, block: Block) -> None:
         """Take in a block whose inputs have arrived."""

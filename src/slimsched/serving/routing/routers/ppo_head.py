@@ -9,7 +9,7 @@ with a second network. So one policy file fits any cluster and any model. Traini
 covers the whole trade-off of accuracy against latency. It needs only numpy.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from random import Random
 from typing import Any, TypeVar
@@ -18,16 +18,23 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import ConfigError
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.request import Request
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.goal import Goal
+from slimsched.serving.routing.learned_router import (
+    IN_USE,
+    LearnedRouter,
+    check_weights,
+    draw,
+    layers_of,
+    names_of,
+    outputs,
+    softmax,
+)
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.prospect import Prospect
 from slimsched.serving.routing.router import Route
-from slimsched.serving.routing.worth import Worth
 
 Values = NDArray[np.float64]
 
@@ -49,9 +56,6 @@ MOVE = 2.0
 COST_S = 0.005
 """The unit of what a server costs; not in proportion to v, so that many servers stay told apart at any v."""
 
-IN_USE = 4.0
-"""Logits are multiplied by this outside training, so that chance only settles what is nearly equal."""
-
 AT_STAKE = 0.25
 """Outside training, the choice is corrected in full only where this much waiting is at stake, in accuracy."""
 
@@ -61,14 +65,8 @@ LINK = 0.25
 SHARPNESS = 30.0
 """How strongly the rule that training starts from prefers a step of accuracy, or its worth in waiting."""
 
-LAYERS = tuple(
-    f"{net}.{layer}.{part}"
-    for net in ("server", "choice")
-    for layer in (0, 2, 4)
-    for part in ("weight", "bias")
-)
-"""The names of a policy's weights, as torch's Sequential numbers its layers."""
-
+LAYERS = names_of("server", "choice")
+"""The names of a policy's weights."""
 
 Numbers = TypeVar("Numbers", Values, Any)
 """An array of numpy, or a tensor of torch in training."""
@@ -116,8 +114,13 @@ class HeadFeatures:
         full_s = np.mean([cluster.plan_s(model, model.spec.widest) for model in active], axis=0)
         self._plans_per_s = 1.0 / full_s
 
-    def of_servers(self, seen: Observation, v: float) -> tuple[Values, Values]:
-        """Return the features of the system (CONTEXT,) and of each server (servers, SERVER)."""
+    def of_servers(
+        self, seen: Observation, v: float, kept: NDArray[np.bool_] | None = None
+    ) -> tuple[Values, Values]:
+        """Return the features of the system (CONTEXT,) and of each server (servers, SERVER).
+
+        `kept` says which choices each server may run, (choices, servers), where it may not run all.
+        """
         ahead = self.ahead(seen.model, seen.path)
         count = min(seen.count, self.estimate.group)
         move_s = self._cluster.move_s(seen.model, seen.segment, seen.previous, seen.source, count)
@@ -126,6 +129,8 @@ class HeadFeatures:
         end_s = seen.backlog_s + move_s + run_s
         behind = seen.outstanding + count
         caused_s = behind * work_s - v * ahead.prospect.gain(behind / v)
+        if kept is not None:
+            caused_s = np.where(kept, caused_s, np.inf)
         cost_s = (MOVE + LINK * seen.outstanding / count) * move_s + caused_s.min(axis=0)
         least_s = float((cost_s + seen.penalty_s).min())
         servers = np.empty((len(end_s), SERVER))
@@ -178,7 +183,7 @@ class HeadFeatures:
         return _Ahead(prospect, extra_s, work_s / work_s[-1], extra_s / work_s[-1].mean())
 
 
-class HeadPpoRouter:
+class HeadPpoRouter(LearnedRouter):
     """Draws a server, then a choice on it."""
 
     def __init__(
@@ -191,49 +196,39 @@ class HeadPpoRouter:
         epsilon: float = 0.0,
         goal: Goal | None = None,
     ) -> None:
+        super().__init__(cluster, v, goal)
         self.features = HeadFeatures(cluster)
-        self.worth = Worth(cluster, v, goal)
-        self._cluster, self._rng, self._weights = cluster, rng, weights
-        self._narrowest = 0.0  # share of the last hundred decisions at the narrowest choice
-        self._now_s, self._plans = -1.0, False
+        self._rng, self._weights = rng, weights
         self.epsilon = epsilon
         self.decisions: list[HeadDecision] | None = None
         """If this is a list, every decision is appended to it."""
-        self._random = rng.random
         self._group = cluster.batch_limit
         self.use(weights)
 
     def use(self, weights: Mapping[str, Values]) -> None:
         """Use these weights from now on."""
-        if missing := [name for name in LAYERS if name not in weights]:
-            raise ConfigError(
-                f"this is no policy of the router ppo: it has no '{missing[0]}'; "
-                "train one with: slim router train ppo"
-            )
-        self._server = _layers(weights, "server")
-        self._choice = _layers(weights, "choice")
+        check_weights("ppo", LAYERS, weights)
+        self._server = layers_of(weights, "server")
+        self._choice = layers_of(weights, "choice")
 
     def route(self, seen: Observation) -> Route:
         """Choose a server by the first network, and the choice on it by the second."""
-        if seen.now_s != self._now_s:
-            self._now_s, self._plans = seen.now_s, seen.plans
-            if self.worth.is_stated:
-                self.worth.update(seen.now_s)
+        self.begin(seen)
         v = self.worth.v
         context, servers = self.features.of_servers(seen, v)
-        logits = server_prior(servers) + _score(self._server, context, servers) - seen.penalty_s
+        logits = server_prior(servers) + outputs(self._server, context, servers)[:, 0] - seen.penalty_s
         sharp = 1.0 if self.decisions is not None else IN_USE
-        server_p = _softmax(sharp * logits)
+        server_p = softmax(sharp * logits)
         if self.epsilon:
             server_p = (1.0 - self.epsilon) * server_p + self.epsilon * seen.alive / len(seen.alive_ids)
-        server = self._draw(server_p)
+        server = draw(server_p, self._rng.random())
         choices = self.features.of_choices(seen, v, server, seen.path)
         local = np.concatenate([context, servers[server]])
-        learned = _score(self._choice, local, choices)
+        learned = outputs(self._choice, local, choices)[:, 0]
         if self.decisions is None:
             learned *= min(1.0, float(choices[-1, 2]) / AT_STAKE)
-        choice_p = _softmax(sharp * (choice_prior(choices) + learned))
-        way = self._draw(choice_p)
+        choice_p = softmax(sharp * (choice_prior(choices) + learned))
+        way = draw(choice_p, self._rng.random())
         if self.decisions is not None:
             chance = float(np.log(server_p[server] * choice_p[way]))
             self.decisions.append(
@@ -242,62 +237,9 @@ class HeadPpoRouter:
                 )
             )
         choice = self.features.ahead(seen.model, seen.path).prospect.numbers[way]
-        self._narrowest += 0.01 * (float(way == 0) - self._narrowest)
-        if self.worth.is_stated and not seen.plans:
-            self.worth.sent(seen, choice, min(seen.count, self._group))
+        self.sent(seen, choice, is_narrowest=way == 0)
         return Route(server, choice, self._group, "learned")
-
-    @property
-    def v(self) -> float:
-        """How many seconds of waiting a unit of accuracy is worth now."""
-        return self.worth.v
-
-    @property
-    def goal(self) -> Goal:
-        """The goal that v follows."""
-        return self.worth.goal
-
-    @property
-    def saturated(self) -> bool:
-        """Whether it could hardly choose narrower."""
-        return self._narrowest > 0.8
-
-    def knows(self, model: int, path: Path) -> bool:
-        """Whether some plan of a model begins with this path."""
-        return path in self._cluster.models[model].tree.row
-
-    def answered(self, requests: Sequence[Request], now_s: float) -> None:
-        """Note answers, where whole networks are planned."""
-        if self._plans and self.worth.is_stated:
-            self.worth.answered(requests, now_s)
 
     def with_goal(self, goal: Goal) -> "HeadPpoRouter":
         """Return the same policy with another goal."""
         return HeadPpoRouter(self._cluster, self._rng, self._weights, self.v, goal=goal)
-
-    def _draw(self, chances: Values) -> int:
-        return min(int(chances.cumsum().searchsorted(self._random(), side="right")), len(chances) - 1)
-
-
-Layer = tuple[Values, Values]
-
-
-def _layers(weights: Mapping[str, Values], net: str) -> list[Layer]:
-    return [
-        (weights[f"{net}.{layer}.weight"].T.copy(), weights[f"{net}.{layer}.bias"]) for layer in (0, 2, 4)
-    ]
-
-
-def _score(layers: list[Layer], shared: Values, rows: Values) -> Values:
-    """Return one logit per row; the first inputs of the network are shared by all rows."""
-    (first, bias), (second, more), (last, offset) = layers
-    x = np.tanh(rows @ first[len(shared) :] + (shared @ first[: len(shared)] + bias))
-    x = np.tanh(x @ second + more)
-    logits: Values = (x @ last)[:, 0] + offset
-    return logits
-
-
-def _softmax(logits: Values) -> Values:
-    raised = np.exp(logits - logits.max())
-    chances: Values = raised / raised.sum()
-    return chances
