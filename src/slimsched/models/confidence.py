@@ -18,7 +18,7 @@ LEVELS = 16
 """Number of levels: four bits each."""
 
 MOST_PLANS = 64
-"""So many plans have levels at most; 64 of them on 10,000 examples take 400 kB."""
+"""How many plans have levels at most; 64 of them on 10,000 examples take 400 kB."""
 
 
 class Confidences:

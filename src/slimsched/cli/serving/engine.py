@@ -110,7 +110,7 @@ def open_engine(
 ) -> OpenEngine:
     """Open the engine for a scenario's servers; they start when the engine is started.
 
-    So many `writers` put inputs into the memory that local servers share. With a folder the run is logged
+    `writers` processes put inputs into the memory that local servers share. With a folder the run is logged
     there. Servers on Ray write no logs: they may be on other machines and serve several gateways, each of
     which logs all that it was told and decided.
     """

@@ -12,7 +12,7 @@ class Job(Struct, frozen=True, kw_only=True, gc=False):
     network to itself. Only the simulator and the policies that are told durations read it (a live
     cluster leaves it at 0). `limit_s` is the time limit the user gave, if any; backfill relies on it.
     `machines` is how many machines the user asked for, in equal shares; 0 leaves that to the scheduler. Only
-    policies that stand for a scheduler that must obey heed it.
+    policies that stand for a scheduler that must obey follow it.
     """
 
     id: str

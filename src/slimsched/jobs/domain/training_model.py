@@ -21,7 +21,7 @@ class TrainingModel(Struct, frozen=True, kw_only=True):
     scaling: Scaling = ()
 
     def sizes(self, asked: int) -> Scaling:
-        """Return the sizes a job may have that asks for so many GPUs, each with its pace relative to those.
+        """Return the sizes a job may have that asks for N GPUs, each with its pace relative to those.
 
         A job keeps what it asks for where nobody has measured the model's pace on that many.
         """
@@ -31,7 +31,7 @@ class TrainingModel(Struct, frozen=True, kw_only=True):
         return tuple((gpus, pace / at_asked) for gpus, pace in self.scaling)
 
     def pace(self, gpus: int) -> float:
-        """Return the pace on so many GPUs, between two measured sizes by interpolation."""
+        """Return the pace on `gpus` GPUs, between two measured sizes by interpolation."""
         below = max(pair for pair in self.scaling if pair[0] <= gpus)
         above = min(pair for pair in self.scaling if pair[0] >= gpus)
         if above[0] == below[0]:

@@ -145,7 +145,7 @@ class FreeGpus:
         return self._fill(order, gpus)
 
     def find_shares(self, gpus: int, machines: int, *, without: Collection[int] = ()) -> Placement | None:
-        """Find equal shares on so many machines, in one rack if they are there; unequal ones go anywhere."""
+        """Find equal shares on N machines, in one rack if they are there; unequal ones go anywhere."""
         share, rest = divmod(gpus, machines)
         if rest:
             return self.find(gpus, Tier.NETWORK)

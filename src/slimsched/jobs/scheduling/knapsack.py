@@ -16,7 +16,7 @@ class Options(NamedTuple):
 
 
 def cheapest_sizes(jobs: Sequence[Options], gpus: int) -> list[int]:
-    """Return a size for each job, together at most so many GPUs; at equal cost the smaller size wins."""
+    """Return a size for each job, together at most `gpus` GPUs; at equal cost the smaller size wins."""
     best = np.zeros(gpus + 1)  # [GPUs handed out so far at most]
     chosen: list[NDArray[np.int64]] = []
     for options in jobs:

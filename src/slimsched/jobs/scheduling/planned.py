@@ -62,7 +62,7 @@ class Plan:
         }
 
     def find(self, share: int, machines: int, length_s: float) -> Slot | None:
-        """The first slot for a job that needs a share of GPUs on each of so many machines; None is never."""
+        """The first slot for a job that needs a share of GPUs on each of N machines; None is never."""
         at_s = self._now_s
         while True:
             later_s = min((slot.end_s for slot in self._reserved if slot.end_s > at_s), default=inf)

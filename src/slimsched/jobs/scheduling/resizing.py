@@ -29,7 +29,7 @@ def _capacity(scheduler: "JobScheduler") -> int:
 
 
 def _wait_for(scheduler: "JobScheduler", job: JobState, gpus: int, now_s: float) -> None:
-    """Let a waiting job wait for so many GPUs, in the order that the policy now gives it."""
+    """Let a waiting job wait for this number of GPUs, in the order that the policy now gives it."""
     if gpus != job.gpus or job.key != scheduler.policy.key(job, now_s):
         scheduler.waiting.leave(job)
         if gpus != job.gpus:

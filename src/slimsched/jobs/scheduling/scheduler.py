@@ -221,7 +221,7 @@ class JobScheduler(Occupancy):
         return tuple(size for size in sizes if size[0] <= self.topology.gpus)
 
     def fit(self, job: JobState, gpus: int) -> None:
-        """Let a job that holds no GPUs ask for so many from now on."""
+        """Let a job that holds no GPUs ask for this number from now on."""
         pace = dict(job.sizes)[gpus]
         (machine, rack, network), job.network_duty = self._sensitivity.traits(job.job, gpus)
         job.gpus = gpus

@@ -70,7 +70,7 @@ class Sensitivity:
         return ideal
 
     def pace(self, job: Job, gpus: int) -> float:
-        """How fast a job goes on so many GPUs, relative to those it asks for."""
+        """How fast a job goes on this number of GPUs, relative to those it asks for."""
         return 1.0 if gpus == job.gpus else dict(self.model(job).sizes(job.gpus))[gpus]
 
     def traits(self, job: Job, gpus: int | None = None) -> Traits:

@@ -120,5 +120,5 @@ class _Work:
 
 
 def _computing(sensitivity: Sensitivity, job: Job, gpus: int) -> float:
-    """The share of its time that a gang of so many GPUs computes where it is closest together."""
+    """The share of its time that a gang of N GPUs computes where it is closest together."""
     return sensitivity.model(job).compute_s / sensitivity.ideal_iteration_s(job, gpus)

@@ -32,7 +32,7 @@ _TABLE = (
 
 _SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 _PACE = {
-    # on so many T4s, four per machine, at the best batch size; 1 is the pace on one (see sia_profile.py)
+    # on N T4s, four per machine, at the best batch size; 1 is the pace on one (see sia_profile.py)
     "bert": (1, 2.075, 4.08, 5.533, 8.635, 10.28, 11.68, 13.98, 15.17, 13.42),
     "deepspeech2": (1, 1.753, 3.449, 4.898, 6.851, 8.382, 9.385, 8.911, 10.25, 10.37),
     "imagenet": (1, 1.921, 3.517, 6.669, 9.644, 11.88, 16.67, 19.41, 26.94, 33.09),

@@ -77,7 +77,7 @@ class SiaProfile:
                 yield seconds
 
     def seconds(self, gpus: int, batch: int) -> float | None:
-        """How long a whole training takes on so many GPUs; None where nobody has measured it."""
+        """How long a whole training takes on this number of GPUs; None where nobody has measured it."""
         curve = self._curves.get((len(_packed(gpus)), gpus))
         local = math.ceil(batch / gpus)
         if curve is None or local < self._smallest_local:

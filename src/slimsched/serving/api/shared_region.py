@@ -69,7 +69,7 @@ class SharedRegion:
             done += count
 
     def reserve(self, offset: int, size: int) -> None:
-        """Make sure that so many bytes can be written; refuse if not."""
+        """Make sure that this number of bytes can be written; refuse if not."""
         start = self.entry.offset + offset
         if os.fstat(self._file).st_size < start + size:
             raise self._too_small()

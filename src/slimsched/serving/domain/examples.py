@@ -30,7 +30,7 @@ def each_example(requests: Sequence[Request]) -> list[Request]:
 
 
 def split_after(requests: Sequence[Request], size: int) -> tuple[Requests, Requests]:
-    """Split requests after so many examples; a request that goes across is split too."""
+    """Split requests after a number of examples; a request that goes across is split too."""
     left = size
     for at, request in enumerate(requests):
         if request.count > left:

@@ -16,7 +16,7 @@ from slimsched.serving.execution.scenario import Scenario
 
 
 def wrong_profiles(scenario: Scenario, factors: tuple[float, ...]) -> Scenario:
-    """Let each server take so many times as long as its profile says."""
+    """Multiply what each server takes, compared with its profile, by these factors."""
     servers = range(len(scenario.cluster))
     costs = tuple(ServiceCost(slowdown=factors[server % len(factors)]) for server in servers)
     return replace(scenario, costs=costs)

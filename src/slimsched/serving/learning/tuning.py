@@ -132,7 +132,7 @@ def accuracy_at(points: Sequence[Point], p99_s: float) -> float | None:
 
 
 def spread_out(points: Sequence[Point], count: int) -> list[Point]:
-    """Return so many points of a front, evenly spaced in the logarithm of p99."""
+    """Return N points of a front, evenly spaced in the logarithm of p99."""
     if len(points) <= count:
         return list(points)
     place = np.log([one.p99_s for one in points])

@@ -26,7 +26,7 @@ class Rest:
         self.alone_s = lru_cache(maxsize=128)(self._alone_s)
 
     def _alone_s(self, examples: int) -> float:
-        """Time of so many examples as one batch, on the fastest server when it has nothing else to do."""
+        """Time of N examples as one batch, on the fastest server when it has nothing else to do."""
         size = min(examples, self._cluster.batch_limit)
         profiles = {id(one): one for one in self._cluster.profiles}.values()
         return min(sum(one.latency_s(key, size) for key in self._keys) for one in profiles)

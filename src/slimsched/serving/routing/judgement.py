@@ -17,14 +17,14 @@ from slimsched.serving.routing.router import Verdict
 from slimsched.serving.routing.trust import Trust
 
 MOST_PLANS = 3
-"""A request runs so many plans at most."""
+"""The most plans that a request runs."""
 
 SURE = "sure enough for the price of a wider plan"
 DISTRUST = "how sure it is cannot be trusted"
 """Why an answer is sent."""
 
 HASTE = 2.0
-"""A further plan must fit so many times into the time that is left."""
+"""How often a further plan must fit into the time that is left."""
 
 
 class Judgement:

@@ -20,13 +20,13 @@ KEPT = 0.99
 """What a batch still counts after the next one: about the last hundred batches decide."""
 
 PRIOR = 20.0
-"""So many batches that take as long as profiled are assumed at the start."""
+"""How many batches that take as long as profiled are assumed at the start."""
 
 SAME = 0.1
 """Batches whose profiled times differ by less than about this share do not show the overhead."""
 
 MOST = 2.0
-"""A batch counts as at most so many times slower than expected."""
+"""How many times slower than expected a batch counts at most."""
 
 FIRST_BATCH = 8.0
 """How many examples a batch is assumed to have before any has run."""

@@ -86,7 +86,7 @@ class Observation:
                 self.model_rates_per_s[request.model] += request.count
 
     def count_arrivals(self, counts: Sequence[int], now_s: float) -> None:
-        """Count requests, so many of each model, in the arrival rates."""
+        """Count requests of each model in the arrival rates."""
         self._fade_rates(now_s)
         self.arrival_rate_per_s += sum(counts)
         if len(self.model_rates_per_s) > 1:

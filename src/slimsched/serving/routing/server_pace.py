@@ -31,7 +31,7 @@ class ServerPace:
             self._since_s = now_s
 
     def worked(self, full_s: float, now_s: float) -> None:
-        """Note work done that takes so long in full batches, by a server that has much more."""
+        """Note work done that takes `full_s` in full batches, by a server that has much more."""
         if self._since_s is None:
             return
         passed_s = max(1e-6, now_s - self._since_s)
@@ -41,7 +41,7 @@ class ServerPace:
         self._since_s = now_s
 
     def worked_in_part(self, alone_s: float, now_s: float, *, is_idle: bool) -> None:
-        """Note a batch that takes so long alone, by a server that has little or nothing else to do."""
+        """Note a batch that takes `alone_s` alone, by a server that has little or nothing else to do."""
         if self._since_s is not None:
             self.worked(min(alone_s, now_s - self._since_s), now_s)
         if is_idle:

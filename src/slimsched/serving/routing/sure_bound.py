@@ -26,10 +26,10 @@ from slimsched.serving.routing.judgement import MOST_PLANS
 from slimsched.serving.routing.router import Judge, Router
 
 MOST_ROUNDS = 80
-"""So many policies per model are tried at most."""
+"""How many policies per model are tried at most."""
 
 TRIED = 6
-"""So many first plans are tried at a time."""
+"""How many first plans are tried at a time."""
 
 LEAST_GAIN = 1e-6
 

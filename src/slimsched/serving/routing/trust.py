@@ -8,16 +8,16 @@ clearly less often, the confidence is not trusted, until checks agree as they sh
 from math import sqrt
 
 EVERY, WORK_SHARE = 100, 0.02
-"""At most one of so many answers is checked, and checks take at most this share of the device time."""
+"""At most one in this number of answers is checked, and checks take at most this share of the device time."""
 
 LEAST_CHECKS = 20
-"""No verdict before so many checks."""
+"""No verdict before this number of checks."""
 
 KEPT = 0.995
 """What a check still counts after the next one: about the last 200 checks decide."""
 
 MARGIN, DEVIATIONS = 0.05, 3.0
-"""Trust ends when agreement is below what is expected by this much, and by so many standard deviations."""
+"""Trust ends when agreement is below what is expected by this much, and by N standard deviations."""
 
 
 class Trust:

@@ -4,7 +4,7 @@ WEIGHT = 0.1
 """How much the last batch counts."""
 
 MOST = 2.0
-"""A batch counts as at most so many times slower than the mean: one hiccup says little about the next."""
+"""How many times slower than the mean a batch counts at most: one hiccup says little about the next."""
 
 
 class Slowdown:

@@ -60,14 +60,14 @@ class ActivationStore:
                 self._whole[requests[0]] = _Rows(requests, rows)
 
     def keep(self, requests: Sequence[int], segments: int, rows: Tensors) -> None:
-        """Keep what these requests gave after so many segments, until it is forgotten."""
+        """Keep what these requests gave after N segments, until it is forgotten."""
         kept = _Rows(requests, rows)
         with self._lock:
             for request in requests:
                 self._kept.setdefault(request, {})[segments] = kept
 
     def revive(self, requests: Sequence[int], segments: int) -> None:
-        """Store again what was kept after so many segments, for those of these requests that have it."""
+        """Store again what was kept after N segments, for those of these requests that have it."""
         with self._lock:
             kept = {request: self._kept.get(request, {}).get(segments) for request in requests}
             self._rows.update({request: rows for request, rows in kept.items() if rows is not None})

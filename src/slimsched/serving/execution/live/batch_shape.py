@@ -5,7 +5,7 @@ milliseconds, as long as a few examples. Batches of all sizes come in service, s
 """
 
 FINEST = 16
-"""Batches of up to so many examples run as they are."""
+"""Batches of up to this number of examples run as they are."""
 
 
 def shape_for(size: int) -> int:

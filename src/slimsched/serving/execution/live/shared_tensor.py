@@ -48,7 +48,7 @@ def put(tensor: Tensor, prefix: str) -> tuple[str, TensorFacts]:
 
 
 def _room(name: str, size: int) -> BinaryIO:
-    """Open a private file with so much room, in the first folder that has it."""
+    """Open a private file of this size, in the first folder that has it."""
     full = OSError(errno.ENOSPC, "no folder for shared memory")
     for folder in FOLDERS:
         number = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
