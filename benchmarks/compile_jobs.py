@@ -8,7 +8,6 @@ The source stays as it is, and the compiled copy gives the same logs. This needs
 (`slim jobs train`) needs the source as it is.
 """
 
-import os
 import shutil
 import subprocess
 import sys
@@ -51,9 +50,6 @@ setup(name="slimsched-compiled", packages=[], ext_modules=mypycify({modules!r}, 
 OPTIONS = ["--follow-imports=silent", "--ignore-missing-imports", "--no-site-packages"]
 """What the compiled modules import is looked at for its types only, and not at all outside the package."""
 
-CFLAGS = "-fno-semantic-interposition"
-"""Functions that call each other inside the library do so directly, and small ones are inlined."""
-
 
 def main(folder: Path) -> None:
     """Copy the package and compile the hot modules in the copy."""
@@ -65,9 +61,7 @@ def main(folder: Path) -> None:
         path = folder / "slimsched" / "jobs" / "scheduling" / module
         path.write_text(path.read_text().replace(f"\nclass {name}", f"\n{OPEN}\nclass {name}", 1))
     (folder / "setup.py").write_text(SETUP.format(modules=OPTIONS + MODULES))
-    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-    flags = f"{os.environ.get('CFLAGS', '')} {CFLAGS}".strip()
-    subprocess.run(command, cwd=folder, check=True, env={**os.environ, "CFLAGS": flags})
+    subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=folder, check=True)
     shutil.rmtree(folder / "build")
     print(f"use it with: PYTHONPATH={folder}")
 
