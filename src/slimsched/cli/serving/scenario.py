@@ -37,7 +37,8 @@ LiveScenarioName = Annotated[
     str,
     typer.Option(
         "--scenario",
-        help="A shipped scenario that can run here: laptop (CPU), h200 (that GPU), or one-gpu, with a "
+        help="A shipped scenario that can run here: laptop or algorithm1-cpu (CPU), h200 or algorithm1 (that "
+        "GPU), or one-gpu, with a "
         "--model that was profiled on this GPU.",
     ),
 ]
