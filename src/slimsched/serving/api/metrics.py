@@ -302,8 +302,8 @@ class Metrics:
             sources = {"utilization": snapshot.utilization_source, "memory": snapshot.memory_source}
             named.append(({"server": server, **sources}, 1.0))
             refused += [
-                ({"server": server, "cause": cause}, float(count))
-                for cause, count in sorted(snapshot.refused.items())
+                ({"server": server, "cause": cause}, float(snapshot.refused.get(cause, 0)))
+                for cause in ("memory", "utilization")
             ]
         return [
             *family("slim_server_sensor_info", "gauge", "1; the sources of utilization and memory.", named),
