@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from slimsched.cli.app import app
 from slimsched.jobs.execution.slurm import preflight
 from slimsched.jobs.execution.slurm.client import SlurmClient
-from slimsched.jobs.execution.slurm.error import SlurmError
+from slimsched.jobs.execution.slurm.error import SlurmError, SlurmUnreachableError
 from slimsched.jobs.execution.slurm.node import SlurmNode
 from slimsched.kernel.errors import ConfigError, SlimError, UnknownNameError
 
@@ -49,6 +49,17 @@ def test_mistakes_in_the_options_are_found_before_slurm_is_asked() -> None:
     assert isinstance(failure("submit", "--gpus=4", "--model=nope", "train.sh"), UnknownNameError)
     assert isinstance(failure("victims"), ConfigError)
     assert isinstance(failure("slurm-down", "--folder=/nonexistent"), ConfigError)
+
+
+def test_a_controller_that_ends_while_it_is_asked_counts_as_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text("#!/bin/sh\necho 'Unexpected message received for job 20' >&2\nexit 1\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(SlurmUnreachableError, match="does not answer"):
+        SlurmClient().release("20")
 
 
 class Described(SlurmClient):

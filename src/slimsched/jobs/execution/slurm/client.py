@@ -23,7 +23,7 @@ from slimsched.jobs.execution.slurm.split import pinned_share
 _UNREACHABLE = re.compile(
     r"unable to contact slurm controller|connect failure|communication|timed out|"
     r"socket timed out|zero bytes were transmitted|no such file or directory.*munge|munge.*failed|"
-    r"Failed while looking for|Unspecified error",
+    r"Failed while looking for|Unspecified error|unexpected message received",  # the last: it ended meanwhile
     re.IGNORECASE,
 )
 _GONE = re.compile(r"already (finished|completing)|invalid job id", re.IGNORECASE)
