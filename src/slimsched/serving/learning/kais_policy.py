@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from slimsched.kernel.ppo import IMPOSSIBLE
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.learning.head_policy import WORTH_S, block_rewards, mlp
-from slimsched.serving.learning.learner import Forward
+from slimsched.serving.learning.learner import Forward, load_weights, weights_of
 from slimsched.serving.learning.rollout import Outcome
 from slimsched.serving.routing.routers.kais import KEPT, NODE, SYSTEM, KaisDecision, KaisRouter
 from slimsched.serving.routing.routers.ppo_head import CONTEXT, SERVER, server_prior
@@ -91,10 +91,8 @@ class KaisPolicy:
 
     def weights(self) -> dict[str, Values]:
         """Return the weights that a KaisRouter needs, and those of the value."""
-        state = self.network.state_dict()
-        return {name: value.detach().double().numpy().copy() for name, value in state.items()}
+        return weights_of(self.network)
 
     def use(self, weights: dict[str, Values]) -> None:
         """Go on from these weights."""
-        state = {name: torch.tensor(weights[name]).float() for name in self.network.state_dict()}
-        self.network.load_state_dict(state)
+        load_weights(self.network, weights)

@@ -5,6 +5,7 @@ from random import Random
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -64,3 +65,13 @@ class Learner(Protocol):
     def use(self, weights: dict[str, Values]) -> None:
         """Go on from these weights."""
         ...
+
+
+def weights_of(network: nn.Module) -> dict[str, Values]:
+    """Return the weights of a network as arrays, which routers compute with."""
+    return {name: value.detach().double().numpy().copy() for name, value in network.state_dict().items()}
+
+
+def load_weights(network: nn.Module, weights: Mapping[str, Values]) -> None:
+    """Let a network go on from these weights."""
+    network.load_state_dict({name: torch.tensor(weights[name]).float() for name in network.state_dict()})

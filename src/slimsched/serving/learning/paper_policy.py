@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from slimsched.kernel.ppo import IMPOSSIBLE
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.learning.learner import Forward
+from slimsched.serving.learning.learner import Forward, load_weights, weights_of
 from slimsched.serving.learning.rollout import Outcome, RewardWeights
 from slimsched.serving.routing.routers.ppo import Decision, PpoRouter, most_choices
 from slimsched.serving.routing.routers.random import group_sizes
@@ -89,12 +89,10 @@ class PaperPolicy:
 
     def weights(self) -> dict[str, Values]:
         """Return the weights that a PpoRouter needs, and those of the value."""
-        state = self.network.state_dict()
-        weights = {name: value.detach().double().numpy().copy() for name, value in state.items()}
+        weights = weights_of(self.network)
         return {**weights, "state.mean": self._mean.copy(), "state.deviation": self._deviation.copy()}
 
     def use(self, weights: dict[str, Values]) -> None:
         """Go on from these weights."""
-        state = {name: torch.tensor(weights[name]).float() for name in self.network.state_dict()}
-        self.network.load_state_dict(state)
+        load_weights(self.network, weights)
         self._mean, self._deviation = weights["state.mean"], weights["state.deviation"]
