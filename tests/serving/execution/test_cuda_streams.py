@@ -39,5 +39,5 @@ def test_where_there_are_no_more_it_says_what_to_lower() -> None:
     streams = in_turn()
     for _ in range(2 * PER_PRIORITY):
         streams.take()
-    with pytest.raises(SlimError, match=r"64 instances are loaded.*lower vram_cap_bytes"):
+    with pytest.raises(SlimError, match=r"64 instances are loaded.*lower instance_limit"):
         streams.take()

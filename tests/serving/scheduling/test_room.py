@@ -76,6 +76,16 @@ def test_nothing_is_loaded_that_the_device_has_no_memory_for() -> None:
     assert refusal.reason.format(*refusal.values) == "VRAM: 999999 bytes free, 1000000 needed"
 
 
+def test_a_device_may_hold_no_more_instances_than_it_has_places_for() -> None:
+    _, fleet = room()
+    space = Room(SchedulerOptions(instance_limit=2))
+    assert space.refusal(fleet, MEGABYTE) is None
+    fleet.add(PLACE, MEGABYTE, 0.0)
+    refusal = space.refusal(fleet, MEGABYTE)
+    assert refusal is not None
+    assert refusal.reason.format(*refusal.values) == "2 instances are loaded, the limit is 2"
+
+
 def test_refusals_are_counted_by_their_cause() -> None:
     space, fleet = room(block=0.6)
     space.note(asked(0, utilization=0.61), fleet)

@@ -6,6 +6,9 @@ from msgspec import Struct
 
 from slimsched.kernel.quantity import Amount, Count, CountOrZero, Percentage, PositiveShare
 
+CUDA_INSTANCES = 64
+"""PyTorch has that many streams on a GPU, and each instance needs one of its own."""
+
 
 class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The device a server process uses, and its share of it.
@@ -23,3 +26,8 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mps_percentage: Percentage = 100  # share of the GPU that MPS allows
     resources: dict[str, Amount] = {}  # resources that a Ray node must offer
     labels: dict[str, str] = {}  # labels that a Ray node must have
+
+    @property
+    def instance_limit(self) -> int:
+        """The most instances that the device can hold at once, whatever its memory; 0: no such limit."""
+        return CUDA_INSTANCES if self.kind == "cuda" else 0

@@ -132,6 +132,8 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path) -> Scenario:
     for raw in file.server:
         server = read_section(raw, _Server, name, "server")
         own = read_section({**file.scheduler, **server.scheduler}, SchedulerOptions, name, "server.scheduler")
+        if server.host is not None and not own.instance_limit:
+            own = msgspec.structs.replace(own, instance_limit=server.host.instance_limit)
         if len(names) + server.count > MOST_SERVERS:
             raise ConfigError(f"{name} [server]: more than {MOST_SERVERS:,} servers; give a smaller count")
         speed = server.host.speed if server.host is not None else 1.0

@@ -28,6 +28,9 @@ SAME = 0.1
 MOST = 2.0
 """How many times slower than expected a batch counts at most."""
 
+LEAST_SLOWDOWN = 0.5
+"""No more of a batch's time than leaves this factor on its profile counts as overhead."""
+
 FIRST_BATCH = 8.0
 """How many examples a batch is assumed to have before any has run."""
 
@@ -93,7 +96,7 @@ class LearnedCost:
         u, r = self._u / self._weight, self._r / self._weight
         spread = max(0.0, self._uu / self._weight - u * u) + (SAME * u) ** 2
         slope = (self._ur / self._weight - u * r) / spread
-        self.overhead_s = min(max(0.0, slope), r / u)
+        self.overhead_s = min(max(0.0, slope), max(0.0, r - LEAST_SLOWDOWN) / u)
         self.slowdown = r - self.overhead_s * u
 
 

@@ -3,9 +3,10 @@
 A plan that the sender stated goes to the server that finishes it first. Otherwise each server i has the cost
 to go J_i at its own price: the planner's π plus what its queue adds. The head goes to the server with the
 best J_i less the price of the head's own time, at the choices that J_i gives. Where deadlines set a limit L,
-queues aim for a third of L. Above that, what they add grows with the square of the excess, up to the highest
-price at L. Where the load leaves room for widest plans, a queue is a chance meeting that soon passes: then
-queues may be twice as long before they narrow anything.
+queues aim for a third of L, or a fifth where answers may be followed by wider plans, because those who go on
+wait again. Above that, what they add grows with the square of the excess, up to the highest price at L. Where
+the load leaves room for widest plans, a queue is a chance meeting that soon passes: then queues may be twice
+as long before they narrow anything.
 """
 
 from collections.abc import Sequence
@@ -34,8 +35,11 @@ LOOSEN_S = 2.0
 TARGET = 1 / 3
 """The backlog to aim for, as a share of the limit."""
 
-EASY_TARGET = 2 / 3
-"""The same at light load."""
+SURE_TARGET = 1 / 5
+"""The same where an answer may be followed by that of a wider plan."""
+
+EASY = 2.0
+"""How many times as long queues may be at light load."""
 
 LIGHT, HEAVY = 0.6, 0.9
 """Loads, as shares of what the cluster serves with widest plans, between which the target changes."""
@@ -48,12 +52,19 @@ class WholePlan:
     """Chooses a server and a whole plan; `limit_s` is the limit that deadlines set, 0 if none."""
 
     def __init__(
-        self, estimate: Estimate, costs_to_go: Sequence[CostToGo], kind_of: NDArray[np.int64], full_s: Values
+        self,
+        estimate: Estimate,
+        costs_to_go: Sequence[CostToGo],
+        kind_of: NDArray[np.int64],
+        full_s: Values,
+        *,
+        sure: bool = False,
     ) -> None:
         self.limit_s = 0.0
         self.load = 0.0
         """The load, as a share of what the cluster serves with widest plans."""
         self._estimate, self._costs_to_go = estimate, costs_to_go
+        self._usual = SURE_TARGET if sure else TARGET
         self._kinds: list[int] = kind_of.tolist()
         self._full_s: list[float] = full_s.tolist()
         self._stated_s = lru_cache(maxsize=None)(self._stated)
@@ -115,7 +126,7 @@ class WholePlan:
     def _target(self) -> float:
         """Return the backlog to aim for, as a share of the limit."""
         room = min(1.0, max(0.0, (HEAVY - self.load) / (HEAVY - LIGHT)))
-        return TARGET + room * (EASY_TARGET - TARGET)
+        return self._usual * (1.0 + room * (EASY - 1.0))
 
     def crowd(self, backlog_s: Values) -> Values:
         """Return what each server's queue adds to the price, given the limit."""

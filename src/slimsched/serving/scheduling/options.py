@@ -13,6 +13,7 @@ class SchedulerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     batch_limit: Count = 16  # B_max
     batch_limit_s: Seconds = 0.0  # about the longest time a batch may take, by profile; 0: no limit
     vram_cap_bytes: Bytes = 8 * 2**30  # M_max
+    instance_limit: Whole = 0  # most instances at once; 0: as many as memory holds, with CUDA 64
     utilization_block: Amount = 0.95  # U_blk
     idle_unload_s: Seconds = 5.0  # t_idle
     scale_trigger: Whole = 16  # Q_th

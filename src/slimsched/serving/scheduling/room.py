@@ -40,10 +40,17 @@ class Room:
 
     def refusal(self, fleet: Fleet, memory_bytes: int) -> Refusal | None:
         """Say why an instance of this size may not be loaded now; None if it may."""
-        refusal = self._over_cap(fleet, memory_bytes) or self._at_block()
+        refusal = self._is_full(fleet) or self._over_cap(fleet, memory_bytes) or self._at_block()
         if refusal is not None:
             self.refused[refusal.cause] += 1
         return refusal
+
+    def _is_full(self, fleet: Fleet) -> Refusal | None:
+        """Not in the paper: a device may have a limit of its own, such as the number of CUDA streams."""
+        limit = self._options.instance_limit
+        if not limit or len(fleet) < limit:
+            return None
+        return Refusal("memory", "{} instances are loaded, the limit is {}", (len(fleet), limit))
 
     def _over_cap(self, fleet: Fleet, memory_bytes: int) -> Refusal | None:
         """Line 15: VRAM_used + bytes ≤ M_max; where memory was asked, the device must have as much free."""

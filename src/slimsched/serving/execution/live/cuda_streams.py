@@ -47,7 +47,7 @@ class CudaStreams(Generic[Kind]):
                         return self._lend(stream)
         raise SlimError(
             f"{len(self._in_use)} instances are loaded, and there are no more CUDA streams; "
-            "lower vram_cap_bytes or scale_cap, or name fewer resident choices"
+            "lower instance_limit, or name fewer resident choices"
         )
 
     def give_back(self, stream: Kind) -> None:

@@ -135,7 +135,6 @@ class GoalRouter:
         self._seconds = self._full_s.tolist()
         self._ahead = lru_cache(maxsize=2048)(self._ahead_by_server)
         self._warmth = Warmth(cluster)
-        self._whole_plan = WholePlan(self._estimate, costs_to_go, self._kind_of, self._full_s)
         self._judgements = {
             model.model.number: Judgement(
                 cluster, model.model.number, model.cost_to_go, self._kind_of.tolist(), self._full_s.tolist()
@@ -143,6 +142,9 @@ class GoalRouter:
             for model in self.models
             if model.cost_to_go.escalation is not None
         }
+        self._whole_plan = WholePlan(
+            self._estimate, costs_to_go, self._kind_of, self._full_s, sure=bool(self._judgements)
+        )
         self._charge = BatchCharge(self._full_s, self._kind_of)
         self._energy = EnergyLimit(self.goal, sum(profile.idle_w for profile in cluster.profiles))
         self._crowded: tuple[float, Values] = (-1.0, self._full_s)  # when, and what queues add to prices
