@@ -3,10 +3,10 @@
 A plan that the sender stated goes to the server that finishes it first. Otherwise each server i has the cost
 to go J_i at its own price: the planner's π plus what its queue adds. The head goes to the server with the
 best J_i less the price of the head's own time, at the choices that J_i gives. Where deadlines set a limit L,
-queues aim for a third of L, or a quarter where answers may be followed by wider plans, because those who go on
-wait again. Above that, what they add grows with the square of the excess, up to the highest price at L. Where
-the load leaves room for widest plans, a queue is a chance meeting that soon passes: then queues may be twice
-as long before they narrow anything.
+queues aim for a third of L, or a quarter where answers may be followed by wider plans, because those who go
+on wait again. Above that, what they add grows with the square of the excess, up to the highest price at L.
+Where the load leaves room for widest plans, a queue is a chance meeting that soon passes: then queues may be
+twice as long before they narrow anything.
 """
 
 from collections.abc import Sequence
