@@ -40,6 +40,16 @@ def test_examples_that_part_have_receipts_of_their_own_from_then_on() -> None:
     assert marks.shape == (4, 3, 1)
 
 
+def test_an_answer_of_a_wider_plan_replaces_one_of_a_message_that_others_share() -> None:
+    one, message = parcel(), np.zeros((6, 2), np.float32)
+    message.flags.writeable = False
+    one.put_outputs(0, (message[1:5],))
+    one.put_outputs(2, (np.full((1, 2), 7, np.float32),))
+    one.answered(4)
+    assert one.future.result().outputs[0][:, 0].tolist() == [0, 0, 7, 0]
+    assert not message.any()
+
+
 def test_examples_that_went_different_ways_have_receipts_of_their_own() -> None:
     one = parcel()
     for first, count, way in ((10, 1, (0, 1)), (11, 1, (1, 1)), (12, 2, (0, 1))):

@@ -204,13 +204,15 @@ class Parcel:
             receipt.latency_s = now_s - self.arrival_s
 
     def put_outputs(self, start: int, outputs: Arrays) -> None:
-        """Store the model's outputs for some examples."""
+        """Store the model's outputs for some examples; those of a later plan replace those before."""
         rows = len(outputs[0])
         if rows == self.count:
             self._outputs = outputs
             return
         if self._outputs is None:
             self._outputs = tuple(np.empty((self.count, *one.shape[1:]), one.dtype) for one in outputs)
+        elif not self._outputs[0].flags.owndata:  # part of a server's message, which others may share
+            self._outputs = tuple(one.copy() for one in self._outputs)
         for kept, one in zip(self._outputs, outputs, strict=True):
             kept[start : start + rows] = one
 
