@@ -1,4 +1,4 @@
-"""Stop when sure on real servers: calls of several images, of which some go on, get every image's own answer."""
+"""Stop when sure on real servers: of a call of several images some go on, and each gets its own answer."""
 
 import asyncio
 from time import monotonic

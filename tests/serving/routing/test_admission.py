@@ -3,11 +3,14 @@
 from math import inf
 
 import pytest
+from msgspec.structs import replace
 
-from cluster import path, requests, small_cluster
+from cluster import MODEL, path, requests, small_cluster
 from slimsched.kernel.wake import WakeAt
 from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.key import onward
 from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.trail import Trail
 from slimsched.serving.routing.admission import FIRST_REACH, Admission
 from slimsched.serving.routing.cheapest_rest import CheapestRest
 from slimsched.serving.routing.commands import Answer, Command, Drop, SendBlock
@@ -148,6 +151,22 @@ def test_predictions_are_trusted_less_while_answers_come_late_and_more_while_the
     assert low < FIRST_REACH
     door.admission.leave(fine, 0.3)
     assert low < door.admission.reach < FIRST_REACH
+
+
+def test_answers_that_took_the_time_they_had_say_nothing_against_predictions() -> None:
+    door, widest = Door(), onward(MODEL.key_of_path((3,)), (3, 3, 3))
+    wide, further = (requests(50, first=first, deadline_s=1.0) for first in (1000, 2000))
+    door.admission.admit(wide, 0.0)
+    door.admission.send(wide, widest, 0, 0.0)
+    door.admission.leave(wide, 0.99)
+    door.admission.admit(further, 0.0)
+    tried = Trail(tried=(path(0.25, 0.25, 0.25, 0.25),))
+    door.admission.leave([replace(request, trail=tried) for request in further], 0.99)
+    assert door.admission.reach >= FIRST_REACH
+    door.admission.admit(wide, 0.0)
+    door.admission.send(wide, widest, 0, 0.0)
+    door.admission.leave(wide, 1.0, DropReason.DEADLINE_PASSED)
+    assert door.admission.reach < FIRST_REACH, "late is late"
 
 
 def test_what_the_door_refused_counts_as_load_for_the_router() -> None:

@@ -29,6 +29,9 @@ from slimsched.serving.routing.work_ahead import WorkAhead, rank_of
 CLOSE = 0.25
 """An answer with less than this share of its time left counts as too close to the deadline."""
 
+DEAR = 1.5
+"""… unless its plan cost more than this many times the cheapest: then the router took the time it had."""
+
 LATE = (DropReason.DEADLINE_PASSED, DropReason.DEADLINE_OUT_OF_REACH)
 
 FIRST_REACH, LEAST_REACH, MOST_REACH = 0.85, 0.2, 1.0
@@ -134,12 +137,20 @@ class Admission:
         fine_s = close_s = 0.0
         for request in requests:
             work_s, deadline_s = self._ahead.remove(request), request.deadline_s
-            if dropped in LATE or deadline_s - now_s < CLOSE * (deadline_s - request.arrival_s):
+            is_close = deadline_s - now_s < CLOSE * (deadline_s - request.arrival_s)
+            if dropped in LATE or (is_close and not self._took_its_time(request, work_s)):
                 close_s += work_s
             elif deadline_s < NEVER_S:
                 fine_s += work_s
         if dropped in (None, *LATE) and (capacity := self._capacity_now()):
             self._learn(fine_s / capacity, close_s / capacity, requests[-1].arrival_s, now_s)
+
+    def _took_its_time(self, request: Request, work_s: float) -> bool:
+        """Whether it could have been answered sooner, by a narrower plan or without a further one."""
+        if request.trail is not None and request.trail.tried:
+            return True
+        cheapest = self._cheapest.of(request.model, (), request.plan, request.min_accuracy)
+        return work_s > DEAR * request.count * cheapest.work_s
 
     def _learn(self, fine_s: float, close_s: float, arrival_s: float, now_s: float) -> None:
         """Move `reach` by how much work ended in time, and how much too late or close to it.
