@@ -1,13 +1,15 @@
 """Stopping when sure, in the gateway: answers go out, or go on from a kept activation."""
 
+import pytest
+
 from cluster import path, requests, small_cluster, widths
-from slimsched.kernel.wake import WakeAt
+from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.cluster import GATEWAY
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.request import Request
-from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, SendBlock
+from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
 from slimsched.serving.routing.events import (
     BlockDropped,
     InputLost,
@@ -48,8 +50,8 @@ class Front:
     def __init__(self, router: Doubtful | None = None) -> None:
         self.gateway = Gateway(small_cluster(), router or Doubtful(), GatewayOptions(step_s=0.0))
 
-    def tell(self, event: object) -> list[Command]:
-        commands = self.gateway.handle(event, now_s=0.0)  # type: ignore[arg-type]
+    def tell(self, event: object, now_s: float = 0.0) -> list[Command]:
+        commands = self.gateway.handle(event, now_s=now_s)  # type: ignore[arg-type]
         return [command for command in commands if not isinstance(command, WakeAt)]
 
     def arrive(self, count: int, *, first: int = 0) -> Block:
@@ -117,6 +119,36 @@ def test_a_request_whose_wider_plan_is_lost_is_answered_with_what_it_has() -> No
         answers = [command for command in front.tell(events[lose]) if isinstance(command, Answer)]
         assert [request.path for answer in answers for request in answer.requests] == [NARROW], lose
         assert front.gateway.in_system == 0
+
+
+@pytest.mark.parametrize("back", ["finished", "dropped", "lost", "down"])
+def test_an_answer_goes_out_before_its_deadline_and_what_comes_back_of_the_wider_plan_is_ignored(
+    back: str,
+) -> None:
+    front = Front()
+    (sent,) = front.tell(RequestsArrived(requests=requests(3, deadline_s=1.0)))
+    assert isinstance(sent, SendBlock)
+    onward, answer, _ = front.finish(sent.block, 0.1, 0.9, 0.2)
+    assert isinstance(onward, SendBlock)
+    assert isinstance(answer, Answer)
+    assert front.tell(Wake(), now_s=0.9) == []
+    recall, answer, forget = front.tell(Wake(), now_s=0.96)
+    assert recall == RecallRequests(server=0, requests=(0, 2))
+    assert isinstance(answer, Answer)
+    assert [(one.id, one.path) for one in answer.requests] == [(0, NARROW), (2, NARROW)]
+    assert answer.requests[0].trail is not None
+    assert answer.requests[0].trail.why == "the deadline left no time for the wider plan"
+    assert forget == Forget(server=0, requests=(0, 2))
+    assert front.gateway.in_system == 0
+    block = onward.block
+    events = {
+        "dropped": BlockDropped(server=0, block=block, reason=DropReason.CANCELLED),
+        "lost": InputLost(server=0, block=block),
+        "down": ServerDown(server=0),
+    }
+    assert (front.tell(events[back]) if back in events else front.finish(block, 0.9, 0.9)) == []
+    assert front.gateway.in_system == 0
+    assert not front.gateway.holds_for(0)
 
 
 def test_a_cancelled_request_is_dropped_although_it_has_an_answer() -> None:

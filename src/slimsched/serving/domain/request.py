@@ -81,10 +81,10 @@ class Request(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
         trail = replace(trail, homes=trail.homes[:kept], tried=(*trail.tried, self.path))
         return replace(self, path=self.path[:kept], trail=trail)
 
-    def at_last_answer(self) -> "Request":
-        """Return the request at the plan of its last answer, because the plan after it cannot be run."""
+    def at_last_answer(self, why: str = "the wider plan could not run") -> "Request":
+        """Return the request at the plan of its last answer, and why it is not at the plan after it."""
         assert self.trail is not None
-        trail = replace(self.trail, tried=self.trail.tried[:-1], why="the wider plan could not run")
+        trail = replace(self.trail, tried=self.trail.tried[:-1], why=why)
         return replace(self, path=self.trail.tried[-1], trail=trail)
 
     def restarted(self) -> "Request":

@@ -23,6 +23,15 @@ kind_of = attrgetter("priority", "plan", "model")
 """Return the kind of a request."""
 
 
+def by_kind(requests: Sequence[Request]) -> list[tuple[Kind, Sequence[Request]]]:
+    """Group requests by their kind, in the order in which kinds come."""
+    kinds: list[Kind] = list(map(kind_of, requests))
+    if kinds.count(kinds[0]) == len(kinds):
+        return [(kinds[0], requests)]
+    pairs = list(zip(requests, kinds, strict=True))
+    return [(kind, [one for one, own in pairs if own == kind]) for kind in dict.fromkeys(kinds)]
+
+
 class _Group:
     """All waiting requests of one place, in runs."""
 

@@ -36,7 +36,7 @@ from slimsched.serving.routing.events import (
     ServerUp,
     TelemetryReceived,
 )
-from slimsched.serving.routing.fifo import PLAIN, Fifo, Kind, Place, kind_of
+from slimsched.serving.routing.fifo import PLAIN, Fifo, Kind, Place, by_kind
 from slimsched.serving.routing.forgetting import forget, forget_kept
 from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.goal import Goal
@@ -44,6 +44,7 @@ from slimsched.serving.routing.growth import Growth
 from slimsched.serving.routing.learned_cost import ServiceCosts
 from slimsched.serving.routing.network_planner import NetworkPlanner
 from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.promises import Promises
 from slimsched.serving.routing.router import AnswerListener, GoalFollower, Route, Router
 from slimsched.serving.routing.sent_block import SentBlock
 from slimsched.serving.routing.sent_blocks import SentBlocks
@@ -76,6 +77,7 @@ class Gateway:
         self.seen.plans = options.plan == "network"
         self._queues: dict[int, Fifo] = {}  # by priority, highest first
         self._sent = SentBlocks(self.seen)
+        self._promises = Promises(self._sent)
         self.admission = Admission(cluster, self.seen) if options.early_drop else None
         self.costs = ServiceCosts(cluster, self.seen)
         self._next_block = first_block  # gateways that share servers start at different numbers
@@ -133,6 +135,9 @@ class Gateway:
                     commands += self._step(now_s)
             case _:
                 assert_never(event)
+        if self._promises.are_due(now_s):
+            recalls, done = self._promises.keep(now_s)
+            commands += [*recalls, *(self._answer(done) if done else ())]
         if self._queues and self.options.step_s <= 0.0:
             commands += self._step(now_s)
         if self._queues and self._wake_s is None:
@@ -272,16 +277,9 @@ class Gateway:
 
     def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
         """Queue requests on paths of one kind whose inputs lie at `source`, by priority."""
-        if self._has_kinds and requests:
-            kinds: list[Kind] = list(map(kind_of, requests))
-            if kinds.count(kinds[0]) == len(kinds):
-                self._push(requests, kinds[0], source, first)
-                return
-            for kind in dict.fromkeys(kinds):
-                members = [r for r, own in zip(requests, kinds, strict=True) if own == kind]
+        if requests:
+            for kind, members in by_kind(requests) if self._has_kinds else ((PLAIN, requests),):
                 self._push(members, kind, source, first)
-        elif requests:
-            self._push(requests, PLAIN, source, first)
 
     def _push(self, requests: Sequence[Request], kind: Kind, source: int, first: bool) -> None:
         """Queue requests of one kind: in front of all others, or at the end."""
@@ -325,6 +323,7 @@ class Gateway:
                 commands += self._answer(moved)
         done, further = self._escalation.sort(judged, event, self.seen) if judged else ([], [])
         commands += [self._send(one.route, one.key, one.requests, one.source) for one in further]
+        commands += self._promises.make([request for one in further for request in one.requests], now_s)
         return [*commands, *(self._answer(done) if done else ())]
 
     def _answer(self, requests: list[Request]) -> list[Command]:

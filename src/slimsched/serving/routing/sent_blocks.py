@@ -16,6 +16,7 @@ class SentBlocks:
     def __init__(self, seen: Observation) -> None:
         self._seen = seen
         self._blocks: dict[int, SentBlock] = {}
+        self._settled: set[int] = set()  # examples that were answered meanwhile
 
     def get(self, block: int) -> SentBlock | None:
         """Return a block, or None if it is not at a server any more."""
@@ -39,12 +40,32 @@ class SentBlocks:
             sent.examples -= count
             _, sent.requests = split_by(sent.requests, set(ids_of(block.requests)))
         seen.came_back(sent.server, count, sent.work_s)
-        return block.requests
+        return self._unsettled(block.requests) if self._settled else block.requests
 
     def lose(self, server: int) -> Iterator[SentBlock]:
         """Take out every block that a dead server had; the observation forgets them by itself."""
         for block in [block for block, sent in self._blocks.items() if sent.server == server]:
-            yield self._blocks.pop(block)
+            sent = self._blocks.pop(block)
+            sent.requests = self._unsettled(sent.requests)
+            if sent.requests:
+                yield sent
+
+    def settle(self, numbers: frozenset[int]) -> list[Request]:
+        """Return those of these examples that are at servers; they are answered now, whatever comes back."""
+        there = [
+            request
+            for sent in self._blocks.values()
+            for request in split_by(sent.requests, numbers)[0]
+            if request.id not in self._settled
+        ]
+        self._settled.update(ids_of(there))
+        return there
+
+    def _unsettled(self, requests: tuple[Request, ...]) -> tuple[Request, ...]:
+        """Return the requests that still need an answer; the others have come back now."""
+        gone, others = split_by(requests, self._settled)
+        self._settled.difference_update(ids_of(gone))
+        return others
 
     def recalls(self, numbers: frozenset[int]) -> list[RecallRequests]:
         """Ask servers to skip these requests if they have not begun them."""
