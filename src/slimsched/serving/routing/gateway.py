@@ -136,8 +136,8 @@ class Gateway:
             case _:
                 assert_never(event)
         if self._promises.are_due(now_s):
-            recalls, done = self._promises.keep(now_s)
-            commands += [*recalls, *(self._answer(done) if done else ())]
+            orders, done = self._promises.keep(now_s)
+            commands += [*orders, *(self._answer(done) if done else ())]
         if self._queues and self.options.step_s <= 0.0:
             commands += self._step(now_s)
         if self._queues and self._wake_s is None:

@@ -50,6 +50,10 @@ class SentBlocks:
             if sent.requests:
                 yield sent
 
+    def ids(self) -> set[int]:
+        """The ids of all examples that are at servers."""
+        return {number for sent in self._blocks.values() for number in ids_of(sent.requests)}
+
     def settle(self, numbers: frozenset[int]) -> list[Request]:
         """Return those of these examples that are at servers; they are answered now, whatever comes back."""
         there = [
