@@ -157,7 +157,7 @@ def test_answers_are_the_networks_own_though_activations_cross_between_servers(t
 def test_a_server_killed_under_load_costs_no_request_and_comes_back() -> None:
     async def test(running: LiveCluster, engine: LocalEngine) -> None:
         images = random_images(150)
-        waiters = [running.submit([image.tobytes()]).waiter for image in images]
+        waiters = [running.submit([image.tobytes()]).future for image in images]
         await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
         before = engine.pid(0)
         engine.kill(0)
@@ -218,7 +218,7 @@ def test_what_nobody_waits_for_is_not_run() -> None:
         await asyncio.sleep(0.05)  # on their way to the servers
         for parcel in parcels[4:]:
             running.cancel(parcel)
-        await asyncio.gather(*[parcel.waiter for parcel in parcels[:4]])
+        await asyncio.gather(*[parcel.future for parcel in parcels[:4]])
         while running.in_system:
             await asyncio.sleep(0.01)
 

@@ -5,12 +5,12 @@ import asyncio
 import numpy as np
 
 from slimsched.serving.domain.request import Request
-from slimsched.serving.execution.live.parcel import Parcel, stretches
+from slimsched.serving.execution.live.parcel import Parcel, rows_of, stretches
 
 
 def parcel(count: int = 4) -> Parcel:
     waiter = asyncio.new_event_loop().create_future()
-    return Parcel(10, [memoryview(bytes(range(12))), memoryview(b"abcd")], count, 0.0, waiter)
+    return Parcel(10, rows_of([bytes(range(12)), b"abcd"], count), 0.0, waiter)
 
 
 def test_examples_that_stay_together_share_a_receipt() -> None:
@@ -18,7 +18,7 @@ def test_examples_that_stay_together_share_a_receipt() -> None:
     for receipt in one.receipts(0, 4):
         receipt.queue_s += 1.0
     one.put_outputs(0, (np.ones((4, 2), np.float32),))
-    one.answered(4)
+    one.answered(0, 4)
     found = one.future.result()
     assert [receipt.queue_s for receipt in found.receipts] == [1.0]
     assert found.outputs[0].shape == (4, 2)
@@ -32,7 +32,7 @@ def test_examples_that_part_have_receipts_of_their_own_from_then_on() -> None:
         receipt.queue_s += 1.0
     for start in (0, 2):
         one.put_outputs(start, (np.full((2, 2), start, np.float32), np.full((2, 3, 1), start)))
-        one.answered(2)
+        one.answered(start, 2)
     found = one.future.result()
     assert [(one.queue_s, one.examples) for one in found.receipts] == [(1.0, 1), (2.0, 2), (1.0, 1)]
     logits, marks = found.outputs
@@ -55,7 +55,7 @@ def test_examples_that_went_different_ways_have_receipts_of_their_own() -> None:
     for first, count, way in ((10, 1, (0, 1)), (11, 1, (1, 1)), (12, 2, (0, 1))):
         one.went(Request(id=first, arrival_s=1.0, path=way, count=count), 2.0, "modelled")
     one.put_outputs(0, (np.ones((4, 2), np.float32),))
-    one.answered(4)
+    one.answered(0, 4)
     found = [(receipt.path, receipt.examples) for receipt in one.future.result().receipts]
     assert found == [((0, 1), 1), ((1, 1), 1), ((0, 1), 2)]
 
@@ -63,19 +63,19 @@ def test_examples_that_went_different_ways_have_receipts_of_their_own() -> None:
 def test_it_knows_its_requests_and_their_bytes() -> None:
     one = parcel()
     assert list(one.requests) == [10, 11, 12, 13]
-    assert [bytes(raw) for raw in one.inputs(1, 3)] == [bytes(range(3, 9)), b"bc"]
-    assert [bytes(raw) for raw in one.inputs(0, 4)] == [bytes(range(12)), b"abcd"]
+    assert [bytes(raw) for raw in one.rows(1, 3)[0].raws] == [bytes(range(3, 9)), b"bc"]
+    assert [bytes(raw) for raw in one.rows(0, 4)[0].raws] == [bytes(range(12)), b"abcd"]
 
 
 def test_nobody_is_told_before_the_last_example_is_done() -> None:
     one = parcel()
     one.put_outputs(0, (np.ones((3, 2), np.float32),))
-    one.answered(3)
-    assert not one.waiter.done()
+    one.answered(0, 3)
+    assert not one.is_done
 
 
 def test_neighbours_of_one_call_make_a_stretch() -> None:
-    one, other = parcel(), Parcel(14, [memoryview(b"ab")], 2, 0.0, parcel().waiter)
+    one, other = parcel(), Parcel(14, rows_of([b"ab"], 2), 0.0, parcel().future)
     open_ = dict.fromkeys(one.requests, one) | dict.fromkeys(other.requests, other)
     requests = [Request(id=11, arrival_s=0.0), Request(id=12, arrival_s=0.0, count=2)]
     requests += [Request(id=14, arrival_s=0.0, count=2), Request(id=10, arrival_s=0.0)]

@@ -4,12 +4,13 @@ What comes and goes in one round of the event loop travels in one message.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from slimsched.serving.api.front_message import (
     Answers,
     Calls,
     FrontAnswer,
-    FrontCall,
+    FrontCalls,
     FrontRefusal,
     Models,
     Regions,
@@ -19,10 +20,11 @@ from slimsched.serving.api.refusal import RefusalError
 from slimsched.serving.api.service import InferenceService, refusal_of, too_late
 from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.execution.live.bundle import Bundle
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.frame_connection import FrameConnection
 from slimsched.serving.execution.live.next_round import NextRound
-from slimsched.serving.execution.live.parcel import Answered, DroppedError, Parcel
+from slimsched.serving.execution.live.parcel import Answered, DroppedError, Rows, cut, rows_of
 
 
 class FrontDesk:
@@ -30,7 +32,8 @@ class FrontDesk:
 
     def __init__(self, service: InferenceService, cluster: LiveCluster, connection: FrameConnection) -> None:
         self._service, self._cluster, self._connection = service, cluster, connection
-        self._open: dict[int, _Waiting] = {}
+        self._open: dict[int, list[_Taken]] = {}  # by the front's number; several if not all were taken
+        self._has_taken = False
         self._answers: list[FrontAnswer] = []
         self._refusals: list[FrontRefusal] = []
         self._round = NextRound(self._send)
@@ -60,98 +63,129 @@ class FrontDesk:
     def received(self, message: Calls) -> None:
         """Take calls, and let go of those that nobody waits for."""
         if message.calls:
-            cluster = self._cluster
-            models = {model.number: model for model in cluster.models}
-            for call in message.calls:
-                try:
-                    self._take(call, models.get(call.model))
-                except RefusalError as refusal:
-                    self._refuse(call.number, refusal)
-        for number in message.left:
-            if (waiting := self._open.pop(number, None)) is not None:
-                self._cluster.cancel(waiting.parcel)
+            models = {model.number: model for model in self._cluster.models}
+            for calls in message.calls:
+                self._take(calls, models.get(calls.model))
+            self._has_taken = True
+            self._round.expect()
+        for number, start, end in message.left:
+            for taken in self._open.get(number, ()):
+                taken.leave(start, end)
 
     def close(self) -> None:
         """The front is gone: nobody waits for its calls."""
-        for waiting in list(self._open.values()):
-            self._cluster.cancel(waiting.parcel)
+        for several in list(self._open.values()):
+            for taken in several:
+                self._cluster.cancel(taken.bundle)
         self._open.clear()
         for change in list(self._unknown):
             self.regions_known(change)
 
-    def _take(self, call: FrontCall, model: ServedModel | None) -> None:
-        number, offsets = call.number, call.offsets
+    def _take(self, calls: FrontCalls, model: ServedModel | None) -> None:
+        """Take calls together; if not all of them can be accepted, as many as can."""
+        counts, number = calls.counts, calls.number
+        count = sum(counts)
         if model is None:
-            self._refuse(number, None)
+            self.refuse(number, 0, count, None)
             return
-        arrived_s = self._cluster.since_zero_s(call.arrived_s)
-        self._service.admit(model, call.terms, call.count, arrived_s)
-        waiting = self._open[number] = _Waiting(self, number)
-        waiting.parcel = parcel = self._cluster.submit(
-            self._inputs(call, model) if offsets else call.inputs,
-            call.terms,
-            count=call.count,
-            model=model.number,
-            waiter=waiting,
-            arrived_s=arrived_s,
+        rows, is_one = _rows(calls, count, model), len(counts) == 1
+        try:
+            self._submit(calls, model, rows, 0, count, is_last_try=is_one)
+            return
+        except RefusalError as refusal:
+            if is_one:
+                self.refuse(number, 0, count, refusal)
+                return
+        start = 0
+        for count in counts:
+            end = start + count
+            try:
+                self._submit(calls, model, cut(rows, start, end), start, count)
+            except RefusalError as refusal:
+                self.refuse(number, start, end, refusal)
+            start = end
+
+    def _submit(
+        self,
+        calls: FrontCalls,
+        model: ServedModel,
+        rows: Sequence[Rows],
+        base: int,
+        count: int,
+        *,
+        is_last_try: bool = True,
+    ) -> None:
+        terms, arrived_s = calls.terms, self._cluster.since_zero_s(calls.arrived_s)
+        self._service.admit(model, terms, count, arrived_s, is_last_try=is_last_try)
+        taken = _Taken(self, self._cluster, calls.number, base)
+        taken.bundle = self._cluster.submit_bundle(
+            rows, terms, taken, model=model.number, arrived_s=arrived_s, base=base
         )
-        if offsets:
-            parcel.lies_at(offsets)
+        self._open.setdefault(calls.number, []).append(taken)
 
-    def _inputs(self, call: FrontCall, model: ServedModel) -> list[memoryview]:
-        """Return the bytes of each input where they lie in the arena."""
-        arena = self._cluster.arena
-        assert arena is not None
-        sizes = [call.count * one.row_bytes for one in model.spec.inputs]
-        return [arena.view(offset, size) for offset, size in zip(call.offsets, sizes, strict=True)]
-
-    def answer(self, waiting: "_Waiting", answered: Answered) -> None:
-        """Give the answer to a call."""
-        parcel, number = waiting.parcel, waiting.number
-        del self._open[number]
-        if parcel.deadline_s < NEVER_S and self._cluster.now_s > parcel.deadline_s:
-            self._refuse(number, too_late())
-            return
+    def answer(self, number: int, start: int, answered: Answered) -> None:
+        """Give the answer to some examples."""
         outputs = [one.data for one in answered.outputs]
-        self._answers.append(FrontAnswer(number, outputs, answered.receipts))
+        self._answers.append(FrontAnswer(number, start, outputs, answered.receipts))
         self._round.expect()
 
-    def refuse(self, waiting: "_Waiting", why: DroppedError) -> None:
-        """Say why a call has no answer."""
-        self._open.pop(waiting.number, None)
-        self._refuse(waiting.number, refusal_of(why))
-
-    def _refuse(self, number: int, refusal: RefusalError | None) -> None:
+    def refuse(self, number: int, start: int, end: int, refusal: RefusalError | None) -> None:
+        """Say why some examples have no answer."""
         kind = "" if refusal is None else type(refusal).__name__
         retry_after_s = None if refusal is None else refusal.retry_after_s
-        self._refusals.append(FrontRefusal(number, kind, str(refusal or ""), retry_after_s))
+        self._refusals.append(FrontRefusal(number, start, end, kind, str(refusal or ""), retry_after_s))
         self._round.expect()
 
+    def end(self, taken: "_Taken") -> None:
+        """Nobody waits for these calls any more."""
+        if several := self._open.get(taken.number):
+            several.remove(taken)
+            if not several:
+                del self._open[taken.number]
+
     def _send(self) -> None:
-        message = Answers(answers=self._answers, refusals=self._refusals)
-        self._answers, self._refusals = [], []
+        message = Answers(answers=self._answers, refusals=self._refusals, taken=self._has_taken)
+        self._answers, self._refusals, self._has_taken = [], [], False
         self._connection.send(message)
 
 
-class _Waiting:
-    """A call of a front, as the cluster tells its answer."""
+class _Taken:
+    """Calls of a front that were taken together, from the example `base` on."""
 
-    __slots__ = ("_desk", "_is_done", "number", "parcel")
-    parcel: Parcel
+    __slots__ = ("_base", "_cluster", "_desk", "bundle", "number")
+    bundle: Bundle
 
-    def __init__(self, desk: FrontDesk, number: int) -> None:
-        self._desk, self._is_done, self.number = desk, False, number
+    def __init__(self, desk: FrontDesk, cluster: LiveCluster, number: int, base: int) -> None:
+        self._desk, self._cluster, self.number, self._base = desk, cluster, number, base
 
-    def done(self) -> bool:
-        return self._is_done
+    def answered(self, start: int, answered: Answered) -> None:
+        """Give the answer to the examples from `start` on, unless it is too late."""
+        bundle, start = self.bundle, self._base + start
+        if bundle.deadline_s < NEVER_S and self._cluster.now_s > bundle.deadline_s:
+            end = start + sum([receipt.examples for receipt in answered.receipts])
+            self._desk.refuse(self.number, start, end, too_late())
+        else:
+            self._desk.answer(self.number, start, answered)
+        if bundle.is_done:
+            self._desk.end(self)
 
-    def set_result(self, answered: Answered, /) -> None:
-        self._is_done = True
-        self._desk.answer(self, answered)
+    def dropped(self, start: int, count: int, why: DroppedError) -> None:
+        """Say why these examples have no answer."""
+        start += self._base
+        self._desk.refuse(self.number, start, start + count, refusal_of(why))
+        if self.bundle.is_done:
+            self._desk.end(self)
 
-    def set_exception(self, why: DroppedError, /) -> None:
-        self._is_done = True
-        self._desk.refuse(self, why)
+    def leave(self, start: int, end: int) -> None:
+        """Let go of those of these examples that are here: their client has left."""
+        start, end = max(0, start - self._base), min(self.bundle.count, end - self._base)
+        if start < end:
+            self._cluster.cancel_part(self.bundle, start, end)
 
-    def cancel(self) -> None:
-        self._is_done = True
+
+def _rows(calls: FrontCalls, count: int, model: ServedModel) -> Sequence[Rows]:
+    """Return the inputs of all calls, wherever they lie."""
+    if not calls.pieces:
+        return [rows_of(calls.inputs, count)]
+    sizes = [one.row_bytes for one in model.spec.inputs]
+    return [Rows(piece.rows, sizes, offsets=piece.offsets) for piece in calls.pieces]

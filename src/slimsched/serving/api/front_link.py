@@ -7,18 +7,17 @@ from time import monotonic
 import numpy as np
 
 from slimsched.kernel.errors import SlimError
-from slimsched.models.arrays import NUMPY
 from slimsched.models.quality import QualityTable
 from slimsched.serving.api import refusal as refusals
 from slimsched.serving.api.call import Call
+from slimsched.serving.api.call_bundle import AskedCall, CallBundle, bundled
 from slimsched.serving.api.desk import ModelsChangedError
 from slimsched.serving.api.front_message import (
     Answers,
     Calls,
-    FrontAnswer,
-    FrontCall,
     FrontDrain,
     FrontRefusal,
+    Left,
     Models,
     Regions,
     RegionsKnown,
@@ -34,7 +33,7 @@ from slimsched.serving.api.tally import Tally
 from slimsched.serving.domain.model_change import ModelEntry
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.frame_connection import FrameConnection
-from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
+from slimsched.serving.execution.live.input_arena import InputArena
 from slimsched.serving.execution.live.loop_lag import LoopLag
 from slimsched.serving.execution.live.messages import Ping, Pong
 from slimsched.serving.execution.live.next_round import NextRound
@@ -56,10 +55,10 @@ class FrontLink:
         self.introduced, self.drained = asyncio.Event(), asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._faces: dict[str, ModelFace] = {}
-        self._next = 0
-        self._waiting: dict[int, asyncio.Future[FrontAnswer]] = {}
-        self._calls: list[FrontCall] = []
-        self._left: list[int] = []
+        self._next, self._is_taken = 0, True
+        self._bundles: dict[int, CallBundle] = {}
+        self._asked: list[AskedCall] = []  # not passed on yet
+        self._left: list[Left] = []
         self._round, self._lag = NextRound(self._send), LoopLag()
 
     def use(self, connection: FrameConnection) -> None:
@@ -69,13 +68,16 @@ class FrontLink:
     def received(self, connection: FrameConnection, message: ToFront) -> None:
         """Take a message of the gateway."""
         match message:
-            case Answers(answers=answers, refusals=refused):
+            case Answers(answers=answers, refusals=refused, taken=taken):
                 for answer in answers:
-                    if (waiter := self._waiting.get(answer.number)) is not None and not waiter.done():
-                        waiter.set_result(answer)
+                    if (bundle := self._bundles.get(answer.number)) is not None:
+                        bundle.answered(answer.start, answer.outputs, answer.receipts)
                 for one in refused:
-                    if (waiter := self._waiting.get(one.number)) is not None and not waiter.done():
-                        waiter.set_exception(_error_of(one))
+                    self._refuse(one)
+                if taken:
+                    self._is_taken = True
+                    if self._asked or self._left:
+                        self._round.expect()
             case Models(entries=entries, accuracies=accuracies, limits=limits):
                 models = map(_model, entries, accuracies)
                 self._faces = {model.name: ModelFace(model) for model in models}
@@ -107,44 +109,45 @@ class FrontLink:
 
     async def infer(self, call: Call) -> InferenceResult:
         """Let the gateway run a call, or raise what it says."""
-        self._next += 1
-        number, model = self._next, call.face.model.number
-        laid, own = self._lay(call)
-        given = () if laid else [memoryview(raw) for raw in call.inputs]
-        arrived_s = monotonic() - self._lag.seconds
-        self._calls.append(FrontCall(number, model, call.count, arrived_s, given, laid, call.terms))
-        self._round.expect()
-        waiter = self._waiting[number] = self._loop.create_future()
-        try:
-            answer = await waiter
-        except asyncio.CancelledError:
-            self._left.append(number)
+        asked = AskedCall(call, monotonic() - self._lag.seconds, self._loop.create_future())
+        self._asked.append(asked)
+        if self._is_taken:
             self._round.expect()
-            raise
+        try:
+            answered = await asked.future
         finally:
-            del self._waiting[number]
-            if own is not None and self.arena is not None:
-                self.arena.give_back(own)  # a server may still read it, for a call that nobody waits for
-        self.tally.count_examples(answer.receipts)
-        return _result(call, answer)
+            if (bundle := asked.bundle) is not None:
+                if asked.future.cancelled():
+                    self._leave(bundle.number, asked)
+                if bundle.leave(self.arena):
+                    del self._bundles[bundle.number]
+        self.tally.count_examples(answered.receipts)
+        quality = call.face.model.quality.accuracy
+        parameters = write_receipt(call.face.spec, answered.receipts, quality, call.terms)
+        return InferenceResult(outputs=answered.outputs, parameters=parameters)
 
-    def _lay(self, call: Call) -> tuple[list[int], memoryview | None]:
-        """Return where large inputs lie in the arena, and the room that was taken for them, if any."""
-        arena, inputs = self.arena, [memoryview(raw) for raw in call.inputs]
-        if arena is None or sum(map(len, inputs)) < LEAST_BYTES:
-            return [], None
-        offsets = [arena.offset(view) for view in inputs]
-        own = None
-        if None in offsets:
-            if (laid := arena.put(inputs)) is None:
-                return [], None
-            offsets, own = [arena.offset(view) for view in laid], laid[0]
-        return [offset for offset in offsets if offset is not None], own
+    def _leave(self, number: int, asked: AskedCall) -> None:
+        """Tell the gateway that nobody waits for a call."""
+        self._left.append(Left(number, asked.start, asked.end))
+        self._round.expect()
+
+    def _refuse(self, refused: FrontRefusal) -> None:
+        bundle = self._bundles.get(refused.number)
+        for asked in bundle.between(refused.start, refused.end) if bundle is not None else ():
+            if not asked.future.done():
+                asked.future.set_exception(_error_of(refused))
 
     def _send(self) -> None:
-        message = Calls(calls=self._calls, left=self._left)
-        self._calls, self._left = [], []
-        self._connection.send(message)
+        """Pass on what has come since the gateway took the calls before it."""
+        bundles: list[CallBundle] = []
+        if self._is_taken:
+            bundles = bundled([one for one in self._asked if not one.future.done()], self._next)
+            self._asked, self._is_taken = [], not bundles
+            self._next += len(bundles)
+            self._bundles |= {one.number: one for one in bundles}
+        left, self._left = self._left, []
+        if bundles or left:
+            self._connection.send(Calls(calls=[one.message(self.arena) for one in bundles], left=left))
 
 
 def _model(entry: ModelEntry, accuracies: Sequence[float]) -> ServedModel:
@@ -163,15 +166,3 @@ def _error_of(refused: FrontRefusal) -> SlimError:
     RefusalError.__init__(error, refused.why)
     error.retry_after_s = refused.retry_after_s
     return error
-
-
-def _result(call: Call, answer: FrontAnswer) -> InferenceResult:
-    specs, count = call.face.spec.outputs, call.count
-    outputs = tuple(
-        [
-            np.frombuffer(raw, NUMPY[spec.datatype]).reshape(count, *spec.shape)
-            for raw, spec in zip(answer.outputs, specs, strict=True)
-        ]
-    )
-    parameters = write_receipt(call.face.spec, answer.receipts, call.face.model.quality.accuracy, call.terms)
-    return InferenceResult(outputs=outputs, parameters=parameters)

@@ -1,6 +1,7 @@
 """Messages between the gateway and its front processes, which read requests and write answers for it."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -9,7 +10,7 @@ from slimsched.serving.api.shared_region import RegionEntry
 from slimsched.serving.api.tally import Counted
 from slimsched.serving.domain.model_change import ModelEntry
 from slimsched.serving.domain.terms import ANY_TERMS, Terms
-from slimsched.serving.execution.live.messages import Ping, Pong
+from slimsched.serving.execution.live.messages import InputPiece, Ping, Pong
 from slimsched.serving.execution.live.parcel import Receipt
 
 
@@ -28,47 +29,65 @@ class FrontListens(Struct, frozen=True, kw_only=True, tag=True):
     grpc_port: int
 
 
-class FrontCall(Struct, frozen=True, array_like=True, gc=False):
-    """One inference call; its inputs are included, or lie in the arena at `offsets`."""
+class FrontCalls(Struct, frozen=True, array_like=True, gc=False):
+    """Calls to one model on the same terms: how many examples each has, and their inputs one after the other.
+
+    `inputs` holds the bytes of each input tensor; large inputs lie in the arena instead, in `pieces`.
+    """
 
     number: int
     model: int
-    count: int
-    arrived_s: float  # on the host's monotonic clock
+    counts: Sequence[int]
+    arrived_s: float  # of the first, on the host's monotonic clock
     inputs: Sequence[memoryview] = ()
-    offsets: Sequence[int] = ()
+    pieces: Sequence[InputPiece] = ()
     terms: Terms = ANY_TERMS
 
 
-class Calls(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """Front to gateway: new calls, and calls whose clients have left."""
+class Left(NamedTuple):
+    """Examples from `start` to `end` of some calls, whose client has left."""
 
-    calls: Sequence[FrontCall] = ()
-    left: Sequence[int] = ()
+    number: int
+    start: int
+    end: int
+
+
+class Calls(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
+    """Front to gateway: new calls, and calls whose clients have left.
+
+    The gateway says when it has taken them. Calls that come meanwhile wait at the front and go together.
+    """
+
+    calls: Sequence[FrontCalls] = ()
+    left: Sequence[Left] = ()
 
 
 class FrontAnswer(Struct, frozen=True, array_like=True):
-    """The answer to a call: each output tensor, and the receipts."""
+    """The answer to some examples, from `start` on: each output tensor, and the receipts."""
 
     number: int
+    start: int
     outputs: Sequence[memoryview]
     receipts: Sequence[Receipt]
 
 
 class FrontRefusal(Struct, frozen=True, array_like=True):
-    """Why a call has no answer; without a kind, its model was replaced: read the call again."""
+    """Why some examples have no answer; without a kind, the model was replaced: read the calls again."""
 
     number: int
+    start: int
+    end: int
     kind: str
     why: str
     retry_after_s: float | None
 
 
 class Answers(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """Gateway to front: answers and refusals."""
+    """Gateway to front: answers and refusals; `taken`: the calls sent last have been taken."""
 
     answers: Sequence[FrontAnswer] = ()
     refusals: Sequence[FrontRefusal] = ()
+    taken: bool = False
 
 
 class Models(Struct, frozen=True, kw_only=True, tag=True):

@@ -136,7 +136,9 @@ class InferenceService:
         """Return the names of the models that can be asked now."""
         return list(self._by_name)
 
-    def admit(self, model: ServedModel, terms: Terms, count: int, arrived_s: float) -> None:
+    def admit(
+        self, model: ServedModel, terms: Terms, count: int, arrived_s: float, *, is_last_try: bool = True
+    ) -> None:
         """Refuse a call that cannot be accepted now; `arrived_s` is on the cluster's clock."""
         if self.phase is not Phase.READY:
             raise Unavailable(f"the server is {self.phase}; try again shortly")
@@ -162,7 +164,9 @@ class InferenceService:
             raise TooMany(
                 f"{under_way} examples are under way, {most} are the limit; try again", retry_after_s=1.0
             )
-        reason = self._cluster.refusal(terms, arrived_s, count=count, model=model.number)
+        reason = self._cluster.refusal(
+            terms, arrived_s, count=count, model=model.number, is_last_try=is_last_try
+        )
         if reason is not None:
             raise refusal_of(DroppedError(reason))
 

@@ -51,7 +51,7 @@ class Flow:
 
     async def _run(self) -> None:
         while True:
-            self.waiters += [one.waiter for one in self._live.submit_each([Call([IMAGE])] * self._each)]
+            self.waiters += [one.future for one in self._live.submit_each([Call([IMAGE])] * self._each)]
             while self._live.in_system > 64:
                 await asyncio.sleep(0.005)
             await asyncio.sleep(0.01)

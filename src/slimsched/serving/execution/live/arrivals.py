@@ -30,14 +30,17 @@ class Arrivals:
         self._requests.append(request)
 
     def refusal(
-        self, terms: Terms, count: int, model: int, arrived_s: float, now_s: float
+        self, terms: Terms, count: int, model: int, arrived_s: float, now_s: float, is_last_try: bool
     ) -> DropReason | None:
-        """Say why a call with these terms cannot be answered in time, and count it; None if it can."""
+        """Say why a call with these terms cannot be answered in time; None if it can.
+
+        It counts as refused unless another try follows.
+        """
         admission = self._gateway.admission
         if admission is None or terms.deadline_s >= NEVER_S:
             return None
         reason = admission.refusal(terms.request(0, arrived_s, model), count, now_s)
-        if reason is not None:
+        if reason is not None and is_last_try:
             self._round.expect()
             self._refused[model] += count
         return reason

@@ -19,6 +19,7 @@ from slimsched.serving.domain.request import NEVER_S, Request
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.terms import ANY_TERMS, Terms
 from slimsched.serving.execution.live.arrivals import Arrivals
+from slimsched.serving.execution.live.bundle import Bundle, BundleWaiter
 from slimsched.serving.execution.live.engine import Engine
 from slimsched.serving.execution.live.input_arena import InputArena
 from slimsched.serving.execution.live.loop_lag import LoopLag
@@ -33,7 +34,15 @@ from slimsched.serving.execution.live.messages import (
     ToGateway,
 )
 from slimsched.serving.execution.live.model_hosting import ModelHosting
-from slimsched.serving.execution.live.parcel import Call, DroppedError, Parcel, Waiter, stretches
+from slimsched.serving.execution.live.parcel import (
+    Call,
+    DroppedError,
+    OpenExamples,
+    Parcel,
+    Rows,
+    rows_of,
+    stretches,
+)
 from slimsched.serving.execution.scaling import LOOK_S, Fleet, Scaling
 from slimsched.serving.routing.autoscaler import AutoscaleOptions, load_of
 from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
@@ -72,7 +81,7 @@ class LiveCluster:
     ) -> None:
         self._gateway, self._engine, self._observers = gateway, engine, observers
         self._names = gateway.cluster.names
-        self._open: dict[int, Parcel] = {}  # by example
+        self._open: dict[int, OpenExamples] = {}  # by example
         self._arrivals = Arrivals(gateway, self._tell)
         self._next_id = first_id
         self._zero_s = monotonic() if clock_zero_s is None else clock_zero_s
@@ -144,17 +153,31 @@ class LiveCluster:
         *,
         count: int = 1,
         model: int = 0,
-        waiter: Waiter | None = None,
         arrived_s: float | None = None,
     ) -> Parcel:
-        """Accept a call with the bytes of each input tensor, `count` rows each; await it for the answer.
-
-        Another `waiter` may be told the answer instead.
-        """
+        """Accept a call with the bytes of each input tensor, `count` rows each; await it for the answer."""
         arrived_s = self.now_s if arrived_s is None else arrived_s
-        parcel = self._parcel(inputs, count, arrived_s, model, terms, waiter)
+        parcel = self._parcel(inputs, count, arrived_s, model, terms)
         self._arrivals.add(terms.request(parcel.first, arrived_s, model, count=count))
         return parcel
+
+    def submit_bundle(
+        self,
+        rows: Sequence[Rows],
+        terms: Terms,
+        waiter: BundleWaiter,
+        *,
+        model: int,
+        arrived_s: float,
+        base: int = 0,
+    ) -> Bundle:
+        """Accept calls on the same terms together; the waiter is told of each part as soon as it is done."""
+        count = sum([piece.count for piece in rows])
+        deadline_s = min(NEVER_S, arrived_s + terms.deadline_s)
+        bundle = Bundle(self._next_id, rows, count, arrived_s, waiter, model, deadline_s, base)
+        self._open_up(bundle)
+        self._arrivals.add(terms.request(bundle.first, arrived_s, model, count=count))
+        return bundle
 
     def submit_each(self, calls: Sequence[Call], terms: Terms = ANY_TERMS) -> list[Parcel]:
         """Accept several calls of one example each."""
@@ -169,35 +192,34 @@ class LiveCluster:
         """Return the least energy that an example of a model can take here."""
         return least_energy_j(self._gateway.cluster, model)
 
-    def refusal(self, terms: Terms, arrived_s: float, *, count: int, model: int) -> DropReason | None:
-        """Say why a call with these terms would be refused; None if it can be answered in time."""
-        return self._arrivals.refusal(terms, count, model, arrived_s, self.now_s)
+    def refusal(
+        self, terms: Terms, arrived_s: float, *, count: int, model: int, is_last_try: bool = True
+    ) -> DropReason | None:
+        """Say why a call with these terms would be refused; None if it can be answered in time.
+
+        It counts as refused unless another try follows.
+        """
+        return self._arrivals.refusal(terms, count, model, arrived_s, self.now_s, is_last_try)
 
     def _parcel(
-        self,
-        inputs: Sequence[bytes | memoryview],
-        count: int,
-        now_s: float,
-        model: int,
-        terms: Terms,
-        waiter: Waiter | None = None,
+        self, inputs: Sequence[bytes | memoryview], count: int, now_s: float, model: int, terms: Terms
     ) -> Parcel:
-        views, deadline_s = [memoryview(raw) for raw in inputs], min(NEVER_S, now_s + terms.deadline_s)
-        parcel = Parcel(
-            self._next_id, views, count, now_s, waiter or self._loop.create_future(), model, deadline_s
-        )
-        if self._engine.arena is not None and waiter is None:
+        deadline_s, future = min(NEVER_S, now_s + terms.deadline_s), self._loop.create_future()
+        parcel = Parcel(self._next_id, rows_of(inputs, count), now_s, future, model, deadline_s)
+        if self._engine.arena is not None:
             parcel.lie_in(self._engine.arena)
-        self._next_id += count
-        self._open.update(dict.fromkeys(parcel.requests, parcel))
-        if self._gateway.options.early_drop and deadline_s < NEVER_S:
-            late = DroppedError(DropReason.DEADLINE_PASSED)
-            parcel.timer = self._loop.call_later(
-                max(0.0, deadline_s - self.now_s), self._refuse, parcel, late
-            )
+        self._open_up(parcel)
         return parcel
 
-    def _refuse(self, parcel: Parcel, why: DroppedError) -> None:
+    def _open_up(self, parcel: OpenExamples) -> None:
+        """Give a call its numbers, and end it at its deadline."""
+        self._next_id += parcel.count
+        self._open.update(dict.fromkeys(parcel.requests, parcel))
+        if self._gateway.options.early_drop and parcel.deadline_s < NEVER_S:
+            late, left_s = DroppedError(DropReason.DEADLINE_PASSED), parcel.deadline_s - self.now_s
+            parcel.timer = self._loop.call_later(max(0.0, left_s), self._refuse, parcel, late)
+
+    def _refuse(self, parcel: OpenExamples, why: DroppedError) -> None:
         """End a call without an answer, at its deadline or at the end of all, whatever servers do.
 
         Gateway and servers know deadlines, and drop late requests by themselves when they come to them.
@@ -205,19 +227,26 @@ class LiveCluster:
         if parcel.fail(why):
             parcel.is_cancelled = True
 
-    def cancel(self, parcel: Parcel) -> None:
+    def cancel(self, parcel: OpenExamples) -> None:
         """Drop the examples that are not answered yet, because nobody waits for them."""
         parcel.give_up()
         if parcel.is_cancelled:
             return
         parcel.is_cancelled = True
-        if open_ := tuple(number for number in parcel.requests if number in self._open):
+        self._cancel(parcel.requests)
+
+    def cancel_part(self, bundle: Bundle, start: int, end: int) -> None:
+        """Drop some examples that nobody waits for."""
+        self._cancel(bundle.requests[start:end])
+
+    def _cancel(self, numbers: range) -> None:
+        if open_ := tuple([number for number in numbers if number in self._open]):
             self._tell(RequestsCancelled(requests=open_))
 
     async def drain(self) -> None:
         """Wait until all accepted requests are answered or dropped."""
-        while waiting := {one.waiter for one in self._open.values() if not one.waiter.done()}:
-            if futures := [one for one in waiting if isinstance(one, asyncio.Future)]:
+        while waiting := [one for one in set(self._open.values()) if not one.is_done]:
+            if futures := [one.future for one in waiting if isinstance(one, Parcel)]:
                 await asyncio.wait(futures)
             else:
                 await asyncio.sleep(DRAIN_LOOK_S)
@@ -333,8 +362,7 @@ class LiveCluster:
 
     def _send(self, command: SendBlock) -> None:
         server, block, source, why = command.server, command.block, command.source, command.why
-        inputs: list[list[memoryview]] = []
-        pieces: list[InputPiece] = []
+        rows: list[Rows] = []
         segment, peer = block.key.segment, ""
         runner_up = "" if why is None or why.server < 0 else self._gateway.cluster.names[why.server]
         for _, parcel, start, end in stretches(self._open, block.requests):
@@ -342,16 +370,23 @@ class LiveCluster:
                 receipt.reasons = (*receipt.reasons[:segment], *[command.reason] * len(block.key.legs))
                 receipt.why, receipt.runner_up = why, runner_up
             if source == GATEWAY:
-                if (piece := parcel.piece(start, end)) is not None:
-                    pieces.append(piece)
-                inputs.append(parcel.inputs(start, end))
+                rows += parcel.rows(start, end)
         if source != server and source != GATEWAY:
             peer = self._engine.peer_address(source)
-        if pieces and len(pieces) == len(inputs):
+        if rows and all(piece.offsets for piece in rows):
+            pieces = [InputPiece(piece.count, piece.offsets) for piece in rows]
             self._engine.send(server, TakeBlock(block=block, pieces=pieces))
             return
-        joined = [b"".join(rows) for rows in zip(*inputs, strict=True)]
+        joined = [b"".join(raws) for raws in zip(*map(self._raws, rows), strict=True)]
         self._engine.send(server, TakeBlock(block=block, inputs=joined, peer=peer))
+
+    def _raws(self, rows: Rows) -> Sequence[memoryview]:
+        """Return the bytes of each input, wherever they lie."""
+        if not rows.offsets:
+            return rows.raws
+        assert self.arena is not None
+        sized = zip(rows.offsets, rows.sizes, strict=True)
+        return [self.arena.view(offset, rows.count * size) for offset, size in sized]
 
     def _note_batch(self, finished: SegmentFinished, raw: list[bytes]) -> None:
         """Record the batch on the receipts of its requests."""
@@ -379,12 +414,13 @@ class LiveCluster:
         for request in requests:
             parcel = self._close(request)
             parcel.went(request, now_s, self.power_sources)
-            parcel.answered(request.count)
+            parcel.answered(request.id - parcel.first, request.count)
 
     def _drop(self, request: Request, error: DroppedError) -> None:
-        self._close(request).fail(error)
+        parcel = self._close(request)
+        parcel.dropped(request.id - parcel.first, request.count, error)
 
-    def _close(self, request: Request) -> Parcel:
+    def _close(self, request: Request) -> OpenExamples:
         """Note that a request has left; return the call that it belongs to."""
         parcel = self._open[request.id]
         for number in request.ids:

@@ -3,6 +3,8 @@
 Commands and events of the gateway's and servers' state machines are also sent as they are.
 """
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from slimsched.serving.domain.block import Block
@@ -17,7 +19,7 @@ class InputPiece(Struct, frozen=True, array_like=True):
     """Rows of some requests in the input arena: where each input tensor begins."""
 
     rows: int
-    offsets: list[int]
+    offsets: Sequence[int]
 
 
 class TakeBlock(Struct, frozen=True, kw_only=True, tag=True):

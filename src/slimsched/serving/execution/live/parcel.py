@@ -1,9 +1,10 @@
 """A parcel: the examples of one call, the caller that waits for them, and their receipts so far."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -16,7 +17,6 @@ from slimsched.serving.domain.request import NEVER_S, Request
 from slimsched.serving.domain.trail import Trail
 from slimsched.serving.domain.why import Why
 from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
-from slimsched.serving.execution.live.messages import InputPiece
 
 Arrays = tuple[NDArray[Any], ...]
 """The outputs of several examples, in the order of the model's spec, one row per example."""
@@ -36,6 +36,39 @@ class Call(NamedTuple):
     inputs: Sequence[bytes]
     example: int = -1
     model: int = 0
+
+
+class Rows(Struct, frozen=True):
+    """Rows of each input tensor, of these sizes: their bytes, or where they lie in the input arena."""
+
+    count: int
+    sizes: Sequence[int]
+    raws: Sequence[memoryview] = ()
+    offsets: Sequence[int] = ()
+
+    def part(self, start: int, end: int) -> "Rows":
+        """Return some of the rows."""
+        if end - start == self.count:
+            return self
+        raws = [raw[start * size : end * size] for raw, size in zip(self.raws, self.sizes, strict=False)]
+        offsets = [at + start * size for at, size in zip(self.offsets, self.sizes, strict=False)]
+        return Rows(end - start, self.sizes, raws, offsets)
+
+
+def rows_of(inputs: Sequence[bytes | memoryview], count: int) -> Rows:
+    """Return the rows of input tensors given as bytes."""
+    return Rows(count, [len(raw) // count for raw in inputs], [memoryview(raw) for raw in inputs])
+
+
+def cut(pieces: Sequence[Rows], start: int, end: int) -> list[Rows]:
+    """Return the rows from `start` to `end` of pieces that follow one another."""
+    found, at = [], 0
+    for piece in pieces:
+        first, last = max(start - at, 0), min(end - at, piece.count)
+        if first < last:
+            found.append(piece.part(first, last))
+        at += piece.count
+    return found
 
 
 class Receipt(Struct, kw_only=True, array_like=True):
@@ -67,97 +100,34 @@ class Answered(Struct, frozen=True, kw_only=True):
     receipts: Sequence[Receipt]
 
 
-class Waiter(Protocol):
-    """Whoever waits for the answer to a call: a future, or a front process."""
-
-    def done(self) -> bool:
-        """Whether it has been told, or waits no more."""
-        ...
-
-    def set_result(self, answered: Answered, /) -> None:
-        """Tell it the answer."""
-
-    def set_exception(self, why: DroppedError, /) -> None:
-        """Tell it why there is none."""
-
-    def cancel(self) -> object:
-        """It waits no more."""
-
-
-class Parcel:
-    """Examples with consecutive request ids; neighbours share a receipt while they stay together.
-
-    `inputs` holds the bytes of each input tensor, one row per example.
-    """
+class OpenExamples(ABC):
+    """Examples with consecutive request ids; neighbours share a receipt while they stay together."""
 
     def __init__(
         self,
         first: int,
-        inputs: Sequence[memoryview],
+        rows: Sequence[Rows],
         count: int,
         arrival_s: float,
-        waiter: Waiter,
         model: int = 0,
         deadline_s: float = NEVER_S,
     ) -> None:
         self.model, self.deadline_s = model, deadline_s
         self.is_cancelled = False  # nobody waits for it any more, and the gateway need not be told
-        self.first, self.count, self.arrival_s, self.waiter = first, count, arrival_s, waiter
+        self.first, self.count, self.arrival_s = first, count, arrival_s
         self.timer: asyncio.TimerHandle | None = None  # for its deadline
-        self._inputs, self._left = inputs, count
-        self._here = count
-        self._offsets: Sequence[int] = ()
-        self._release: Callable[[], None] | None = None
+        self._rows, self._left, self._here = rows, count, count
         self._receipts = [Receipt(examples=count, request=first)]
         self._outputs: Arrays | None = None
-
-    def __await__(self) -> Generator[Any, None, Answered]:
-        """Wait for the answer; raises if some of the examples were dropped."""
-        return self.future.__await__()
-
-    @property
-    def future(self) -> "asyncio.Future[Answered]":
-        """The future that waits for the answer, where it is one."""
-        assert isinstance(self.waiter, asyncio.Future)
-        return self.waiter
 
     @property
     def requests(self) -> range:
         """The request ids of the examples."""
         return range(self.first, self.first + self.count)
 
-    def inputs(self, start: int, end: int) -> list[memoryview]:
-        """Return the bytes of some examples, by input tensor."""
-        if end - start == self.count:
-            return list(self._inputs)
-        sizes = [len(raw) // self.count for raw in self._inputs]
-        return [raw[start * size : end * size] for raw, size in zip(self._inputs, sizes, strict=True)]
-
-    def lie_in(self, arena: InputArena) -> None:
-        """Put large inputs where servers can read them, unless they are there already.
-
-        What is put there is given back when the last example has left.
-        """
-        if sum(map(len, self._inputs)) < LEAST_BYTES:
-            return
-        offsets = [arena.offset(view) for view in self._inputs]
-        if None in offsets:
-            if (laid := arena.put(list(self._inputs))) is None:
-                return
-            offsets, self._release = [arena.offset(view) for view in laid], partial(arena.give_back, laid[0])
-        self._offsets = [offset for offset in offsets if offset is not None]
-
-    def lies_at(self, offsets: Sequence[int]) -> None:
-        """Note where the inputs lie in the arena already; whoever put them there takes them away."""
-        self._offsets = offsets
-
-    def piece(self, start: int, end: int) -> InputPiece | None:
-        """Say where some examples lie in the arena; None if they do not lie there."""
-        if not self._offsets:
-            return None
-        sizes = [len(raw) // self.count for raw in self._inputs]
-        offsets = [offset + start * size for offset, size in zip(self._offsets, sizes, strict=True)]
-        return InputPiece(end - start, offsets)
+    def rows(self, start: int, end: int) -> Sequence[Rows]:
+        """Return the inputs of some examples, in pieces."""
+        return self._rows if end - start == self.count else cut(self._rows, start, end)
 
     @property
     def has_parted(self) -> bool:
@@ -165,10 +135,8 @@ class Parcel:
         return self._here < self.count
 
     def left(self, count: int) -> None:
-        """This many examples have been answered or dropped; after the last one, give the room back."""
+        """This many examples have been answered or dropped."""
         self._here -= count
-        if not self._here and self._release is not None:
-            self._release()
 
     def receipts(self, start: int, end: int) -> list[Receipt]:
         """Return the receipts of these examples alone."""
@@ -216,35 +184,108 @@ class Parcel:
         for kept, one in zip(self._outputs, outputs, strict=True):
             kept[start : start + rows] = one
 
-    def answered(self, count: int) -> None:
-        """Count this many more examples as done; after the last one, wake the caller."""
-        self._left -= count
-        if not self._left and not self.waiter.done():
-            assert self._outputs is not None
-            self._stop_timer()
-            self.waiter.set_result(Answered(outputs=self._outputs, receipts=self._receipts))
+    @property
+    @abstractmethod
+    def is_done(self) -> bool:
+        """Whether nobody waits any more."""
 
+    @abstractmethod
+    def answered(self, start: int, count: int) -> None:
+        """These examples are done."""
+
+    @abstractmethod
+    def dropped(self, start: int, count: int, why: DroppedError) -> None:
+        """These examples have no answer."""
+
+    @abstractmethod
     def fail(self, why: DroppedError) -> bool:
-        """Tell the caller that there is no answer; return whether it still waited for one."""
-        if self.waiter.done():
-            return False
-        self._stop_timer()
-        self.waiter.set_exception(why)
-        return True
+        """Say that there will be no more answers; return whether anybody still waited for one."""
 
     def give_up(self) -> None:
-        """The caller waits no more."""
+        """Nobody waits any more."""
         self._stop_timer()
-        self.waiter.cancel()
 
     def _stop_timer(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
 
 
+class Parcel(OpenExamples):
+    """The examples of one call; its caller waits until the last of them is done."""
+
+    def __init__(
+        self,
+        first: int,
+        rows: Rows,
+        arrival_s: float,
+        future: "asyncio.Future[Answered]",
+        model: int = 0,
+        deadline_s: float = NEVER_S,
+    ) -> None:
+        super().__init__(first, [rows], rows.count, arrival_s, model, deadline_s)
+        self.future = future
+        self._release: Callable[[], None] | None = None
+
+    def __await__(self) -> Generator[Any, None, Answered]:
+        """Wait for the answer; raises if some of the examples were dropped."""
+        return self.future.__await__()
+
+    def lie_in(self, arena: InputArena) -> None:
+        """Put large inputs where servers can read them, unless they are there already.
+
+        What is put there is given back when the last example has left.
+        """
+        (rows,) = self._rows
+        if sum(map(len, rows.raws)) < LEAST_BYTES:
+            return
+        offsets = [arena.offset(view) for view in rows.raws]
+        if None in offsets:
+            if (laid := arena.put(list(rows.raws))) is None:
+                return
+            offsets, self._release = [arena.offset(view) for view in laid], partial(arena.give_back, laid[0])
+        where = [offset for offset in offsets if offset is not None]
+        self._rows = [Rows(self.count, rows.sizes, offsets=where)]
+
+    def left(self, count: int) -> None:
+        """This many examples have been answered or dropped; after the last one, give the room back."""
+        super().left(count)
+        if not self._here and self._release is not None:
+            self._release()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the caller waits no more."""
+        return self.future.done()
+
+    def answered(self, start: int, count: int) -> None:
+        """Count these examples as done; after the last one, wake the caller."""
+        self._left -= count
+        if not self._left and not self.is_done:
+            assert self._outputs is not None
+            self._stop_timer()
+            self.future.set_result(Answered(outputs=self._outputs, receipts=self._receipts))
+
+    def dropped(self, start: int, count: int, why: DroppedError) -> None:
+        """These examples have no answer, so the call has none."""
+        self.fail(why)
+
+    def fail(self, why: DroppedError) -> bool:
+        """Tell the caller that there is no answer; return whether it still waited for one."""
+        if self.is_done:
+            return False
+        self._stop_timer()
+        self.future.set_exception(why)
+        return True
+
+    def give_up(self) -> None:
+        """The caller waits no more."""
+        super().give_up()
+        self.future.cancel()
+
+
 def stretches(
-    parcels: Mapping[int, Parcel], requests: Sequence[Request]
-) -> Iterator[tuple[int, Parcel, int, int]]:
+    parcels: Mapping[int, OpenExamples], requests: Sequence[Request]
+) -> Iterator[tuple[int, OpenExamples, int, int]]:
     """Yield runs of neighbours of one parcel: start among these examples, parcel, start and end in it."""
     row = 0
     for first, end in _neighbours(requests):

@@ -1,0 +1,108 @@
+"""A bundle: calls of several clients on the same terms, which a front process passed on together.
+
+To the gateway it is like one call with many examples, so that it costs as little. But its clients do not wait
+for one another: each part is told as soon as it is answered or dropped.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Protocol
+
+from slimsched.serving.domain.request import NEVER_S
+from slimsched.serving.execution.live.parcel import Answered, DroppedError, OpenExamples, Rows
+
+
+class BundleWaiter(Protocol):
+    """Whoever passed the calls on."""
+
+    def answered(self, start: int, answered: Answered) -> None:
+        """Tell it the answer to the examples from `start` on."""
+
+    def dropped(self, start: int, count: int, why: DroppedError) -> None:
+        """Tell it that these examples have no answer."""
+
+
+class _Open:
+    """Whether anyone still waits for a bundle, as a parcel asks it."""
+
+    def __init__(self) -> None:
+        self._is_done = False
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def cancel(self) -> None:
+        self._is_done = True
+
+    def set_result(self, answered: Answered, /) -> None:
+        raise NotImplementedError("a bundle is answered in parts")
+
+    def set_exception(self, why: DroppedError, /) -> None:
+        raise NotImplementedError("a bundle is dropped in parts")
+
+
+class Bundle(OpenExamples):
+    """Examples of several calls with consecutive request ids.
+
+    It may be a part of what was passed on, from the example `base` on: some calls were taken, others not.
+    """
+
+    def __init__(
+        self,
+        first: int,
+        rows: Sequence[Rows],
+        count: int,
+        arrival_s: float,
+        listener: BundleWaiter,
+        model: int = 0,
+        deadline_s: float = NEVER_S,
+        base: int = 0,
+    ) -> None:
+        super().__init__(first, rows, count, arrival_s, model, deadline_s)
+        self._listener, self._told, self._is_done = listener, bytearray(count), False
+        self._receipts[0].request = first - base
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nobody waits any more."""
+        return self._is_done
+
+    def give_up(self) -> None:
+        """Nobody waits any more."""
+        super().give_up()
+        self._is_done = True
+
+    def answered(self, start: int, count: int) -> None:
+        """Tell the answer to these examples."""
+        if self._tell(start, count):
+            assert self._outputs is not None
+            end = start + count
+            outputs = tuple([one[start:end] for one in self._outputs])
+            self._listener.answered(start, Answered(outputs=outputs, receipts=self.receipts(start, end)))
+
+    def dropped(self, start: int, count: int, why: DroppedError) -> None:
+        """Tell why these examples have no answer."""
+        if self._tell(start, count):
+            self._listener.dropped(start, count, why)
+
+    def fail(self, why: DroppedError) -> bool:
+        """Tell why all that is left has no answer; return whether anything was left."""
+        if self._is_done:
+            return False
+        start = 0
+        for is_told, flags in groupby(bytes(self._told)):
+            count = len(list(flags))
+            if not is_told:
+                self.dropped(start, count, why)
+            start += count
+        return True
+
+    def _tell(self, start: int, count: int) -> bool:
+        """Note that these examples are told; return False if nobody waits for them."""
+        if self._is_done:
+            return False
+        self._told[start : start + count] = b"\1" * count
+        self._left -= count
+        if not self._left:
+            self.give_up()
+        return True
