@@ -6,6 +6,7 @@ wrk sends the same request again and again over a number of connections. A row s
 were answered, how many requests failed, latency, the GPU's utilization, and how many cores the gateway, the
 fronts, the servers and wrk took. The peer runs the same weights, each worker with CUDA graphs of its own.
 With `--shared-memory`, a second row for each: the images lie in shared memory and the request names them.
+With `--grpc`, another row for each: the same images in gRPC calls, sent by h2load.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from tempfile import TemporaryDirectory
 from urllib.request import Request, urlopen
 
 import numpy as np
+from h2load import run_h2load, write_call
 from numpy.typing import NDArray
 from running import SLIM, running
 from wrk import run_wrk
@@ -30,6 +32,7 @@ from slimsched.serving.api.client_message import write_request
 HERE = Path(__file__).parent
 PATH = "/v2/models/slimresnet/infer"
 CONNECTIONS = {1: 128, 8: 128, 64: 48}
+GRPC_CONNECTIONS = 24
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -60,24 +63,65 @@ def measure(
     url: str, root: int, body: bytes, json_bytes: int, path: str, images: int, options: argparse.Namespace
 ) -> dict[str, object]:
     """Ask with wrk for a while."""
-    connections = options.connections or CONNECTIONS.get(images, 64)
-    asked = {"connections": connections, "binary": options.wrk}
+    asked = {"connections": connections_for(images, options), "binary": options.wrk}
     run_wrk(url, path, body, json_bytes, seconds=1.0, **asked)
-    numbers = processes(root)
-    before, began_s = cpu_s(numbers), time.monotonic()
-    with Utilization() as gpu:
+    with Taken(root) as taken:
         result = run_wrk(url, path, body, json_bytes, seconds=options.seconds, **asked)
-    passed_s = time.monotonic() - began_s
-    cores = {kind: round((one - before[kind]) / passed_s, 2) for kind, one in cpu_s(numbers).items()}
     return {
         "images": images,
+        "connections": asked["connections"],
         "images_per_s": round(result.per_s * images),
         "failed": result.failed,
         "p50_ms": result.p50_ms,
         "p99_ms": result.p99_ms,
-        "gpu_percent": gpu.percent and round(gpu.percent),
-        "cores": cores,
+        **taken.figures,
     }
+
+
+def connections_for(images: int, options: argparse.Namespace) -> int:
+    """Return how many requests are under way."""
+    return int(options.connections or CONNECTIONS.get(images, 64))
+
+
+class Taken:
+    """What the GPU and the processes of a server take in a block."""
+
+    def __init__(self, root: int, *, stays: bool = True) -> None:
+        """Without `stays`, processes come and go, and only the root is counted."""
+        self._numbers, self._gpu = processes(root) if stays else {root: "gateway"}, Utilization()
+        self.figures: dict[str, object] = {}
+
+    def __enter__(self) -> "Taken":
+        self._before, self._began_s = cpu_s(self._numbers), time.monotonic()
+        self._gpu.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._gpu.__exit__(*error)
+        passed_s, before = time.monotonic() - self._began_s, self._before
+        spent = {kind: (one - before[kind]) / passed_s for kind, one in cpu_s(self._numbers).items()}
+        percent = self._gpu.percent
+        cores = {kind: round(one, 2) for kind, one in spent.items()}
+        self.figures = {"gpu_percent": percent and round(percent), "cores": cores}
+
+
+def measure_grpc(
+    address: str, url: str, root: int, body: bytes, images: int, options: argparse.Namespace
+) -> dict[str, object]:
+    """Ask with h2load for a while, with as many calls under way as wrk has connections."""
+    under_way, connections = connections_for(images, options), GRPC_CONNECTIONS
+    with Taken(root) as taken:
+        per_s, failed = run_h2load(
+            address,
+            f"{url}/metrics",
+            body,
+            connections=connections,
+            under_way=under_way,
+            seconds=options.seconds,
+            binary=options.h2load,
+        )
+    about = {"images": images, "connections": connections, "under_way": under_way}
+    return {**about, "images_per_s": round(per_s * images), "failed": failed, **taken.figures}
 
 
 @contextmanager
@@ -117,7 +161,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--port", type=int, default=18400)
     parser.add_argument("--wrk", default="wrk")
+    parser.add_argument("--h2load", default="h2load")
     parser.add_argument("--shared-memory", action="store_true")
+    parser.add_argument("--grpc", action="store_true")
     parser.add_argument("--serve", nargs="*", default=[], help="further options of slim serve, without --")
     options = parser.parse_args()
     url = f"http://127.0.0.1:{options.port}"
@@ -138,6 +184,11 @@ def main() -> None:
                         row = measure(url, root, body, json_bytes, PATH, images, options)
                         about = {"server": "ours", "fronts": fronts, "plan": plan}
                         print(json.dumps({**about, **row}), flush=True)
+                        if options.grpc:
+                            call = write_call("slimresnet", pixels[:images], given)
+                            address = f"127.0.0.1:{options.port + 1}"
+                            row = measure_grpc(address, url, root, call, images, options)
+                            print(json.dumps({**about, "grpc": True, **row}), flush=True)
                         if options.shared_memory:
                             with shared(url, pixels[:images], given) as small:
                                 row = measure(url, root, small, len(small), PATH, images, options)

@@ -45,7 +45,7 @@ def test_an_answer_of_a_wider_plan_replaces_one_of_a_message_that_others_share()
     message.flags.writeable = False
     one.put_outputs(0, (message[1:5],))
     one.put_outputs(2, (np.full((1, 2), 7, np.float32),))
-    one.answered(4)
+    one.answered(0, 4)
     assert one.future.result().outputs[0][:, 0].tolist() == [0, 0, 7, 0]
     assert not message.any()
 

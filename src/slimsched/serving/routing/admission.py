@@ -142,7 +142,7 @@ class Admission:
                 close_s += work_s
             elif deadline_s < NEVER_S:
                 fine_s += work_s
-        if dropped in (None, *LATE) and (capacity := self._capacity_now()):
+        if (dropped is None or dropped in LATE) and (capacity := self._capacity_now()):
             self._learn(fine_s / capacity, close_s / capacity, requests[-1].arrival_s, now_s)
 
     def _took_its_time(self, request: Request, work_s: float) -> bool:

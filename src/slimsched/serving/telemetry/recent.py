@@ -1,8 +1,8 @@
 """Recent figures: over the last few seconds of a run, kept as running sums so that reading them is cheap."""
 
-from array import array
 from collections import deque
 from collections.abc import Sequence
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from slimsched.serving.domain.request import Request, alike
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.routing.events import SegmentFinished
 from slimsched.serving.telemetry.stage import Stages
+
+LEAST, STEP, STEPS = 1e-5, 0.02, 1024
+"""Values are counted in steps of this ratio from the least one on, up to 7,800."""
 
 
 class RecentSum:
@@ -36,36 +39,36 @@ class RecentSum:
             self.value = 0.0  # so that rounding errors do not add up
 
 
-class RecentValues:
-    """Recent values in one block of memory, for percentiles."""
+class RecentSpread:
+    """The distribution of recent values, in steps of two per cent: its size does not grow with them."""
 
-    __slots__ = ("_counts", "_gone", "_values")
+    __slots__ = ("_counts", "_entries")
 
     def __init__(self) -> None:
-        self._values = array("d")
-        self._counts: deque[tuple[float, int]] = deque()
-        self._gone = 0  # values at the front that are forgotten but still stored
+        self._counts: NDArray[np.int64] = np.zeros(STEPS, dtype=np.int64)
+        self._entries: deque[tuple[float, int, int]] = deque()
 
-    def add(self, now_s: float, values: list[float]) -> None:
-        """Add values now."""
-        self._values.extend(values)
-        self._counts.append((now_s, len(values)))
+    def add(self, now_s: float, value: float, count: int) -> None:
+        """Add a value several times now."""
+        step = min(STEPS - 1, max(0, int(log(max(value, LEAST) / LEAST) / STEP)))
+        self._entries.append((now_s, step, count))
+        self._counts[step] += count
 
     def forget(self, old_s: float) -> None:
-        """Forget values older than `old_s`; free their memory once half of it is unused."""
-        counts = self._counts
-        while counts and counts[0][0] < old_s:
-            self._gone += counts.popleft()[1]
-        if 2 * self._gone > len(self._values):
-            del self._values[: self._gone]
-            self._gone = 0
+        """Forget values older than `old_s`."""
+        entries = self._entries
+        while entries and entries[0][0] < old_s:
+            _, step, count = entries.popleft()
+            self._counts[step] -= count
 
     def percentiles(self, *shares: float) -> tuple[float | None, ...]:
-        """Return these percentiles, or None for each while there are no values."""
-        values = np.frombuffer(self._values, dtype=np.float64)[self._gone :]
-        if not len(values):
+        """Return these percentiles, each within one per cent, or None while there are no values."""
+        below = np.cumsum(self._counts)
+        total = int(below[-1])
+        if not total:
             return (None,) * len(shares)
-        return tuple(float(value) for value in np.percentile(values, shares))
+        steps = np.searchsorted(below, [share / 100 * (total - 1) for share in shares], side="right")
+        return tuple((LEAST * np.exp((steps + 0.5) * STEP)).tolist())
 
 
 class Recent:
@@ -75,7 +78,7 @@ class Recent:
         self._models, self._stages, self._window_s = models, stages, window_s
         self._arrivals, self._drops, self._energy_j = RecentSum(), RecentSum(), RecentSum()
         self._answers, self._on_time, self._worth = RecentSum(), RecentSum(), RecentSum()
-        self._latency_s, self._latency_sum_s = RecentValues(), RecentSum()
+        self._latency_s, self._latency_sum_s = RecentSpread(), RecentSum()
         self._ran: deque[tuple[float, int, int, int, int]] = deque()
         self.ran_by: NDArray[np.int64] = np.zeros((servers, len(stages), len(stages.names)), dtype=np.int64)
         """Examples run, by server, stage and name of the choice."""
@@ -100,7 +103,7 @@ class Recent:
             self._worth.add(now_s, count * accuracy)
             latency_s = now_s - request.arrival_s
             self._latency_sum_s.add(now_s, count * latency_s)
-            self._latency_s.add(now_s, [latency_s] * count)
+            self._latency_s.add(now_s, latency_s, count)
 
     def dropped(self, now_s: float, count: int) -> None:
         """Count requests that were dropped."""

@@ -5,17 +5,14 @@ from collections.abc import Collection, Sequence
 from time import monotonic
 from typing import assert_never
 
-import numpy as np
-
 from slimsched.kernel.observer import Observer
 from slimsched.kernel.wake import Wake, WakeAt
-from slimsched.models.arrays import NUMPY
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.cluster import GATEWAY
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
-from slimsched.serving.domain.request import NEVER_S, Request
+from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.terms import ANY_TERMS, Terms
 from slimsched.serving.execution.live.arrivals import Arrivals
@@ -34,6 +31,7 @@ from slimsched.serving.execution.live.messages import (
     ToGateway,
 )
 from slimsched.serving.execution.live.model_hosting import ModelHosting
+from slimsched.serving.execution.live.open_calls import OpenCalls
 from slimsched.serving.execution.live.parcel import (
     Call,
     DroppedError,
@@ -41,7 +39,6 @@ from slimsched.serving.execution.live.parcel import (
     Parcel,
     Rows,
     rows_of,
-    stretches,
 )
 from slimsched.serving.execution.scaling import LOOK_S, Fleet, Scaling
 from slimsched.serving.routing.autoscaler import AutoscaleOptions, load_of
@@ -51,7 +48,6 @@ from slimsched.serving.routing.events import (
     Event,
     GoalChanged,
     InputLost,
-    SegmentFinished,
     ServerDown,
     ServerGivenUp,
     ServerLeaving,
@@ -81,7 +77,7 @@ class LiveCluster:
     ) -> None:
         self._gateway, self._engine, self._observers = gateway, engine, observers
         self._names = gateway.cluster.names
-        self._open: dict[int, OpenExamples] = {}  # by example
+        self._open = OpenCalls(self._names)
         self._arrivals = Arrivals(gateway, self._tell)
         self._next_id = first_id
         self._zero_s = monotonic() if clock_zero_s is None else clock_zero_s
@@ -214,7 +210,7 @@ class LiveCluster:
     def _open_up(self, parcel: OpenExamples) -> None:
         """Give a call its numbers, and end it at its deadline."""
         self._next_id += parcel.count
-        self._open.update(dict.fromkeys(parcel.requests, parcel))
+        self._open.add(parcel)
         if self._gateway.options.early_drop and parcel.deadline_s < NEVER_S:
             late, left_s = DroppedError(DropReason.DEADLINE_PASSED), parcel.deadline_s - self.now_s
             parcel.timer = self._loop.call_later(max(0.0, left_s), self._refuse, parcel, late)
@@ -240,12 +236,12 @@ class LiveCluster:
         self._cancel(bundle.requests[start:end])
 
     def _cancel(self, numbers: range) -> None:
-        if open_ := tuple([number for number in numbers if number in self._open]):
+        if open_ := self._open.still_open(numbers):
             self._tell(RequestsCancelled(requests=open_))
 
     async def drain(self) -> None:
         """Wait until all accepted requests are answered or dropped."""
-        while waiting := [one for one in set(self._open.values()) if not one.is_done]:
+        while waiting := [one for one in self._open.calls if not one.is_done]:
             if futures := [one.future for one in waiting if isinstance(one, Parcel)]:
                 await asyncio.wait(futures)
             else:
@@ -258,7 +254,7 @@ class LiveCluster:
                 await self.drain()
         except TimeoutError:
             why = f"no answer within {limit_s:g} s after the server was told to stop"
-            for parcel in set(self._open.values()):
+            for parcel in self._open.calls:
                 self._refuse(parcel, DroppedError(DropReason.SHUTTING_DOWN, why))
         await self._engine.stop()
         self._lag.stop()
@@ -291,7 +287,7 @@ class LiveCluster:
 
     async def drain_model(self, number: int) -> None:
         """Wait until all requests to a retired model are answered or dropped, then let servers forget it."""
-        while any(parcel.model == number for parcel in self._open.values()):
+        while any(call.model == number for call in self._open.calls):
             await asyncio.sleep(DRAIN_LOOK_S)
         self._hosting.drop(number)
 
@@ -317,7 +313,8 @@ class LiveCluster:
         """Called by the engine for each message of a server."""
         match message:
             case BatchDone(finished=finished, outputs=outputs):
-                self._note_batch(finished, outputs)
+                model = self._gateway.cluster.models[finished.blocks[0].key.model]
+                self._open.ran(finished, outputs, model.spec.outputs)
                 self._tell(finished)
             case TelemetryReceived(snapshot=snapshot):
                 if snapshot.power_source != self._power_source[server]:
@@ -349,10 +346,9 @@ class LiveCluster:
             case SendBlock():
                 self._send(command)
             case Answer(requests=requests):
-                self._answer(requests, now_s)
+                self._open.answered(requests, now_s, self.power_sources)
             case Drop(requests=requests, reason=reason, detail=detail):
-                for request in requests:
-                    self._drop(request, DroppedError(reason, detail))
+                self._open.dropped(requests, reason, detail)
             case RecallRequests(server=server) | Forget(server=server):
                 self._engine.send(server, command)
             case WakeAt(at_s=at_s):
@@ -361,18 +357,9 @@ class LiveCluster:
                 assert_never(command)
 
     def _send(self, command: SendBlock) -> None:
-        server, block, source, why = command.server, command.block, command.source, command.why
-        rows: list[Rows] = []
-        segment, peer = block.key.segment, ""
-        runner_up = "" if why is None or why.server < 0 else self._gateway.cluster.names[why.server]
-        for _, parcel, start, end in stretches(self._open, block.requests):
-            for receipt in parcel.receipts(start, end):
-                receipt.reasons = (*receipt.reasons[:segment], *[command.reason] * len(block.key.legs))
-                receipt.why, receipt.runner_up = why, runner_up
-            if source == GATEWAY:
-                rows += parcel.rows(start, end)
-        if source != server and source != GATEWAY:
-            peer = self._engine.peer_address(source)
+        server, block, source = command.server, command.block, command.source
+        rows = self._open.sent(command)
+        peer = "" if source in (server, GATEWAY) else self._engine.peer_address(source)
         if rows and all(piece.offsets for piece in rows):
             pieces = [InputPiece(piece.count, piece.offsets) for piece in rows]
             self._engine.send(server, TakeBlock(block=block, pieces=pieces))
@@ -387,43 +374,3 @@ class LiveCluster:
         assert self.arena is not None
         sized = zip(rows.offsets, rows.sizes, strict=True)
         return [self.arena.view(offset, rows.count * size) for offset, size in sized]
-
-    def _note_batch(self, finished: SegmentFinished, raw: list[bytes]) -> None:
-        """Record the batch on the receipts of its requests."""
-        key, examples = finished.blocks[0].key, finished.examples
-        segment, specs = key.segment, self._gateway.cluster.models[key.model].spec.outputs
-        outputs = [
-            np.frombuffer(one, NUMPY[spec.datatype]).reshape(examples, *spec.shape)
-            for one, spec in zip(raw, specs, strict=bool(raw))
-        ]
-        servers = (self._names[finished.server],) * (1 + len(finished.ahead))
-        energy_j, before = finished.energy_j / examples, 0
-        for block, queue_s in zip(finished.blocks, finished.queue_s, strict=True):
-            for row, parcel, start, end in stretches(self._open, block.requests):
-                for receipt in parcel.receipts(start, end):
-                    receipt.servers = (*receipt.servers[:segment], *servers)
-                    receipt.queue_s += queue_s
-                    receipt.compute_s += finished.busy_s
-                    receipt.energy_j += energy_j
-                if outputs:
-                    rows = slice(before + row, before + row + end - start)
-                    parcel.put_outputs(start, tuple([one[rows] for one in outputs]))
-            before += block.examples
-
-    def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
-        for request in requests:
-            parcel = self._close(request)
-            parcel.went(request, now_s, self.power_sources)
-            parcel.answered(request.id - parcel.first, request.count)
-
-    def _drop(self, request: Request, error: DroppedError) -> None:
-        parcel = self._close(request)
-        parcel.dropped(request.id - parcel.first, request.count, error)
-
-    def _close(self, request: Request) -> OpenExamples:
-        """Note that a request has left; return the call that it belongs to."""
-        parcel = self._open[request.id]
-        for number in request.ids:
-            del self._open[number]
-        parcel.left(request.count)
-        return parcel

@@ -55,6 +55,9 @@ from slimsched.serving.routing.trust import Trust
 from slimsched.serving.routing.warmth import Warmth
 from slimsched.serving.routing.whole_plan import DEAREST, WholePlan
 
+LEAST_TICK_S = 0.0005
+"""Prices are not updated more often than this: a busy gateway decides thousands of times per second."""
+
 PLANNED_ERROR = 1.0
 """Largest error of the backlog that counts where plans are final: a burst is not a lack of capacity."""
 
@@ -148,6 +151,7 @@ class GoalRouter:
         self._charge = BatchCharge(self._full_s, self._kind_of)
         self._energy = EnergyLimit(self.goal, sum(profile.idle_w for profile in cluster.profiles))
         self._crowded: tuple[float, Values] = (-1.0, self._full_s)  # when, and what queues add to prices
+        self._limits_latency = any(model.goal.latency_limits for model in self.active)
         self._plans = False
         self._spread = 1.0
         self._rate = Rate()
@@ -174,7 +178,7 @@ class GoalRouter:
 
     def route(self, seen: Observation) -> Route:
         """Take the cheapest (choice, server); a stated plan goes to the server that finishes it first."""
-        if seen.now_s != self._now_s:
+        if seen.now_s - self._now_s >= LEAST_TICK_S:
             self._tick(seen)
         if seen.plan >= 0:
             return self._whole_plan.soonest(seen)
@@ -328,12 +332,12 @@ class GoalRouter:
         return np.minimum(price, DEAREST * self.pricing.scale)
 
     def _tick(self, seen: Observation) -> None:
-        """Update the prices, once per scheduling step."""
+        """Update the prices."""
         passed_s = 0.0 if self._now_s < 0.0 else min(LONGEST_STEP_S, seen.now_s - self._now_s)
         self._now_s, self._plans = seen.now_s, seen.plans
         for model in self.models:
             model.meter.fade(passed_s)
-        if seen.plans and self.gains.in_time and not any(model.goal.latency_limits for model in self.active):
+        if seen.plans and self.gains.in_time and not self._limits_latency:
             limit_s = self.gains.in_time * (seen.deadline_s - seen.arrival_s)
             if target_s := self._whole_plan.update_target(limit_s, passed_s):
                 for model in self.models:

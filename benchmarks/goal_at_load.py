@@ -1,0 +1,101 @@
+"""What `goal` serves over HTTP at shares of the measured capacity: accuracy, latency and what is refused.
+
+    python benchmarks/goal_at_load.py [--config FILE] [--images 64] [--loads 0.5 0.8 1 1.5]
+
+wrk first measures the capacity: images per second at the widest plan in a closed loop. Then clients send
+Poisson arrivals at shares of it, with a deadline, and the router chooses. Accuracy is that of the plans
+served, by the model's table. Every row says what the GPU and the processes took.
+"""
+
+import argparse
+import json
+import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.request import urlopen
+
+import numpy as np
+from data_plane import PATH, Taken, measure
+from open_clients import run_clients, write_http
+from running import SLIM, running
+
+from slimsched.serving.api.client_message import write_request
+
+COUNTS = re.compile(r"^(slim_images_[a-z_]+)(?:\{([^}]*)\})? ([\d.e+]+)$", re.MULTILINE)
+WARM_UP_S = 1.0
+
+
+def counted(url: str) -> dict[str, float]:
+    """Read the server's counts of examples."""
+    with urlopen(f"{url}/metrics") as page:
+        text = page.read().decode()
+    counts: dict[str, float] = {}
+    for name, labels, value in COUNTS.findall(text):
+        outcome = "_answered" if 'outcome="answered"' in labels else ""
+        counts[name + outcome] = counts.get(name + outcome, 0.0) + float(value)
+    return counts
+
+
+def main() -> None:
+    """Measure the capacity, then each load, and print a row for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--config", default=str(Path(__file__).parent / "h200-one-batch.toml"))
+    parser.add_argument("--fronts", type=int, default=6)
+    parser.add_argument("--images", type=int, default=64)
+    parser.add_argument("--loads", type=float, nargs="*", default=[0.5, 0.8, 1.0, 1.5])
+    parser.add_argument("--deadline-ms", type=float, default=250.0)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--connections", type=int, default=0)
+    parser.add_argument("--port", type=int, default=18500)
+    parser.add_argument("--wrk", default="wrk")
+    options = parser.parse_args()
+    url, images = f"http://127.0.0.1:{options.port}", options.images
+    pixels = np.random.default_rng(0).integers(256, size=(images, 3, 32, 32)).astype(np.uint8)
+    request = write_http(PATH, pixels, {"deadline_ms": options.deadline_ms})
+    kind = "--config" if options.config.endswith(".toml") else "--scenario"
+    command = [*SLIM, "serve", kind, options.config, "--fronts", str(options.fronts)]
+    command += ["--http-port", str(options.port), "--grpc-port", str(options.port + 1)]
+    with (
+        TemporaryDirectory() as folder,
+        running(command, f"{url}/v2/health/ready", Path(folder) / "log") as root,
+    ):
+        body, json_bytes = write_request({"images": pixels}, ("classes",), {"plan": "1.0"})
+        row = measure(url, root, body, json_bytes, PATH, images, options)
+        print(json.dumps({"capacity": True, **row}), flush=True)
+        capacity = float(str(row["images_per_s"]))
+        for load in options.loads:
+            rate = load * capacity / images
+            how = {"clients": options.clients, "seed": round(100 * load)}
+            run_clients(options.port, [request], rate, WARM_UP_S, **how)
+            before = counted(url)
+            with Taken(root) as taken:
+                seen = run_clients(options.port, [request], rate, options.seconds, **how)
+            after = counted(url)
+            grown = {name: after[name] - before.get(name, 0.0) for name in after}
+            took_ms = np.array([1e3 * one.took_s for one in seen if one.status == 200])
+            answered = max(1.0, grown.get("slim_images_total_answered", 0.0))
+            print(
+                json.dumps(
+                    {
+                        "load": load,
+                        "offered_images_per_s": round(len(seen) * images / options.seconds),
+                        "answered_images_per_s": round(len(took_ms) * images / options.seconds),
+                        "late": int((took_ms > options.deadline_ms).sum()),
+                        "refused": sum(one.status in (429, 503, 504) for one in seen),
+                        "other": sum(one.status not in (200, 429, 503, 504) for one in seen),
+                        "left_late_ms": round(
+                            1e3 * float(np.percentile([one.sent_s - one.due_s for one in seen], 99)), 1
+                        ),
+                        "accuracy": round(100 * grown["slim_images_correct_expected_total"] / answered, 2),
+                        "mean_ms": round(float(took_ms.mean()), 2) if len(took_ms) else None,
+                        "p99_ms": round(float(np.percentile(took_ms, 99)), 2) if len(took_ms) else None,
+                        **taken.figures,
+                    }
+                ),
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
