@@ -21,9 +21,11 @@ from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario, read_scenario
 from slimsched.serving.execution.simulated.inbox import Inbox
 from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.learning.rollout import Rollout
 from slimsched.serving.routing.commands import Drop
 from slimsched.serving.routing.events import Event, RequestsArrived, ServerUp
 from slimsched.serving.routing.gateway_cost import GatewayCost
+from slimsched.serving.routing.registry import make_router
 from slimsched.serving.telemetry.summary import Summary
 from slimsched.serving.workload.requests import RequestStream
 
@@ -146,6 +148,16 @@ def test_what_waits_for_a_full_gateway_at_the_end_has_arrived_and_is_unfinished(
 def test_servers_may_die_and_leave_while_the_gateway_is_full() -> None:
     row = drained(busy(6000.0, event_s=5e-5, request_s=1e-4).with_faults(FAULTS))
     assert (row.completed, row.lost, row.duplicates) == (row.arrived, 0, 0)
+
+
+def test_a_run_in_pieces_is_the_same_as_in_one_piece() -> None:
+    scenario, rows = busy(6000.0, event_s=5e-5, request_s=1e-4), []
+    for pieces in (1, 7):
+        rollout = Rollout(scenario, make_router("sed", scenario.cluster, 0), seed=0)
+        while not rollout.is_over:
+            rollout.advance(scenario.load.seconds / pieces)
+        rows.append(rollout.meter.latencies_s().tolist())
+    assert rows[0] == rows[1] != []
 
 
 class Kept:
