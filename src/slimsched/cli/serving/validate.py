@@ -60,8 +60,8 @@ def command(scenario: LiveScenarioOptions, validated: ValidateOptions, as_json: 
     """Run the same arrivals live on this machine and simulated, and print the simulator's error.
 
     A separate run, at half load and with other arrivals, first measures what batches cost in service beyond
-    their profiles: the server's own work, shared cores, cold caches. The simulation knows nothing else of the
-    live runs.
+    their profiles (the server's own work, shared cores, cold caches), and the processor time of the gateway
+    per event and per request. The simulation knows nothing else of the live runs.
 
     Example:
 
@@ -118,4 +118,7 @@ def _print(console: Console, scenario: Scenario, validation: "Validation") -> No
     for server, cost in zip(scenario.cluster.names, validation.costs, strict=False):
         text = f"{server}: a batch takes {1e3 * cost.overhead_s:.2f} ms + {cost.slowdown:.2f} × its profile"
         console.print(text, highlight=False)
+    gateway = validation.gateway
+    text = f"the gateway takes {1e6 * gateway.event_s:.0f} µs per event + {1e6 * gateway.request_s:.0f} µs"
+    console.print(f"{text} per request in it", highlight=False)
     console.print(f"a message between gateway and server takes {1e3 * validation.message_s:.2f} ms")

@@ -57,10 +57,7 @@ class Meter:
             self._warm_up(event, commands)
             return
         if isinstance(event, RequestsArrived):
-            self._arrived += count_examples(event.requests)
-            if len(self._models) > 1:
-                for request in event.requests:
-                    self._arrived_of[request.model] += request.count
+            self.came(event.requests)
         elif isinstance(event, SegmentFinished):
             self.ran(event)
         elif isinstance(event, TelemetryReceived):
@@ -71,6 +68,13 @@ class Meter:
                 self._answer(command.requests, now_s)
             elif isinstance(command, Drop):
                 self._drops[command.reason] += count_examples(command.requests)
+
+    def came(self, requests: tuple[Request, ...]) -> None:
+        """Count requests that have arrived."""
+        self._arrived += count_examples(requests)
+        if len(self._models) > 1:
+            for request in requests:
+                self._arrived_of[request.model] += request.count
 
     def ran(self, event: SegmentFinished) -> None:
         """Count a batch, unless it ended during the warm-up."""

@@ -9,10 +9,12 @@ from slimsched.serving.domain.service_cost import ServiceCost
 from slimsched.serving.execution.live.calibration import Calibration
 from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.example_set import ExampleSet
+from slimsched.serving.execution.live.gateway_time import GatewayTime
 from slimsched.serving.execution.live.run import LiveResult, run_live
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.fluid import capacity_per_s
+from slimsched.serving.routing.gateway_cost import GatewayCost
 from slimsched.serving.routing.registry import RouterMaker, make_router
 from slimsched.serving.telemetry.summary import Summary
 
@@ -25,9 +27,9 @@ CALIBRATION_LOAD = 0.5
 class Validated(Struct, frozen=True, kw_only=True):
     """One load: figures live and simulated, and the simulator's relative error.
 
-    The live run measured `costs` and `message_s`; the simulation did not know them. `error_at_own_speed` is
-    the error of a simulation with these costs, so it leaves out changes of the machine's speed since the
-    calibration.
+    The live run measured `costs`, `gateway` and `message_s`; the simulation did not know them.
+    `error_at_own_speed` is the error of a simulation with these costs, so it leaves out changes of the
+    machine's speed since the calibration.
     """
 
     load: float
@@ -40,6 +42,7 @@ class Validated(Struct, frozen=True, kw_only=True):
     dispatch_error_p99_s: float
     accuracy_on_images: float | None
     costs: tuple[ServiceCost, ...]
+    gateway: GatewayCost
     message_s: float
 
 
@@ -47,8 +50,16 @@ class Validation(Struct, frozen=True, kw_only=True):
     """The cost of serving beyond the profiles, measured in a separate run, and how well it predicts."""
 
     costs: tuple[ServiceCost, ...]
+    gateway: GatewayCost
     message_s: float
     loads: list[Validated]
+
+
+class _Speed(Struct, frozen=True, kw_only=True):
+    """What serving costs beyond the profiles: the servers' batches, and the gateway's own work."""
+
+    costs: tuple[ServiceCost, ...]
+    gateway: GatewayCost
 
 
 class Validator:
@@ -72,24 +83,28 @@ class Validator:
 
     def validate(self, loads: Sequence[float], *, calibrate: bool) -> Validation:
         """Measure the cost of serving, or take the scenario's without `calibrate`; then predict each load."""
-        costs, message_s = self._scenario.costs, 2 * self._scenario.cluster.gateway_link.latency_s
+        speed = _Speed(costs=self._scenario.costs, gateway=self._scenario.gateway.cost)
+        message_s = 2 * self._scenario.cluster.gateway_link.latency_s
         if calibrate:
             self._progress("measuring what serving costs beyond the profiles")
-            live, costs = self._live(CALIBRATION_LOAD, self._seed + 1)
+            live, speed = self._live(CALIBRATION_LOAD, self._seed + 1)
             message_s = live.message_s
         return Validation(
-            costs=costs, message_s=message_s, loads=[self._validate(load, costs) for load in loads]
+            costs=speed.costs,
+            gateway=speed.gateway,
+            message_s=message_s,
+            loads=[self._validate(load, speed) for load in loads],
         )
 
-    def _validate(self, load: float, costs: tuple[ServiceCost, ...]) -> Validated:
+    def _validate(self, load: float, speed: _Speed) -> Validated:
         """Run live at this share of the widest plans' capacity, and simulate the same arrivals."""
         self._progress(
             f"live at {100 * load:.0f} % of capacity ({load * self._capacity_per_s:.0f} requests/s)"
         )
-        live, own_costs = self._live(load, self._seed)
+        live, own = self._live(load, self._seed)
         self._progress(f"simulating {100 * load:.0f} %")
         real = _figures(live.trace.summary)
-        model, at_own_speed = self._simulated(load, costs), self._simulated(load, own_costs)
+        model, at_own_speed = self._simulated(load, speed), self._simulated(load, own)
         return Validated(
             load=load,
             rate_per_s=load * self._capacity_per_s,
@@ -100,24 +115,28 @@ class Validator:
             error_at_own_speed={name: at_own_speed[name] / real[name] - 1 for name in FIGURES},
             dispatch_error_p99_s=live.dispatch_error_p99_s,
             accuracy_on_images=live.accuracy,
-            costs=own_costs,
+            costs=own.costs,
+            gateway=own.gateway,
             message_s=live.message_s,
         )
 
-    def _live(self, load: float, seed: int) -> tuple[LiveResult, tuple[ServiceCost, ...]]:
-        calibration = Calibration(self._scenario.cluster)
+    def _live(self, load: float, seed: int) -> tuple[LiveResult, _Speed]:
+        calibration, gateway = Calibration(self._scenario.cluster), GatewayTime()
         work = run_live(
             self._at(load),
             self._router,
             self._examples,
             seed=seed,
-            observers=(calibration,),
+            observers=(calibration, gateway),
             make=self._make,
         )
-        return run(work), calibration.costs()
+        return run(work), _Speed(costs=calibration.costs(), gateway=gateway.cost())
 
-    def _simulated(self, load: float, costs: tuple[ServiceCost, ...]) -> dict[str, float]:
-        at = replace(self._at(load), costs=costs)
+    def _simulated(self, load: float, speed: _Speed) -> dict[str, float]:
+        options = replace(
+            self._scenario.gateway, event_s=speed.gateway.event_s, request_s=speed.gateway.request_s
+        )
+        at = replace(self._at(load), costs=speed.costs, gateway=options)
         sizes = [len(one) for one in self._examples]
         same = simulate(at, self._router, seed=self._seed, drain=True, sizes=sizes, make=self._make)
         return _figures(same.summary)

@@ -1,11 +1,12 @@
 """The simulated cluster: the same gateway and schedulers as live, with simulated devices and links.
 
 Commands become future events: a block travels over the network and arrives, a batch takes the time its
-profile says, telemetry reaches the gateway late, and servers die and return on a timeline. This module makes
-no decisions.
+profile says, telemetry reaches the gateway late, and servers die and return on a timeline. A gateway whose
+work costs time has an inbox, where events wait for it. This module makes no decisions.
 """
 
 from collections.abc import Sequence
+from math import inf
 from typing import Literal, assert_never
 
 from msgspec import Struct
@@ -21,11 +22,13 @@ from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.examples import ids_of
 from slimsched.serving.domain.fault import Fault
 from slimsched.serving.domain.machine import GATEWAY_NAME, life_name
+from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
 from slimsched.serving.domain.service_noise import NoiseSource
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution import scaling
 from slimsched.serving.execution.simulated.crowding import Crowding
+from slimsched.serving.execution.simulated.inbox import Inbox
 from slimsched.serving.execution.simulated.network import SimulatedNetwork
 from slimsched.serving.execution.simulated.server import SimulatedServer
 from slimsched.serving.routing.autoscaler import AutoscaleOptions, load_of
@@ -93,6 +96,9 @@ class SimulatedCluster:
         self._noises = noises or [None] * len(cluster)
         self._crowding = crowding
         self._network = SimulatedNetwork(cluster)
+        cost = gateway.options.cost
+        self._inbox = Inbox(cost, self.timeline, stream, self._take, self._tell) if cost else None
+        self._hear = self._tell if self._inbox is None else self._inbox.add
         self._impatient: set[int] = set()  # requests under way whose senders will cancel
         self._lives = [0] * len(cluster)
         self._leaving: set[int] = set()
@@ -115,9 +121,9 @@ class SimulatedCluster:
         """Run until `until_s`, or with `drain` until every request is answered; return the end time."""
         timeline, stream = self.timeline, self._stream
         limit_s = until_s + DRAIN_LIMIT_S
-        arrival_s = stream.next_s()
+        arrival_s = stream.next_s() if self._inbox is None else inf  # an inbox looks by itself
         while (next_s := timeline.next_s()) <= limit_s:
-            if next_s > until_s and arrival_s > until_s and not (drain and self._gateway.in_system):
+            if next_s > until_s and arrival_s > until_s and not (drain and self._is_unfinished):
                 break
             if arrival_s <= next_s:
                 self._arrive(min(next_s, until_s))
@@ -126,6 +132,11 @@ class SimulatedCluster:
                 timeline.advance()
         timeline.now_s = max(timeline.now_s, until_s)
         return timeline.now_s
+
+    @property
+    def _is_unfinished(self) -> bool:
+        """Whether a request that has arrived is neither answered nor dropped."""
+        return self._gateway.in_system > 0 or (self._inbox is not None and self._inbox.has_requests)
 
     def segment_finished(self, event: SegmentFinished) -> None:
         """Send a server's report of a batch to the gateway; after the last segment, also the logits."""
@@ -136,12 +147,12 @@ class SimulatedCluster:
             at_s = self._network.send(event.server, GATEWAY, size, self.timeline.now_s)
         else:
             at_s = self._network.notify(event.server, GATEWAY, self.timeline.now_s)
-        self.timeline.at(at_s, self._tell, event)
+        self.timeline.at(at_s, self._hear, event)
 
     def block_dropped(self, server: int, block: Block, reason: DropReason) -> None:
         """Send a server's report of a dropped block to the gateway."""
         at_s = self._network.notify(server, GATEWAY, self.timeline.now_s)
-        self.timeline.at(at_s, self._tell, BlockDropped(server=server, block=block, reason=reason))
+        self.timeline.at(at_s, self._hear, BlockDropped(server=server, block=block, reason=reason))
 
     def busy_changed(self, server: int) -> None:
         """Update how much the servers on one GPU slow each other down."""
@@ -157,15 +168,27 @@ class SimulatedCluster:
         requests = self._stream.take_until(until_s) if self._gateway.awaits_step else self._stream.take_one()
         self.timeline.now_s = requests[-1].arrival_s
         if self._stream.is_impatient:
-            for request in self._stream.impatient(requests):
-                self._impatient.add(request.id)
-                self.timeline.at(request.arrival_s + self._stream.cancel_after_s, self._hang_up, request.id)
+            self._expect_hang_ups(requests)
         self._tell(RequestsArrived(requests=requests))
+
+    def _take(self) -> RequestsArrived:
+        """Take all requests that have arrived by now."""
+        requests = self._stream.take_until(self.timeline.now_s)
+        if self._stream.is_impatient:
+            self._expect_hang_ups(requests)
+        return RequestsArrived(requests=requests)
+
+    def _expect_hang_ups(self, requests: tuple[Request, ...]) -> None:
+        """Note which senders will not wait, and let them hang up in time."""
+        for request in self._stream.impatient(requests):
+            self._impatient.add(request.id)
+            at_s = max(self.timeline.now_s, request.arrival_s + self._stream.cancel_after_s)
+            self.timeline.at(at_s, self._hang_up, request.id)
 
     def _hang_up(self, request: int) -> None:
         """Cancel a request, unless it has been answered."""
         if request in self._impatient:
-            self._tell(RequestsCancelled(requests=(request,)))
+            self._hear(RequestsCancelled(requests=(request,)))
 
     def _tell(self, event: Event) -> None:
         """Give the gateway one event, show observers what it decided, then carry that out."""
@@ -184,7 +207,7 @@ class SimulatedCluster:
                 at_s = self._network.notify(GATEWAY, server, now_s)
                 self.timeline.at(at_s, self.servers[server].recall, requests)
             case WakeAt(at_s=at_s):
-                self.timeline.at(at_s, self._tell, Wake())
+                self.timeline.at(at_s, self._hear, Wake())
             case Answer(requests=done) | Drop(requests=done):  # nothing to carry out; meters count them
                 if self._impatient:
                     self._impatient.difference_update(ids_of(done))
@@ -220,7 +243,7 @@ class SimulatedCluster:
             self._deliver((target, block))
         elif target.alive:
             at_s = self._network.notify(target.index, GATEWAY, self.timeline.now_s)
-            self.timeline.at(at_s, self._tell, InputLost(server=target.index, block=block))
+            self.timeline.at(at_s, self._hear, InputLost(server=target.index, block=block))
 
     def _sample(self, _: None) -> None:
         """Let all servers read their sensors; the readings reach the gateway later."""
@@ -234,7 +257,7 @@ class SimulatedCluster:
     def _report(self, reading: tuple[SimulatedServer, ServerSnapshot]) -> None:
         server, snapshot = reading
         if server.alive:
-            self._tell(TelemetryReceived(server=server.index, snapshot=snapshot))
+            self._hear(TelemetryReceived(server=server.index, snapshot=snapshot))
 
     def _fault(self, fault: Fault) -> None:
         index = self._cluster.names.index(fault.server)
@@ -262,7 +285,7 @@ class SimulatedCluster:
     def _notice(self, index: int, after_s: float, event: ServerUp | ServerDown) -> None:
         """Let the gateway hear of a fault after this time, and not before earlier faults of the server."""
         self._noticed_s[index] = max(self._noticed_s[index], self.timeline.now_s + after_s)
-        self.timeline.at(self._noticed_s[index], self._tell, event)
+        self.timeline.at(self._noticed_s[index], self._hear, event)
 
     def _scale(self, _: None) -> None:
         """Let the autoscaler look at the load, and schedule the next look."""
@@ -291,7 +314,7 @@ class SimulatedCluster:
     def _serve(self, server: SimulatedServer) -> None:
         if server.alive:
             at_s = self._network.notify(server.index, GATEWAY, self.timeline.now_s)
-            self.timeline.at(at_s, self._tell, ServerUp(server=server.index))
+            self.timeline.at(at_s, self._hear, ServerUp(server=server.index))
 
     def drain_server(self, server: int) -> None:
         """Let a server finish its work, and stop it when nobody needs its activations."""
@@ -299,7 +322,7 @@ class SimulatedCluster:
         if leaver.alive and server not in self._leaving:
             self._leaving.add(server)
             at_s = self._network.notify(server, GATEWAY, self.timeline.now_s)
-            self.timeline.at(at_s, self._tell, ServerLeaving(server=server))
+            self.timeline.at(at_s, self._hear, ServerLeaving(server=server))
             self.timeline.at(at_s + LOOK_S, self._look_whether_done, leaver)
 
     def _look_whether_done(self, server: SimulatedServer) -> None:
@@ -312,11 +335,16 @@ class SimulatedCluster:
             self._leaving.discard(server.index)
             self._end(server)
             at_s = self._network.notify(server.index, GATEWAY, self.timeline.now_s)
-            self.timeline.at(at_s, self._tell, ServerDown(server=server.index))
+            self.timeline.at(at_s, self._hear, ServerDown(server=server.index))
 
     def unheard(self) -> list[SegmentFinished]:
         """List the reports of finished batches that are still on their way to the gateway."""
-        return [one for one in self.timeline.to_come() if isinstance(one, SegmentFinished)]
+        waiting = [] if self._inbox is None else self._inbox.waiting
+        return [one for one in [*waiting, *self.timeline.to_come()] if isinstance(one, SegmentFinished)]
+
+    def take_unseen(self) -> tuple[Request, ...]:
+        """At the end of a run, take the requests that have arrived and that the gateway has not seen."""
+        return () if self._inbox is None else self._inbox.take_requests()
 
     def ran_s(self, server: int) -> float:
         """Return how long a server has run, over all its lives."""

@@ -64,10 +64,11 @@ def simulate(
         ended_s = simulated.run(load.seconds, drain=drain)
     for event in simulated.unheard():
         meter.ran(event)
+    meter.came(unseen := simulated.take_unseen())
     summary = meter.summary(
         router=router,
         seconds=ended_s - load.warmup_s,
-        in_system=gateway.in_system,
+        in_system=gateway.in_system + len(unseen),
         bound_accuracy=bound_accuracy,
         sure_bound_accuracy=sure_accuracy,
         wall_s=perf_counter() - began_s,

@@ -1,0 +1,82 @@
+"""What a gateway's own work costs is read off the processor time of its thread."""
+
+from collections.abc import Callable
+
+import pytest
+
+from cluster import block, requests
+from slimsched.kernel.wake import Wake
+from slimsched.serving.execution.live.gateway_time import ENOUGH, SLICE_S, GatewayTime
+from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, ServerDown
+from slimsched.serving.routing.gateway_cost import GatewayCost, requests_in
+
+
+class Busy:
+    """A gateway whose processor time is known: it takes its cost for each event."""
+
+    def __init__(self, cost: GatewayCost) -> None:
+        self._cost, self._busy_s, self._number = cost, 0.0, 0
+        self.time = GatewayTime(lambda: self._busy_s)
+
+    def run(self, slices: int, wakes: Callable[[int], int], arriving: Callable[[int], int]) -> GatewayCost:
+        """Handle an arrival of some requests and some wake-ups in each slice; return what was measured."""
+        for number in range(slices + 1):
+            for event in (RequestsArrived(requests=requests(arriving(number))), *[Wake()] * wakes(number)):
+                self._busy_s += self._cost.of(event)
+                self.time.observe(SLICE_S * 1.001 * number, "gateway", event, [])
+        return self.time.cost()
+
+
+def test_events_and_requests_are_told_apart() -> None:
+    cost = GatewayCost(event_s=80e-6, request_s=25e-6)
+    measured = Busy(cost).run(4 * ENOUGH, lambda n: 40 + n % 3, lambda n: 20 + n % 7)
+    assert measured.event_s == pytest.approx(cost.event_s)
+    assert measured.request_s == pytest.approx(cost.request_s)
+
+
+def test_requests_bear_all_of_it_where_events_come_and_go_with_them() -> None:
+    cost = GatewayCost(event_s=80e-6, request_s=25e-6)
+    measured = Busy(cost).run(4 * ENOUGH, lambda _: 3, lambda _: 8)
+    assert measured == GatewayCost(request_s=pytest.approx((4 * 80e-6 + 8 * 25e-6) / 8))
+
+
+def test_requests_bear_all_of_it_after_a_short_run() -> None:
+    measured = Busy(GatewayCost(request_s=25e-6)).run(ENOUGH - 2, lambda n: n % 3, lambda n: 20 + n % 7)
+    assert measured == GatewayCost(request_s=pytest.approx(25e-6))
+
+
+def test_neither_is_negative() -> None:
+    busy_s = iter(range(1000))
+    time = GatewayTime(lambda: next(busy_s) ** 2 / 1e6)
+    for number in range(4 * ENOUGH):
+        for _ in range(5 + number):
+            time.observe(SLICE_S * 1.001 * number, "gateway", Wake(), [])
+        time.observe(SLICE_S * 1.001 * number, "gateway", RequestsArrived(requests=requests(50 - number)), [])
+    assert time.cost().event_s >= 0.0
+    assert time.cost().request_s >= 0.0
+
+
+def test_what_it_takes_to_start_does_not_count_nor_do_other_machines() -> None:
+    busy_s = 0.0
+    time = GatewayTime(lambda: busy_s)
+    time.observe(0.0, "gateway", ServerDown(server=0), [])
+    busy_s = 5.0
+    time.observe(5.0, "gateway", RequestsArrived(requests=requests(1)), [])
+    time.observe(5.5, "server-0", RequestsArrived(requests=requests(7)), [])
+    busy_s = 5.1
+    time.observe(6.0, "gateway", RequestsArrived(requests=requests(4)), [])
+    assert time.cost() == GatewayCost(request_s=pytest.approx(0.1 / 4))
+
+
+def test_a_run_without_requests_says_nothing() -> None:
+    time = GatewayTime()
+    time.observe(0.0, "gateway", ServerDown(server=0), [])
+    assert time.cost() == GatewayCost()
+
+
+def test_requests_count_in_arrivals_and_in_reports_of_batches() -> None:
+    report = SegmentFinished(server=0, choice=1, blocks=(block(1, 3), block(2, 4)))
+    assert requests_in(RequestsArrived(requests=requests(5))) == 5
+    assert requests_in(report) == 7
+    assert requests_in(Wake()) == 0
+    assert GatewayCost(event_s=1.0, request_s=2.0).of(report) == 15.0
