@@ -59,9 +59,9 @@ class ValidateOptions(Struct, frozen=True, kw_only=True):
 def command(scenario: LiveScenarioOptions, validated: ValidateOptions, as_json: AsJson = False) -> None:
     """Run the same arrivals live on this machine and simulated, and print the simulator's error.
 
-    A separate run, at half load and with other arrivals, first measures what batches cost in service beyond
-    their profiles (the server's own work, shared cores, cold caches), and the processor time of the gateway
-    per event and per request. The simulation knows nothing else of the live runs.
+    A separate run, at half of the largest load and with other arrivals, first measures what batches cost in
+    service beyond their profiles (the server's own work, shared cores, cold caches), and the processor time
+    of the gateway per event and per request. The simulation knows nothing else of the live runs.
 
     Example:
 

@@ -20,8 +20,8 @@ from slimsched.serving.telemetry.summary import Summary
 
 FIGURES = ("latency_mean_s", "latency_p99_s", "throughput_per_s", "accuracy", "energy_j_per_request")
 
-
-CALIBRATION_LOAD = 0.5
+CALIBRATION_SHARE = 0.5
+"""The load of the calibration, as a share of the largest load asked for, which the whole path can carry."""
 
 
 class Validated(Struct, frozen=True, kw_only=True):
@@ -87,7 +87,7 @@ class Validator:
         message_s = 2 * self._scenario.cluster.gateway_link.latency_s
         if calibrate:
             self._progress("measuring what serving costs beyond the profiles")
-            live, speed = self._live(CALIBRATION_LOAD, self._seed + 1)
+            live, speed = self._live(CALIBRATION_SHARE * max(loads), self._seed + 1)
             message_s = live.message_s
         return Validation(
             costs=speed.costs,
