@@ -41,6 +41,7 @@ from slimsched.serving.domain.request import Request, alike
 from slimsched.serving.domain.why import Why
 from slimsched.serving.routing.batch_charge import BatchCharge
 from slimsched.serving.routing.cost_to_go import CostToGo, Values
+from slimsched.serving.routing.device_kinds import kinds_of
 from slimsched.serving.routing.energy_limit import EnergyLimit
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.goal import Goal
@@ -108,7 +109,7 @@ class GoalRouter:
         self._full_s: Values = np.mean([cluster.plan_s(m, m.spec.widest) for m in active], axis=0)
         """Device time of a widest plan, the mean over models, by server: the unit of work."""
         self._crowd = self.gains.crowd_per_s * self._full_s * (1.0 / self._full_s).mean()
-        self._kind_of, first = _kinds(cluster)
+        self._kind_of, first = kinds_of(cluster)
         work = [{key: float(s[i] / self._full_s[i]) for key, s in cluster.work_s.items()} for i in first]
         self.models = [
             ModelGoal(
@@ -381,14 +382,6 @@ def _choices_after(goal: ModelGoal) -> list[tuple[Path, list[int]]]:
     """Return the paths of a model in the order of its tree, each with the choices that may follow."""
     tree = goal.cost_to_go.tree
     return [(path, [int(c) for c in tree.choices[row]]) for row, path in enumerate(tree.paths)]
-
-
-def _kinds(cluster: Cluster) -> tuple[np.ndarray, list[int]]:
-    """Return the kind of each server, by its profile, and the first server of each kind."""
-    kinds = {id(profile): None for profile in cluster.profiles}
-    number = {profile: kind for kind, profile in enumerate(kinds)}
-    kind_of = np.array([number[id(profile)] for profile in cluster.profiles])
-    return kind_of, [int(np.flatnonzero(kind_of == kind)[0]) for kind in range(len(kinds))]
 
 
 def _objective(cluster: Cluster, goal: Goal, first: list[int]) -> list[dict[Key, float]]:

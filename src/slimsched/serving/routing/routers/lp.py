@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from slimsched.kernel.quantity import Factor, Interval
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
+from slimsched.serving.routing.device_kinds import kinds_of
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route
@@ -123,10 +124,7 @@ class LpRouter:
 
 def _kinds(cluster: Cluster) -> tuple[list[int], list[NDArray[np.int64]], NDArray[np.float64]]:
     """Return the kind of each server, the servers of each kind, and the cost of each plan on each kind."""
-    order = {id(profile): None for profile in cluster.profiles}
-    numbers = {profile: kind for kind, profile in enumerate(order)}
-    kind_of = [numbers[id(profile)] for profile in cluster.profiles]
-    members = [np.flatnonzero(np.array(kind_of) == kind) for kind in range(len(order))]
+    kind_of, first = kinds_of(cluster)
+    members = [np.flatnonzero(kind_of == kind) for kind in range(len(first))]
     plans_s = np.array([cluster.plan_s(model, plan) for model in cluster.models for plan in model.tree.plans])
-    cost_s = np.array([plans_s[:, servers[0]] for servers in members])
-    return kind_of, members, cost_s
+    return kind_of.tolist(), members, plans_s[:, first].T
