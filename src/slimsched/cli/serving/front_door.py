@@ -178,7 +178,7 @@ class FrontDoor:
             scenario.cluster,
             self._options.router,
             now=lambda: self._cluster.now_s,
-            phase=lambda: str(self._service.phase),
+            phase=lambda: self._service.state,
             power_sources=lambda: self._cluster.power_sources,
         )
 

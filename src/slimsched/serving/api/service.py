@@ -28,6 +28,9 @@ from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.input_arena import InputArena
 from slimsched.serving.execution.live.parcel import DroppedError
 
+FULL_LAG_S = 0.05
+"""Where calls wait longer than this for the gateway, and its event loop is as late, the gateway is full."""
+
 LONGEST_LAG_S = 2.0
 """A call that waited longer than this for the gateway is refused: the gateway is full."""
 
@@ -94,6 +97,13 @@ class InferenceService:
     def is_ready(self) -> bool:
         """Whether the service accepts a call now."""
         return self.phase is Phase.READY and self._cluster.any_alive
+
+    @property
+    def state(self) -> str:
+        """The phase, or that the gateway is full."""
+        if self.phase is Phase.READY and min(self.tally.lag_s, self._cluster.lag_s) > FULL_LAG_S:
+            return "gateway full"
+        return str(self.phase)
 
     def health(self) -> dict[str, object]:
         """Return whether calls are accepted and the state of each server; refuse if they are not."""

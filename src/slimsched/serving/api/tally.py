@@ -32,7 +32,8 @@ class Tally:
         self.access_log = False
         self._responses: Counter[tuple[str, str, str]] = Counter()
         self._took_s = {"http": Histogram(SECONDS), "grpc": Histogram(SECONDS)}
-        self._lag_s = 0.0
+        self.lag_s = 0.0
+        """How long calls lately waited until the gateway came to them, in the mean."""
         self._queue_s, self._compute_s, self._network_s = (Histogram(SECONDS) for _ in range(3))
 
     def count_response(self, protocol: str, kind: str, code: str, seconds: float) -> None:
@@ -47,7 +48,7 @@ class Tally:
 
     def note_lag(self, lag_s: float) -> None:
         """Note how long a call waited until the gateway came to it."""
-        self._lag_s += LAG_GAIN * (lag_s - self._lag_s)
+        self.lag_s += LAG_GAIN * (lag_s - self.lag_s)
 
     def count_examples(self, receipts: Sequence[Receipt]) -> None:
         """Count answered examples."""
@@ -90,7 +91,7 @@ class Tally:
                 "slim_gateway_lag_seconds",
                 "gauge",
                 "How long calls wait until the gateway comes to them; it grows when that is full.",
-                [({}, self._lag_s)],
+                [({}, self.lag_s)],
             ),
             *histogram("slim_image_queue_seconds", f"Waiting at servers {example}", [({}, self._queue_s)]),
             *histogram("slim_image_compute_seconds", f"Computing {example}", [({}, self._compute_s)]),

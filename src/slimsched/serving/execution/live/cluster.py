@@ -94,9 +94,14 @@ class LiveCluster:
         return monotonic() - self._zero_s
 
     @property
+    def lag_s(self) -> float:
+        """How late the event loop is."""
+        return self._lag.seconds
+
+    @property
     def arrived_s(self) -> float:
         """When a call arrived that is read now: it has waited for as long as the event loop is late."""
-        return self.now_s - self._lag.seconds
+        return self.now_s - self.lag_s
 
     def since_zero_s(self, at_s: float) -> float:
         """Turn a time of the host's monotonic clock into one of this cluster."""
