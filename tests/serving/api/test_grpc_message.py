@@ -1,14 +1,28 @@
-"""Calls in gRPC: what is taken apart by hand is what protocol buffers read."""
+"""Calls and answers in gRPC: what is read and written by hand is what protocol buffers read and write."""
 
 from typing import Any
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slimsched.serving.api.call import Call, RequestedOutput
+from slimsched.serving.api.grpc_answer import write_answer
 from slimsched.serving.api.grpc_head import LONGEST_HEAD_BYTES, MOST_TENSORS, split
 from slimsched.serving.api.grpc_message import pb
+from slimsched.serving.api.model_face import ModelFace
+from slimsched.serving.api.receipt import InferenceResult
+from slimsched.serving.domain.terms import Terms
+from slimsched.serving.execution.scenario_file import load_scenario
+
+FACE = ModelFace(load_scenario("laptop").cluster.models[0])
 
 TEXTS = st.text(max_size=300)
+PARAMETERS = st.dictionaries(
+    TEXTS,
+    st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), TEXTS),
+    max_size=5,
+)
 
 
 def request(raws: list[bytes], **fields: Any) -> Any:
@@ -62,3 +76,29 @@ def test_what_is_in_another_order_long_or_cut_off_is_left_to_the_parser() -> Non
     assert split(request([b""], id="x" * LONGEST_HEAD_BYTES).SerializeToString()) is None
     assert split(request([b""] * MOST_TENSORS).SerializeToString()) is not None
     assert split(request([b""] * (MOST_TENSORS + 1)).SerializeToString()) is None, "so memory is bounded"
+
+
+@given(
+    parameters=PARAMETERS,
+    id=TEXTS,
+    count=st.integers(1, 300),
+    names=st.lists(st.sampled_from(FACE.outputs), min_size=1, unique=True),
+)
+def test_an_answer_is_what_protocol_buffers_would_write(
+    parameters: dict[str, Any], id: str, count: int, names: list[str]
+) -> None:
+    outputs = tuple(RequestedOutput(name=name, binary=True) for name in names)
+    call = Call(id=id, face=FACE, inputs=(), count=count, terms=Terms(), outputs=outputs)
+    logits = np.zeros((count, *FACE.spec.outputs[0].shape), np.float32)
+    raw = write_answer(call, InferenceResult(outputs=(logits,), parameters=parameters))
+    answer = pb.ModelInferResponse.FromString(raw)
+    assert (answer.model_name, answer.model_version, answer.id) == (FACE.name, FACE.version, id)
+    assert {name: _value(one) for name, one in answer.parameters.items()} == parameters
+    assert [one.name for one in answer.outputs] == names
+    assert all(one.shape[0] == count for one in answer.outputs)
+    assert len(answer.raw_output_contents) == len(names)
+    assert answer.ByteSize() == len(raw), "and no byte more"
+
+
+def _value(parameter: Any) -> Any:
+    return getattr(parameter, parameter.WhichOneof("parameter_choice"))

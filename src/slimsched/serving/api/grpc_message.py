@@ -1,4 +1,4 @@
-"""Inference calls and answers as protocol buffers."""
+"""Inference calls as protocol buffers."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -26,12 +26,11 @@ from slimsched.serving.api.desk import Desk
 from slimsched.serving.api.grpc_head import split
 from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.proto import inference_pb2
-from slimsched.serving.api.receipt import InferenceResult
 from slimsched.serving.api.refusal import BadRequest
 from slimsched.serving.api.request_parameters import Parameter, read_parameters
 from slimsched.serving.api.shared_memory import Loan
-from slimsched.serving.api.shared_region import Place, RegionPart, filled, write_parts
-from slimsched.serving.api.tensor import check_tensor, pack, read_bytes, read_shared
+from slimsched.serving.api.shared_region import Place
+from slimsched.serving.api.tensor import check_tensor, read_bytes, read_shared
 from slimsched.serving.domain.terms import Terms
 
 pb: Any = inference_pb2  # mypy cannot see its classes: they are built at import
@@ -44,9 +43,6 @@ CONTENTS = {
     "UINT64": "uint64_contents",
 }
 """Where a tensor's numbers are when they are not raw; smaller integers share a field by their sign."""
-
-
-KINDS = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
 
 
 class _Tensor(Struct, frozen=True, kw_only=True):
@@ -190,38 +186,11 @@ def _contents(one: Any, count: int) -> bytes:
     return values.astype(kind).tobytes()
 
 
-def write_answer(call: Call, answered: InferenceResult) -> Any:
-    """Return the result as a ModelInferResponse with raw tensors."""
-    face = call.face
-    response = pb.ModelInferResponse(model_name=face.name, model_version=face.version, id=call.id)
-    for name, value in answered.parameters.items():
-        _set(response.parameters[name], value)
-    shared: list[tuple[RegionPart, bytes]] = []
-    for one in call.outputs:
-        kind, values = face.tensor(one.name, answered.outputs)
-        shape = [len(values)] if isinstance(values, list) else list(values.shape)
-        output, raw = response.outputs.add(name=one.name, datatype=kind, shape=shape), pack(values)
-        if one.place is not None:
-            part = call.parts[one.name]
-            part.check(f"output '{one.name}'", len(raw))
-            shared.append((part, raw))
-            for name, value in filled(one.place, len(raw)).items():
-                _set(output.parameters[name], value)
-            raw = b""  # clients count on one entry for each output
-        response.raw_output_contents.append(raw)
-    write_parts(shared)
-    return response
-
-
 def value_of(parameter: Any) -> Parameter:
     """Return the value of a parameter, whatever its type."""
     kind = parameter.WhichOneof("parameter_choice")
     value: Parameter = getattr(parameter, kind) if kind else ""
     return value
-
-
-def _set(parameter: Any, value: Parameter) -> None:
-    setattr(parameter, KINDS[type(value)], value)
 
 
 def parse(raw: bytes, message: Any) -> Any:

@@ -10,7 +10,8 @@ import grpc
 
 from slimsched.serving.api.call import Call
 from slimsched.serving.api.desk import Desk, ModelsChangedError
-from slimsched.serving.api.grpc_message import read_call, read_parsed_call, write_answer
+from slimsched.serving.api.grpc_answer import write_answer
+from slimsched.serving.api.grpc_message import read_call, read_parsed_call
 from slimsched.serving.api.grpc_pages import Headers, RawMethod
 from slimsched.serving.api.grpc_reading import GrpcReading
 from slimsched.serving.api.grpc_stream import GrpcStreams
@@ -125,14 +126,13 @@ class GrpcServer:
         task.add_done_callback(lambda _: timer.cancel())
 
     async def _model_infer(self, raw: bytes, _: Headers) -> bytes:
-        answer = await self._infer(read_call, [raw])
-        return bytes(answer.SerializeToString())
+        return await self._infer(read_call, [raw])
 
-    async def _infer_parsed(self, messages: list[Any]) -> Any:
+    async def _infer_parsed(self, messages: list[Any]) -> bytes:
         """Answer the request in the list; it is taken out as soon as it is not needed any more."""
         return await self._infer(read_parsed_call, messages)
 
-    async def _infer(self, read: Callable[[Any, Desk, Loan], Call], messages: list[Any]) -> Any:
+    async def _infer(self, read: Callable[[Any, Desk, Loan], Call], messages: list[Any]) -> bytes:
         desk = self._desk
         while True:
             with Loan(desk) as loan:
