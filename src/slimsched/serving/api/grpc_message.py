@@ -1,11 +1,14 @@
-"""Inference calls and answers as protocol buffers."""
+"""Inference calls as protocol buffers."""
 
+from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.models.arrays import NUMPY
@@ -20,14 +23,15 @@ from slimsched.serving.api.call import (
     read_terms,
 )
 from slimsched.serving.api.desk import Desk
+from slimsched.serving.api.grpc_head import split
 from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.proto import inference_pb2
-from slimsched.serving.api.receipt import InferenceResult
 from slimsched.serving.api.refusal import BadRequest
 from slimsched.serving.api.request_parameters import Parameter, read_parameters
 from slimsched.serving.api.shared_memory import Loan
-from slimsched.serving.api.shared_region import Place, RegionPart, filled, write_parts
-from slimsched.serving.api.tensor import check_tensor, pack, read_bytes, read_shared
+from slimsched.serving.api.shared_region import Place
+from slimsched.serving.api.tensor import check_tensor, read_bytes, read_shared
+from slimsched.serving.domain.terms import Terms
 
 pb: Any = inference_pb2  # mypy cannot see its classes: they are built at import
 
@@ -41,49 +45,117 @@ CONTENTS = {
 """Where a tensor's numbers are when they are not raw; smaller integers share a field by their sign."""
 
 
-def read_call(request: Any, desk: Desk, loan: Loan) -> Call:
+class _Tensor(Struct, frozen=True, kw_only=True):
+    """An input as the request describes it; with a `place` it lies in shared memory."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    place: Place | None
+
+
+class _Head(Struct, frozen=True, kw_only=True):
+    """What a request says besides its tensors, checked."""
+
+    id: str
+    count: int
+    inputs: tuple[_Tensor, ...]
+    terms: Terms
+    outputs: tuple[RequestedOutput, ...]
+
+
+def read_call(raw: bytes, desk: Desk, loan: Loan) -> Call:
+    """Read the call from the bytes of a ModelInferRequest; its tensors stay where they are."""
+    parts = split(raw)
+    if parts is None:
+        return read_parsed_call(parse(raw, pb.ModelInferRequest), desk, loan)
+    text, tensors = parts
+    face = desk.face(*_model_of(text))
+    head = _read_head_cached(text, face, _most(desk))
+    return _call(head, face, _read_tensors(head, tensors, (), face, loan), loan)
+
+
+def read_parsed_call(request: Any, desk: Desk, loan: Loan) -> Call:
     """Read the call from a ModelInferRequest."""
     face = desk.face(request.model_name, request.model_version)
+    head = _read_head(request, face, _most(desk))
+    tensors = _read_tensors(head, request.raw_input_contents, request.inputs, face, loan)
+    return _call(head, face, tensors, loan)
+
+
+def _call(head: _Head, face: ModelFace, inputs: tuple[memoryview, ...], loan: Loan) -> Call:
+    return Call(
+        id=head.id,
+        face=face,
+        count=head.count,
+        terms=head.terms,
+        outputs=head.outputs,
+        parts=find_parts(face, head.outputs, head.count, loan),
+        inputs=inputs,
+    )
+
+
+def _most(desk: Desk) -> tuple[int, int]:
+    """Return the most examples of a request, and the most bytes of an answer."""
+    return desk.limits.examples_per_request, desk.limits.answer_bytes
+
+
+@lru_cache(maxsize=256)
+def _model_of(text: bytes) -> tuple[str, str]:
+    """Return the model and the version that a head names."""
+    request = parse(text, pb.ModelInferRequest)
+    return request.model_name, request.model_version
+
+
+@lru_cache(maxsize=256)
+def _read_head_cached(text: bytes, face: ModelFace, most: tuple[int, int]) -> _Head:
+    return _read_head(parse(text, pb.ModelInferRequest), face, most)
+
+
+def _read_head(request: Any, face: ModelFace, most: tuple[int, int]) -> _Head:
+    """Read and check all but the tensors of a request, within the most examples and the largest answer."""
     check_id(request.id)
     check_inputs(face, [one.name for one in request.inputs])
     counts = {
-        check_tensor(face.inputs[one.name], one.datatype, tuple(one.shape), desk.limits.examples_per_request)
-        for one in request.inputs
+        check_tensor(face.inputs[one.name], one.datatype, tuple(one.shape), most[0]) for one in request.inputs
     }
     if len(counts) > 1:
         raise BadRequest(f"inputs have {sorted(counts)} rows; give all the same number")
     requested = [RequestedOutput(name=one.name, binary=True, place=_place(one)) for one in request.outputs]
     outputs, count = check_outputs(face, requested, binary=True), counts.pop()
-    check_answer(face, outputs, count, desk.limits.answer_bytes)
+    check_answer(face, outputs, count, most[1])
     parameters = read_parameters({name: value_of(value) for name, value in request.parameters.items()})
-    return Call(
+    return _Head(
         id=request.id,
-        face=face,
         count=count,
+        inputs=tuple(map(_described, request.inputs)),
         terms=read_terms(face, parameters),
         outputs=outputs,
-        parts=find_parts(face, outputs, count, loan),
-        inputs=_read_tensors(request, face, loan),
     )
 
 
-def _read_tensors(request: Any, face: ModelFace, loan: Loan) -> tuple[memoryview, ...]:
+def _described(one: Any) -> _Tensor:
+    return _Tensor(name=one.name, datatype=one.datatype, shape=tuple(one.shape), place=_place(one))
+
+
+def _read_tensors(
+    head: _Head, raws: Sequence[bytes | memoryview], typed: Sequence[Any], face: ModelFace, loan: Loan
+) -> tuple[memoryview, ...]:
     """Read every input, in the model's order: from shared memory, raw bytes or typed contents."""
-    places = [_place(one) for one in request.inputs]
-    raws, given = list(request.raw_input_contents), places.count(None)
+    given = [one.place for one in head.inputs].count(None)
     if raws and len(raws) != given:
         raise BadRequest(f"{len(raws)} raw inputs for {given} inputs; send one for each")
-    raws.reverse()
     tensors: dict[str, memoryview] = {}
-    for one, place in zip(request.inputs, places, strict=True):
-        tensor, shape = face.inputs[one.name], tuple(one.shape)
-        if place is not None:
-            values = read_shared(tensor, place, one.datatype, shape, loan)
+    at = 0
+    for number, one in enumerate(head.inputs):
+        tensor = face.inputs[one.name]
+        if one.place is not None:
+            values = read_shared(tensor, one.place, one.datatype, one.shape, loan)
         else:
-            raw = raws.pop() if raws else _contents(one, prod(shape))
-            values = read_bytes(tensor, raw, one.datatype, shape)
+            raw = raws[at] if raws else _contents(typed[number], prod(one.shape))
+            values, at = read_bytes(tensor, raw, one.datatype, one.shape), at + 1
         tensors[one.name] = values.data.cast("B")
-    return tuple(tensors[name] for name in face.inputs)
+    return tuple([tensors[name] for name in face.inputs])
 
 
 def _place(tensor: Any) -> Place | None:
@@ -114,39 +186,11 @@ def _contents(one: Any, count: int) -> bytes:
     return values.astype(kind).tobytes()
 
 
-def write_answer(call: Call, answered: InferenceResult) -> Any:
-    """Return the result as a ModelInferResponse with raw tensors."""
-    face = call.face
-    response = pb.ModelInferResponse(model_name=face.name, model_version=face.version, id=call.id)
-    for name, value in answered.parameters.items():
-        _set(response.parameters[name], value)
-    shared: list[tuple[RegionPart, bytes]] = []
-    for one in call.outputs:
-        kind, values = face.tensor(one.name, answered.outputs)
-        shape = [len(values)] if isinstance(values, list) else list(values.shape)
-        output, raw = response.outputs.add(name=one.name, datatype=kind, shape=shape), pack(values)
-        if one.place is not None:
-            part = call.parts[one.name]
-            part.check(f"output '{one.name}'", len(raw))
-            shared.append((part, raw))
-            for name, value in filled(one.place, len(raw)).items():
-                _set(output.parameters[name], value)
-            raw = b""  # clients count on one entry for each output
-        response.raw_output_contents.append(raw)
-    write_parts(shared)
-    return response
-
-
 def value_of(parameter: Any) -> Parameter:
     """Return the value of a parameter, whatever its type."""
     kind = parameter.WhichOneof("parameter_choice")
     value: Parameter = getattr(parameter, kind) if kind else ""
     return value
-
-
-def _set(parameter: Any, value: Parameter) -> None:
-    kinds = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
-    setattr(parameter, kinds[type(value)], value)
 
 
 def parse(raw: bytes, message: Any) -> Any:

@@ -8,8 +8,10 @@ from typing import Any
 
 import grpc
 
+from slimsched.serving.api.call import Call
 from slimsched.serving.api.desk import Desk, ModelsChangedError
-from slimsched.serving.api.grpc_message import parse, pb, read_call, write_answer
+from slimsched.serving.api.grpc_answer import write_answer
+from slimsched.serving.api.grpc_message import read_call, read_parsed_call
 from slimsched.serving.api.grpc_pages import Headers, RawMethod
 from slimsched.serving.api.grpc_reading import GrpcReading
 from slimsched.serving.api.grpc_stream import GrpcStreams
@@ -53,7 +55,7 @@ class GrpcServer:
             )
             for name, method in methods.items()
         }
-        self._streams = GrpcStreams(desk, self._reading, self._token, self._infer)
+        self._streams = GrpcStreams(desk, self._reading, self._token, self._infer_parsed)
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._streams.serve)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
@@ -124,22 +126,22 @@ class GrpcServer:
         task.add_done_callback(lambda _: timer.cancel())
 
     async def _model_infer(self, raw: bytes, _: Headers) -> bytes:
-        answer = await self._infer([parse(raw, pb.ModelInferRequest)])
-        return bytes(answer.SerializeToString())
+        return await self._infer(read_call, [raw])
 
-    async def _infer(self, messages: list[Any]) -> Any:
+    async def _infer_parsed(self, messages: list[Any]) -> bytes:
         """Answer the request in the list; it is taken out as soon as it is not needed any more."""
+        return await self._infer(read_parsed_call, messages)
+
+    async def _infer(self, read: Callable[[Any, Desk, Loan], Call], messages: list[Any]) -> bytes:
+        desk = self._desk
         while True:
-            with Loan(self._desk) as loan:
-                call = read_call(messages[0], self._desk, loan)
-                if not self._desk.passes_on:
-                    messages.clear()  # it has copies of the tensors
+            with Loan(desk) as loan:
+                call = read(messages[0], desk, loan)
+                if not desk.passes_on:
+                    messages.clear()  # the call has the tensors
                 try:
-                    answered = await self._desk.infer(call)
-                    return write_answer(call, answered)
-                except (
-                    ModelsChangedError
-                ):  # the model was replaced meanwhile: read the call again for the new one
+                    return write_answer(call, await desk.infer(call))
+                except ModelsChangedError:  # the model was replaced meanwhile: read the call again
                     continue
 
 

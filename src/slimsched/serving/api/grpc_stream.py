@@ -23,7 +23,7 @@ from slimsched.serving.api.token import Token
 
 log = logging.getLogger("slim.grpc")
 
-Infer = Callable[[list[Any]], Awaitable[Any]]
+Infer = Callable[[list[Any]], Awaitable[bytes]]
 """Answers the request in the list, which it may clear once it has a copy; it may raise refusals."""
 
 
@@ -133,7 +133,7 @@ class _Stream:
             desk.ledger.hold(reading.account, size)
             messages[0] = parse(messages[0], pb.ModelInferRequest)
             answer.infer_response.id = messages[0].id[:LONGEST_ID]
-            answer.infer_response.CopyFrom(await self._streams.infer(messages))
+            answer.infer_response.ParseFromString(await self._streams.infer(messages))
             answer.infer_response.parameters["triton_final_response"].bool_param = True  # each has one answer
             code = "OK"
         except RefusalError as refusal:
