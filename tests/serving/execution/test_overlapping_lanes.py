@@ -1,6 +1,7 @@
 """One thread that keeps several batches under way: each comes back once, in whatever order they end."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -13,6 +14,7 @@ from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.key import Key
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import BatchRun
+from slimsched.serving.execution.live.lanes import Lanes
 from slimsched.serving.execution.live.overlapping_lanes import OverlappingLanes
 
 
@@ -84,3 +86,25 @@ def test_a_bad_input_fails_alone() -> None:
     (run,), store = asyncio.run(run_all([torch.tensor([[1.0], [-1.0], [3.0]])]))
     assert [(failed.requests[0].id, why) for failed, why in run.failed] == [(101, "RuntimeError: negative")]
     assert store.take([100, 102])[0].flatten().tolist() == [2.0, 6.0]
+
+
+@pytest.mark.parametrize("kind", [Lanes, OverlappingLanes])
+def test_what_is_forgotten_after_a_batch_was_given_to_a_lane_still_runs(kind: type[Lanes]) -> None:
+    async def run() -> list[BatchRun]:
+        store, found, free = ActivationStore(), list[BatchRun](), threading.Event()
+        lanes = kind(1, lambda error: pytest.fail(str(error)))
+        if kind is Lanes:
+            lanes.run(free.wait, lambda _: None)
+        mine = block(1, 3)
+        ids = [request.id for request in mine.requests]
+        store.put(ids, (torch.ones(3, 1),))
+        batch = Batch(id=1, key=key(1, 0.5, 0.5), instance=1, blocks=(mine,), size=3)
+        lanes.run_batch(Device(), store, batch, found.append)  # type: ignore[arg-type]
+        store.forget(ids)  # answered meanwhile, with what it had
+        free.set()
+        while lanes.under_way:
+            await asyncio.sleep(0.001)
+        return found
+
+    (done,) = asyncio.run(run())
+    assert [one.id for one in done.done] == [1]

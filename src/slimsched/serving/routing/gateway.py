@@ -321,6 +321,7 @@ class Gateway:
                 judged += moved
             elif moved:
                 commands += self._answer(moved)
+        commands += self._promises.forget(server)
         done, further = self._escalation.sort(judged, event, self.seen) if judged else ([], [])
         commands += [self._send(one.route, one.key, one.requests, one.source) for one in further]
         commands += self._promises.make([request for one in further for request in one.requests], now_s)

@@ -7,6 +7,7 @@ from math import inf
 from slimsched.kernel.wake import WakeAt
 from slimsched.serving.domain.request import NEVER_S, Request
 from slimsched.serving.routing.commands import Command
+from slimsched.serving.routing.forgetting import forget
 from slimsched.serving.routing.sent_blocks import SentBlocks
 
 SPARE, LEAST_SPARE_S = 0.04, 0.005
@@ -51,6 +52,10 @@ class Promises:
         recalls = self._sent.recalls(frozenset([request.id for request in there])) if there else []
         self._wake_s = inf
         return [*recalls, *self._wakes(now_s)], [request.at_last_answer(WHY) for request in there]
+
+    def forget(self, server: int) -> list[Command]:
+        """Free what a server has kept of requests that it finished after they were answered."""
+        return forget(server, self._sent.take_late(server))
 
     def _wakes(self, now_s: float) -> list[Command]:
         """Ask to be woken for the first, unless that was asked already."""

@@ -17,6 +17,7 @@ class SentBlocks:
         self._seen = seen
         self._blocks: dict[int, SentBlock] = {}
         self._settled: set[int] = set()  # examples that were answered meanwhile
+        self._late: dict[int, list[Request]] = {}  # those of them that have come back, by server
 
     def get(self, block: int) -> SentBlock | None:
         """Return a block, or None if it is not at a server any more."""
@@ -40,15 +41,16 @@ class SentBlocks:
             sent.examples -= count
             _, sent.requests = split_by(sent.requests, set(ids_of(block.requests)))
         seen.came_back(sent.server, count, sent.work_s)
-        return self._unsettled(block.requests) if self._settled else block.requests
+        return self._unsettled(block.requests, sent.server) if self._settled else block.requests
 
     def lose(self, server: int) -> Iterator[SentBlock]:
         """Take out every block that a dead server had; the observation forgets them by itself."""
         for block in [block for block, sent in self._blocks.items() if sent.server == server]:
             sent = self._blocks.pop(block)
-            sent.requests = self._unsettled(sent.requests)
+            sent.requests = self._unsettled(sent.requests, server)
             if sent.requests:
                 yield sent
+        self._late.pop(server, None)
 
     def ids(self) -> set[int]:
         """The ids of all examples that are at servers."""
@@ -65,11 +67,17 @@ class SentBlocks:
         self._settled.update(ids_of(there))
         return there
 
-    def _unsettled(self, requests: tuple[Request, ...]) -> tuple[Request, ...]:
+    def _unsettled(self, requests: tuple[Request, ...], server: int) -> tuple[Request, ...]:
         """Return the requests that still need an answer; the others have come back now."""
         gone, others = split_by(requests, self._settled)
         self._settled.difference_update(ids_of(gone))
+        if gone:
+            self._late.setdefault(server, []).extend(gone)
         return others
+
+    def take_late(self, server: int) -> list[Request]:
+        """Return what has come back from a server, since this was last asked, after it was answered."""
+        return self._late.pop(server, [])
 
     def recalls(self, numbers: frozenset[int]) -> list[RecallRequests]:
         """Ask servers to skip these requests if they have not begun them."""

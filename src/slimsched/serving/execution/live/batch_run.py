@@ -45,10 +45,17 @@ class _Said(NamedTuple):
 class BatchUnderWay:
     """A batch that an executor has started."""
 
-    def __init__(self, executor: Executor, store: ActivationStore, batch: Batch) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        store: ActivationStore,
+        batch: Batch,
+        pieces: Sequence[Tensors] | None = None,
+    ) -> None:
+        """`pieces` are the inputs, if they have been taken from the store already."""
         self._began_s = monotonic()
         self._executor, self._store, self._batch = executor, store, batch
-        self._pieces = store.take_pieces([ids_of(block.requests) for block in batch.blocks])
+        self._pieces = take_inputs(store, batch) if pieces is None else pieces
         self._to_come = list(zip(batch.key.legs, (batch.instance, *batch.also), strict=True))
         self._ends_s = [self._began_s]
         self._passed: list[Tensors] = []  # what each segment gave
@@ -148,9 +155,16 @@ class BatchUnderWay:
         self._launched = self._launch(leg, pieces, instance)
 
 
-def run_batch(executor: Executor, store: ActivationStore, batch: Batch) -> BatchRun:
+def take_inputs(store: ActivationStore, batch: Batch) -> Sequence[Tensors]:
+    """Take the inputs of a batch: what is forgotten from now on, it has."""
+    return store.take_pieces([ids_of(block.requests) for block in batch.blocks])
+
+
+def run_batch(
+    executor: Executor, store: ActivationStore, batch: Batch, pieces: Sequence[Tensors] | None = None
+) -> BatchRun:
     """Run a batch from start to end."""
-    return BatchUnderWay(executor, store, batch).finish()
+    return BatchUnderWay(executor, store, batch, pieces).finish()
 
 
 def _run(

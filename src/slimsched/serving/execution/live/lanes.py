@@ -10,7 +10,7 @@ from typing import Any
 
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.execution.live.activation_store import ActivationStore
-from slimsched.serving.execution.live.batch_run import run_batch
+from slimsched.serving.execution.live.batch_run import run_batch, take_inputs
 from slimsched.serving.execution.live.executor import Executor
 
 Work = Callable[[], Any]
@@ -34,8 +34,8 @@ class Lanes:
         self._line.put((work, then))
 
     def run_batch(self, executor: Executor, store: ActivationStore, batch: Batch, then: Then) -> None:
-        """Run this batch in the next free lane."""
-        self.run(partial(run_batch, executor, store, batch), then)
+        """Run this batch in the next free lane; its inputs are taken now."""
+        self.run(partial(run_batch, executor, store, batch, take_inputs(store, batch)), then)
 
     def _work(self) -> None:
         while True:

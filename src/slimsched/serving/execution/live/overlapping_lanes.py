@@ -14,7 +14,7 @@ from time import sleep
 
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.execution.live.activation_store import ActivationStore
-from slimsched.serving.execution.live.batch_run import BatchRun, BatchUnderWay
+from slimsched.serving.execution.live.batch_run import BatchRun, BatchUnderWay, take_inputs
 from slimsched.serving.execution.live.executor import Executor
 from slimsched.serving.execution.live.lanes import Lanes, Then
 
@@ -31,9 +31,9 @@ class OverlappingLanes(Lanes):
         Thread(target=self._overlap, name="batches", daemon=True).start()
 
     def run_batch(self, executor: Executor, store: ActivationStore, batch: Batch, then: Then) -> None:
-        """Start this batch as soon as fewer than `count` are running."""
+        """Start this batch as soon as fewer than `count` are running; its inputs are taken now."""
         self.under_way += 1
-        self._batches.put((partial(BatchUnderWay, executor, store, batch), then))
+        self._batches.put((partial(BatchUnderWay, executor, store, batch, take_inputs(store, batch)), then))
 
     def _overlap(self) -> None:
         under_way: deque[tuple[BatchUnderWay, Then]] = deque()
