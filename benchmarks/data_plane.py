@@ -23,7 +23,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 from h2load import run_h2load, write_call
 from numpy.typing import NDArray
-from running import SLIM, running
+from running import running, serve_command
 from wrk import run_wrk
 
 from models import Utilization
@@ -171,9 +171,7 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         for fronts in options.fronts:
-            kind = "--config" if options.config.endswith(".toml") else "--scenario"
-            command = [*SLIM, "serve", kind, options.config, "--fronts", str(fronts)]
-            command += ["--http-port", str(options.port), "--grpc-port", str(options.port + 1)]
+            command = serve_command(options.config, fronts, options.port)
             command += [f"--{one}" for one in options.serve]
             command += ["--shared-memory"] if options.shared_memory else []
             with running(command, f"{url}/v2/health/ready", log) as root:

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import numpy as np
 from data_plane import PATH, Taken, measure
 from open_clients import run_clients, write_http
-from running import SLIM, running
+from running import running, serve_command
 
 from slimsched.serving.api.client_message import write_request
 
@@ -53,9 +53,7 @@ def main() -> None:
     url, images = f"http://127.0.0.1:{options.port}", options.images
     pixels = np.random.default_rng(0).integers(256, size=(images, 3, 32, 32)).astype(np.uint8)
     request = write_http(PATH, pixels, {"deadline_ms": options.deadline_ms})
-    kind = "--config" if options.config.endswith(".toml") else "--scenario"
-    command = [*SLIM, "serve", kind, options.config, "--fronts", str(options.fronts)]
-    command += ["--http-port", str(options.port), "--grpc-port", str(options.port + 1)]
+    command = serve_command(options.config, options.fronts, options.port)
     with (
         TemporaryDirectory() as folder,
         running(command, f"{url}/v2/health/ready", Path(folder) / "log") as root,

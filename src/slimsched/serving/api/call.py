@@ -1,6 +1,7 @@
 """One inference call, independent of the protocol: its tensors, its terms and the outputs it asks for."""
 
 from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
 
 from msgspec import Struct
 
@@ -39,6 +40,32 @@ class Call(Struct, frozen=True, kw_only=True):
     terms: Terms
     outputs: tuple[RequestedOutput, ...]
     parts: Mapping[str, RegionPart] = {}
+
+
+Input = TypeVar("Input")
+"""An input as a protocol describes it."""
+
+
+class CallHead(Struct, Generic[Input], frozen=True, kw_only=True):
+    """What a request says besides its tensors, checked."""
+
+    id: str
+    count: int
+    inputs: tuple[Input, ...]
+    terms: Terms
+    outputs: tuple[RequestedOutput, ...]
+
+    def call(self, face: ModelFace, inputs: tuple[memoryview, ...], loan: Loan) -> Call:
+        """Return the call with these tensors, in the order of the model's spec."""
+        return Call(
+            id=self.id,
+            face=face,
+            count=self.count,
+            terms=self.terms,
+            outputs=self.outputs,
+            parts=find_parts(face, self.outputs, self.count, loan),
+            inputs=inputs,
+        )
 
 
 def check_id(text: str) -> None:

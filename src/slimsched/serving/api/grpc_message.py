@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from slimsched.models.arrays import NUMPY
 from slimsched.serving.api.call import (
     Call,
+    CallHead,
     RequestedOutput,
     check_answer,
     check_id,
     check_inputs,
     check_outputs,
-    find_parts,
     read_terms,
 )
 from slimsched.serving.api.desk import Desk
@@ -31,7 +31,6 @@ from slimsched.serving.api.request_parameters import Parameter, read_parameters
 from slimsched.serving.api.shared_memory import Loan
 from slimsched.serving.api.shared_region import Place
 from slimsched.serving.api.tensor import check_tensor, read_bytes, read_shared
-from slimsched.serving.domain.terms import Terms
 
 pb: Any = inference_pb2  # mypy cannot see its classes: they are built at import
 
@@ -54,14 +53,7 @@ class _Tensor(Struct, frozen=True, kw_only=True):
     place: Place | None
 
 
-class _Head(Struct, frozen=True, kw_only=True):
-    """What a request says besides its tensors, checked."""
-
-    id: str
-    count: int
-    inputs: tuple[_Tensor, ...]
-    terms: Terms
-    outputs: tuple[RequestedOutput, ...]
+_Head = CallHead[_Tensor]
 
 
 def read_call(raw: bytes, desk: Desk, loan: Loan) -> Call:
@@ -72,7 +64,7 @@ def read_call(raw: bytes, desk: Desk, loan: Loan) -> Call:
     text, tensors = parts
     face = desk.face(*_model_of(text))
     head = _read_head_cached(text, face, _most(desk))
-    return _call(head, face, _read_tensors(head, tensors, (), face, loan), loan)
+    return head.call(face, _read_tensors(head, tensors, (), face, loan), loan)
 
 
 def read_parsed_call(request: Any, desk: Desk, loan: Loan) -> Call:
@@ -80,19 +72,7 @@ def read_parsed_call(request: Any, desk: Desk, loan: Loan) -> Call:
     face = desk.face(request.model_name, request.model_version)
     head = _read_head(request, face, _most(desk))
     tensors = _read_tensors(head, request.raw_input_contents, request.inputs, face, loan)
-    return _call(head, face, tensors, loan)
-
-
-def _call(head: _Head, face: ModelFace, inputs: tuple[memoryview, ...], loan: Loan) -> Call:
-    return Call(
-        id=head.id,
-        face=face,
-        count=head.count,
-        terms=head.terms,
-        outputs=head.outputs,
-        parts=find_parts(face, head.outputs, head.count, loan),
-        inputs=inputs,
-    )
+    return head.call(face, tensors, loan)
 
 
 def _most(desk: Desk) -> tuple[int, int]:

@@ -8,12 +8,12 @@ from msgspec import Meta, Struct
 
 from slimsched.serving.api.call import (
     Call,
+    CallHead,
     RequestedOutput,
     check_answer,
     check_id,
     check_inputs,
     check_outputs,
-    find_parts,
     read_terms,
 )
 from slimsched.serving.api.json_body import read_body
@@ -25,7 +25,6 @@ from slimsched.serving.api.request_parameters import Parameter, read_parameters
 from slimsched.serving.api.shared_memory import Loan
 from slimsched.serving.api.shared_region import Place, RegionPart, Size, filled, write_parts
 from slimsched.serving.api.tensor import check_tensor, pack, read_bytes, read_json, read_shared
-from slimsched.serving.domain.terms import Terms
 
 Length = Annotated[int, Meta(ge=-1, le=2**40)]  # -1 gets an answer that says what to send
 
@@ -80,14 +79,7 @@ class _Tensor(Struct, frozen=True, kw_only=True):
     place: Place | None
 
 
-class _Head(Struct, frozen=True, kw_only=True):
-    """The parsed and checked JSON of a request."""
-
-    id: str
-    count: int
-    inputs: tuple[_Tensor, ...]
-    terms: Terms
-    outputs: tuple[RequestedOutput, ...]
+_Head = CallHead[_Tensor]
 
 
 def read_call(
@@ -111,15 +103,7 @@ def read_call(
         text = bytes(body[:end])
         is_cached = json_bytes is not None or SHARED_INPUT in text  # else it holds the data itself
         head = (_read_head_cached if is_cached else _read_head)(text, face, most)
-    return Call(
-        id=head.id,
-        face=face,
-        count=head.count,
-        terms=head.terms,
-        outputs=head.outputs,
-        parts=find_parts(face, head.outputs, head.count, loan),
-        inputs=_read_tensors(face, head, memoryview(body)[end:], loan),
-    )
+    return head.call(face, _read_tensors(face, head, memoryview(body)[end:], loan), loan)
 
 
 def _read_tensors(face: ModelFace, head: _Head, raw: memoryview, loan: Loan) -> tuple[memoryview, ...]:
