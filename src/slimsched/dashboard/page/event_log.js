@@ -2,6 +2,7 @@
 // Folds the gateway's event log (kernel/log.py) into frames as telemetry/live_view.py does. The log knows neither
 // what choices are worth nor the fluid bound, so accuracy and bound stay empty.
 
+const LEAST = 1e-5, STEP = 0.02, STEPS = 1024; // of latencies
 const LOG_WINDOW_S = 1, LOG_FRAMES = 480;
 const GATEWAY = "gateway", AUTOSCALER = "autoscaler";
 // Places in a request, a block and a key: they are written as arrays.
@@ -198,10 +199,11 @@ class LogView {
     const sum = (entries, place = 1) => entries.reduce((whole, entry) => whole + entry[place], 0);
     const shares = (counts) => { const whole = counts.reduce((a, b) => a + b, 0); return counts.map((n) => (whole ? n / whole : 0)); };
     const latency = answered.map((a) => a[1]).sort((a, b) => a - b);
-    const percentile = (q) => { // linear between neighbours, as numpy does
+    const percentile = (q) => { // in steps of two per cent, as recent.py does
       if (!latency.length) return null;
-      const at = (latency.length - 1) * q, low = Math.floor(at), high = Math.min(low + 1, latency.length - 1);
-      return latency[low] + (at - low) * (latency[high] - latency[low]);
+      const value = Math.max(latency[Math.floor((latency.length - 1) * q)], LEAST);
+      const step = Math.min(STEPS - 1, Math.trunc(Math.log(value / LEAST) / STEP));
+      return LEAST * Math.exp((step + 0.5) * STEP);
     };
     const { stages } = this, byStage = () => stages.labels.map(() => 0), byName = () => stages.names.map(() => 0);
     const at = [...this.names, ""].map(byStage); // the gateway is last
