@@ -38,6 +38,8 @@ PATIENCE_S = 60.0
 """How long the last requests may take once the load ends."""
 
 LAG_S = 0.005
+STALL_S = 0.05
+"""If a timer of this program is later than this, it stood still: what came meanwhile was seen late."""
 IDLE_S = 20.0
 """Connections that have not been used for this long are closed: the server would close them soon."""
 
@@ -55,6 +57,7 @@ class Outcome:
     leaves_s: float | None  # when its client hangs up
     status: int = 0  # 0: no answer
     took_s: float = 0.0
+    ended_s: float = 0.0
     reason: str = ""
     matches: bool = False  # the answer is to this request
 
@@ -67,6 +70,9 @@ class Count:
     faults: Counter[str] = field(default_factory=Counter)
     memory_mib: list[float] = field(default_factory=list)
     lag_s: list[float] = field(default_factory=list)  # how late this program's own timers were
+    stalls: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # from when to when this program stood still
     health_s: list[float] = field(default_factory=list)  # how long the gateway takes to say that it lives
     starved_s: list[float] = field(default_factory=list)  # of that, how long it waited for a core
     hung: int = 0
@@ -87,9 +93,14 @@ class Count:
         return [one for one in self.stayed if one.status not in (0, 200) and not one.reason]
 
     def late(self, by_s: float = GRACE_S) -> list[Outcome]:
-        """Requests that ended later than their deadline and `by_s`."""
+        """Requests that ended later than their deadline and `by_s`, own stalls not counted."""
         limited = [(one, one.deadline_s) for one in self.stayed if one.deadline_s is not None]
-        return [one for one, deadline_s in limited if one.took_s > deadline_s + by_s]
+        return [one for one, due_s in limited if one.took_s > due_s + by_s + self._stood_still_s(one)]
+
+    def _stood_still_s(self, one: Outcome) -> float:
+        """For how long nobody here could have seen that a request had ended."""
+        began_s, ended_s = one.ended_s - one.took_s, one.ended_s
+        return sum(max(0.0, min(end, ended_s) - max(start, began_s)) for start, end in self.stalls)
 
     def text(self) -> str:
         """Return the result as a table."""
@@ -108,6 +119,7 @@ class Count:
             "200 after its deadline": good_late,
             "latest after a deadline, ms": [round(1e3 * one, 1) for one in late_s[-5:]],
             "own timers late, ms (p99, max)": _worst_ms(self.lag_s),
+            "own stalls, ms": [round(1e3 * (end - start)) for start, end in self.stalls],
             "health of the gateway, ms (p99, max)": _worst_ms(self.health_s),
             "the same without waits for a core, ms": _worst_ms(
                 [
@@ -149,7 +161,8 @@ class Clients:
             outcome.reason = repr(error)
             writer.close()
             return
-        outcome.status, outcome.took_s = status, monotonic() - began_s
+        outcome.status, outcome.ended_s = status, monotonic()
+        outcome.took_s = outcome.ended_s - began_s
         outcome.matches = body.get("id") == str(number)
         outcome.reason = str(body.get("error", ""))
         if keep:
@@ -311,6 +324,8 @@ async def _watch(served: Served, count: Count) -> None:
         began_s = monotonic()
         await asyncio.sleep(LAG_S)
         count.lag_s.append(monotonic() - began_s - LAG_S)
+        if count.lag_s[-1] > STALL_S:
+            count.stalls.append((began_s + LAG_S, monotonic()))
         if monotonic() >= next_s:
             next_s += 1.0
             count.memory_mib.append(int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20)
