@@ -20,14 +20,7 @@ import numpy as np
 from data_plane import PATH, Taken, processes
 from goal_at_load import counted
 from open_clients import run_clients, write_http
-from running import running, serve_command
-
-MIB = 2**20 / os.sysconf("SC_PAGE_SIZE")
-
-
-def resident_mib(pid: int) -> float:
-    """Return the resident memory of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) / MIB
+from running import resident_mib, running, serve_command
 
 
 class Watch(threading.Thread):

@@ -1,5 +1,6 @@
 """A server in a process of its own, for the length of a measurement."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -50,3 +51,9 @@ def _wait(ready: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
         except OSError:
             time.sleep(0.1)
     raise SystemExit(f"not ready after {START_S:.0f} s:\n{log.read_text()}")
+
+
+def resident_mib(pid: int) -> float:
+    """Return the resident memory of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

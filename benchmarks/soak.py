@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from running import resident_mib
 
 from slimsched.cli.serving.examples import test_examples
 from slimsched.serving.api.load_generator import Inputs, LoadGenerator, Target, due_times, load_of
@@ -63,12 +64,6 @@ class Server:
         """Drain and stop the server; return its exit code."""
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(timeout=60)
-
-
-def resident_mib(pid: int) -> float:
-    """Return the resident memory of a process."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def holds_per_s(url: str, images: Inputs, count: int, seconds: float = 8.0) -> float:

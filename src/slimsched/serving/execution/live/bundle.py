@@ -22,25 +22,6 @@ class BundleWaiter(Protocol):
         """Tell it that these examples have no answer."""
 
 
-class _Open:
-    """Whether anyone still waits for a bundle, as a parcel asks it."""
-
-    def __init__(self) -> None:
-        self._is_done = False
-
-    def done(self) -> bool:
-        return self._is_done
-
-    def cancel(self) -> None:
-        self._is_done = True
-
-    def set_result(self, answered: Answered, /) -> None:
-        raise NotImplementedError("a bundle is answered in parts")
-
-    def set_exception(self, why: DroppedError, /) -> None:
-        raise NotImplementedError("a bundle is dropped in parts")
-
-
 class Bundle(OpenExamples):
     """Examples of several calls with consecutive request ids.
 
