@@ -10,7 +10,9 @@ CODE   := src tests examples benchmarks
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+EXPRESS := src/slimsched/serving/api
+
+$(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py $(EXPRESS)/express.cpp
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Slim Scheduler needs Python 3.11 or newer: set PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch

@@ -26,6 +26,7 @@ from slimsched.serving.api.grpc_server import GrpcServer
 from slimsched.serving.api.http_response import json_page
 from slimsched.serving.api.http_server import HttpServer
 from slimsched.serving.api.limits import read_limits
+from slimsched.serving.api.local_link import local_link
 from slimsched.serving.api.metrics import Metrics
 from slimsched.serving.api.openapi import document
 from slimsched.serving.api.pages import Pages
@@ -196,7 +197,8 @@ class FrontDoor:
             repository=self._repository,
             assets=self._dashboard.assets,
         )
-        self._http = HttpServer(self._service, answers.answer, token=self._token)
+        link = local_link(self._service, self._cluster)
+        self._http = HttpServer(self._service, answers.answer, token=self._token, link=link)
         methods = GrpcPages(self._service, self._repository).methods
         self._grpc = GrpcServer(self._service, methods, token=self._token)
 
@@ -240,6 +242,7 @@ class FrontDoor:
     async def _listen_here(self) -> tuple[int, int]:
         """Let this process read requests itself."""
         options, tls = self._options, self._tls
+        self._service.when_models_change = self._http.models_changed
         http_port = await self._http.start(options.host, options.http_port, tls.context if tls else None)
         address = f"{options.host}:{options.grpc_port}"
         return http_port, await self._grpc.start(address, tls.grpc_credentials() if tls else None)

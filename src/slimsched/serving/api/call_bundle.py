@@ -1,13 +1,13 @@
 """Calls that a front passes on to the gateway together, and the answers as they come back."""
 
-import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from slimsched.kernel.errors import SlimError
 from slimsched.models.arrays import NUMPY
 from slimsched.serving.api.call import Call
 from slimsched.serving.api.front_message import FrontCalls
@@ -23,12 +23,26 @@ LONGEST_S = 0.002
 Outputs = list[NDArray[Any]]
 
 
+class Waiter(Protocol):
+    """Whoever waits for the answer to a call."""
+
+    def done(self) -> bool:
+        """Whether it waits no more."""
+        ...
+
+    def set_result(self, result: Answered, /) -> None:
+        """Give it the answer."""
+
+    def set_exception(self, exception: SlimError, /) -> None:
+        """Tell it why there is none."""
+
+
 class AskedCall:
     """A call, and what has come back of it so far. Its examples lie from `start` on in its bundle."""
 
     __slots__ = ("arrived_s", "bundle", "call", "future", "left", "outputs", "receipts", "start")
 
-    def __init__(self, call: Call, arrived_s: float, future: "asyncio.Future[Answered]") -> None:
+    def __init__(self, call: Call, arrived_s: float, future: Waiter) -> None:
         self.call, self.arrived_s, self.future = call, arrived_s, future
         self.bundle: CallBundle | None = None
         self.start, self.left = 0, call.count
@@ -118,6 +132,12 @@ class CallBundle:
     def between(self, start: int, end: int) -> list[AskedCall]:
         """Return the calls that have examples between these places."""
         return [one for one in self.calls if one.start < end and start < one.end]
+
+    def refused(self, start: int, end: int, error: SlimError) -> None:
+        """Tell calls why they have no answer."""
+        for asked in self.between(start, end):
+            if not asked.future.done():
+                asked.future.set_exception(error)
 
     def leave(self, arena: InputArena | None) -> bool:
         """A call has ended; after the last one give the room back, and return True.

@@ -10,6 +10,7 @@ from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.receipt import InferenceResult
 from slimsched.serving.api.shared_memory import SharedMemory
 from slimsched.serving.execution.live.input_arena import InputArena
+from slimsched.serving.execution.live.parcel import Receipt
 
 
 class ModelsChangedError(SlimError):
@@ -21,6 +22,9 @@ class ResponseTally(Protocol):
 
     def count_response(self, protocol: str, kind: str, code: str, seconds: float) -> None:
         """Count a response; `kind` is "infer" or "other"."""
+
+    def count_example(self, receipt: Receipt, examples: int, since_s: float) -> None:
+        """Count answered examples that arrived `since_s` after the first on their receipt."""
 
 
 class Desk(Protocol):

@@ -7,7 +7,7 @@ import grpc
 
 from slimsched.serving.api.grpc_pages import METHODS, Headers, RawMethod
 from slimsched.serving.api.grpc_server import SERVICE
-from slimsched.serving.api.http_protocol import HttpResponse
+from slimsched.serving.api.http_response import HttpResponse
 from slimsched.serving.api.refusal import Unavailable
 from slimsched.serving.api.request_reader import HttpRequest
 

@@ -1,10 +1,15 @@
-"""The gateway's side of the front processes: takes their calls, and gives them answers.
+"""The gateway's side of whoever passes calls on: takes the calls, and gives the answers.
 
+These are front processes, or the express line of this process.
 What comes and goes in one round of the event loop travels in one message.
 """
 
 import asyncio
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import Protocol
+
+from msgspec import Struct
 
 from slimsched.serving.api.front_message import (
     Answers,
@@ -22,15 +27,24 @@ from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.bundle import Bundle
 from slimsched.serving.execution.live.cluster import LiveCluster
-from slimsched.serving.execution.live.frame_connection import FrameConnection
 from slimsched.serving.execution.live.next_round import NextRound
 from slimsched.serving.execution.live.parcel import Answered, DroppedError, Rows, cut, rows_of
+
+HOLD_S, SPARE = 0.005, 0.25
+"""New calls may gather for this long at most, and for this share of the time that every server is busy."""
+
+
+class Sender(Protocol):
+    """The way to whoever passes calls on."""
+
+    def send(self, message: Struct) -> None:
+        """Send without waiting."""
 
 
 class FrontDesk:
     """Serves one front process, from its first call until its connection closes."""
 
-    def __init__(self, service: InferenceService, cluster: LiveCluster, connection: FrameConnection) -> None:
+    def __init__(self, service: InferenceService, cluster: LiveCluster, connection: Sender) -> None:
         self._service, self._cluster, self._connection = service, cluster, connection
         self._open: dict[int, list[_Taken]] = {}  # by the front's number; several if not all were taken
         self._has_taken = False
@@ -62,6 +76,8 @@ class FrontDesk:
 
     def received(self, message: Calls) -> None:
         """Take calls, and let go of those that nobody waits for."""
+        for model, examples in message.refused:
+            self._cluster.count_refused(model, examples)
         if message.calls:
             models = {model.number: model for model in self._cluster.models}
             for calls in message.calls:
@@ -88,22 +104,31 @@ class FrontDesk:
         if model is None:
             self.refuse(number, 0, count, None)
             return
-        rows, is_one = _rows(calls, count, model), len(counts) == 1
+        ends = [0, *accumulate(counts)]
+        first = self._take_some(calls, model, _rows(calls, count, model), ends)
+        if first is not None:
+            self._cluster.count_refused(calls.model, count - first[1])
+            self.refuse(number, first[1], count, first[0])
+
+    def _take_some(
+        self, calls: FrontCalls, model: ServedModel, rows: Sequence[Rows], ends: Sequence[int]
+    ) -> tuple[RefusalError, int] | None:
+        """Take calls with these borders; if not all can be accepted, the first ones.
+
+        Return why the next one is refused and where it ends, after refusing it: no later one is better off.
+        """
+        start, end = ends[0], ends[-1]
+        own, is_one = rows if end - start == sum(calls.counts) else cut(rows, start, end), len(ends) == 2
         try:
-            self._submit(calls, model, rows, 0, count, is_last_try=is_one)
-            return
+            self._submit(calls, model, own, start, end - start, is_last_try=is_one)
+            return None
         except RefusalError as refusal:
             if is_one:
-                self.refuse(number, 0, count, refusal)
-                return
-        start = 0
-        for count in counts:
-            end = start + count
-            try:
-                self._submit(calls, model, cut(rows, start, end), start, count)
-            except RefusalError as refusal:
-                self.refuse(number, start, end, refusal)
-            start = end
+                self.refuse(calls.number, start, end, refusal)
+                return refusal, end
+        middle = len(ends) // 2
+        refused = self._take_some(calls, model, rows, ends[: middle + 1])
+        return refused or self._take_some(calls, model, rows, ends[middle:])
 
     def _submit(
         self,
@@ -144,7 +169,10 @@ class FrontDesk:
                 del self._open[taken.number]
 
     def _send(self) -> None:
-        message = Answers(answers=self._answers, refusals=self._refusals, taken=self._has_taken)
+        hold_s = min(HOLD_S, SPARE * self._cluster.least_backlog_s) if self._has_taken else 0.0
+        message = Answers(
+            answers=self._answers, refusals=self._refusals, taken=self._has_taken, hold_s=hold_s
+        )
         self._answers, self._refusals, self._has_taken = [], [], False
         self._connection.send(message)
 

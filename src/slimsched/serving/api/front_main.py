@@ -59,7 +59,9 @@ async def _serve(spec: FrontSpec) -> None:
     if gone.is_set():
         return
     forwarding = GrpcForwarding(spec.grpc_socket)
-    http = HttpServer(link, HttpForwarding(spec.http_socket, link.report).answer, token=spec.token)
+    others = HttpForwarding(spec.http_socket, link.report).answer
+    http = HttpServer(link, others, token=spec.token, link=link.bundles)
+    link.when_models_change = http.models_changed
     rpc = GrpcServer(link, forwarding.methods, token=spec.token, shares_port=True)
     tls = read_tls(_path(spec.tls_cert), _path(spec.tls_key))
     http_port = await http.start(

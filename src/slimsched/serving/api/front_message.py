@@ -53,13 +53,14 @@ class Left(NamedTuple):
 
 
 class Calls(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """Front to gateway: new calls, and calls whose clients have left.
+    """Front to gateway: new calls, calls whose clients have left, and examples refused here, by model.
 
     The gateway says when it has taken them. Calls that come meanwhile wait at the front and go together.
     """
 
     calls: Sequence[FrontCalls] = ()
     left: Sequence[Left] = ()
+    refused: Sequence[tuple[int, int]] = ()
 
 
 class FrontAnswer(Struct, frozen=True, array_like=True):
@@ -83,11 +84,15 @@ class FrontRefusal(Struct, frozen=True, array_like=True):
 
 
 class Answers(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """Gateway to front: answers and refusals; `taken`: the calls sent last have been taken."""
+    """Gateway to front: answers and refusals; `taken`: the calls sent last have been taken.
+
+    For `hold_s` nothing can begin that has not, so new calls may gather for this long.
+    """
 
     answers: Sequence[FrontAnswer] = ()
     refusals: Sequence[FrontRefusal] = ()
     taken: bool = False
+    hold_s: float = 0.0
 
 
 class Models(Struct, frozen=True, kw_only=True, tag=True):

@@ -1,5 +1,6 @@
 """The server's side of Open Inference Protocol v2 over HTTP: JSON, optionally followed by raw tensors."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -81,6 +82,9 @@ class _Tensor(Struct, frozen=True, kw_only=True):
 
 _Head = CallHead[_Tensor]
 
+Layout = list[tuple[int, int]]
+"""Where each input of the model begins behind the JSON, and its size in bytes."""
+
 
 def read_call(
     body: bytes | bytearray | memoryview,
@@ -130,6 +134,23 @@ def _read_tensors(face: ModelFace, head: _Head, raw: memoryview, loan: Loan) -> 
     if at != len(raw):
         raise BadRequest(f"{len(raw)} bytes follow the JSON, but its inputs take {at}")
     return tuple([tensors[name] for name in face.inputs])
+
+
+def raw_layout(text: bytes, limits: Limits, face: ModelFace) -> Layout | None:
+    """Return where a request's tensors lie behind its JSON; None if their bytes are not what the model takes.
+
+    The request was read before, so the JSON is right.
+    """
+    head = _read_head_cached(text, face, (limits.examples_per_request, limits.answer_bytes))
+    places: dict[str, tuple[int, int]] = {}
+    at = 0
+    for one in head.inputs:
+        kind = face.inputs[one.name].datatype
+        if one.size is None or one.place is not None or one.datatype != kind or kind in ("BOOL", "BYTES"):
+            return None
+        places[one.name] = at, one.size
+        at += one.size
+    return [places[name] for name in face.inputs]
 
 
 def _read_head(text: bytes | bytearray | memoryview, face: ModelFace, most: tuple[int, int]) -> _Head:
@@ -205,13 +226,28 @@ def write_answer(call: Call, answered: InferenceResult) -> tuple[bytes, int | No
         else:
             entry["data"] = values if isinstance(values, list) else values.reshape(-1).tolist()
         outputs.append(entry)
+    head = _encode(call, answered.parameters, outputs)
+    write_parts(shared)
+    return b"".join([head, *raw]), len(head) if raw else None
+
+
+def write_head(call: Call, parameters: dict[str, Parameter], shapes: Sequence[tuple[int, ...]]) -> bytes:
+    """Return the JSON of an answer whose outputs all follow as raw tensors of these shapes."""
+    outputs: list[dict[str, Any]] = []
+    for one, shape in zip(call.outputs, shapes, strict=True):
+        size = call.count * call.face.row_bytes(one.name, as_text=False)
+        kind = call.face.datatype(one.name)
+        entry = {"name": one.name, "datatype": kind, "shape": shape, "parameters": {"binary_data_size": size}}
+        outputs.append(entry)
+    return _encode(call, parameters, outputs)
+
+
+def _encode(call: Call, parameters: dict[str, Parameter], outputs: list[dict[str, Any]]) -> bytes:
     message = {
         "model_name": call.face.name,
         "model_version": call.face.version,
         "id": call.id,
-        "parameters": answered.parameters,
+        "parameters": parameters,
         "outputs": outputs,
     }
-    head = _encoder.encode(message)
-    write_parts(shared)
-    return b"".join([head, *raw]), len(head) if raw else None
+    return _encoder.encode(message)

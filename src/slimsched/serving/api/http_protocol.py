@@ -5,12 +5,13 @@ requests wait. A client that is too slow is disconnected; `check` is called regu
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import cast
 
-from msgspec import Struct
-
 from slimsched.serving.api.connections import Connections
+from slimsched.serving.api.http_response import HttpResponse, written
+from slimsched.serving.api.lent_connection import LentConnection
 from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.request_reader import HttpRequest, RequestReader, Stage, UnreadableError
 from slimsched.serving.execution.live.input_arena import InputArena
@@ -26,34 +27,6 @@ FULL = "too many bytes of requests are under way; try again"
 _shared = memoryview(bytearray(256 * 2**10))
 """Where bytes arrive that are read at once; one connection after the other uses it."""
 
-REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    408: "Request Timeout",
-    413: "Content Too Large",
-    422: "Unprocessable Content",
-    429: "Too Many Requests",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-    504: "Gateway Timeout",
-}
-
-
-class HttpResponse(Struct, frozen=True, kw_only=True):
-    """A response with a body, or with a stream that runs until it or the connection ends."""
-
-    status: int
-    body: bytes = b""
-    content_type: str = "application/json"
-    headers: dict[str, str] = {}
-    stream: AsyncIterator[bytes] | None = None
-
-
 Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 Refuse = Callable[[int, str], HttpResponse]
 
@@ -68,7 +41,9 @@ class HttpProtocol(asyncio.BufferedProtocol):
         connections: Connections,
         limits: Limits,
         arena: InputArena | None = None,
+        lent: LentConnection | None = None,
     ) -> None:
+        self._lent = lent
         self._handler, self._refuse, self._connections, self._limits = handler, refuse, connections, limits
         self._loop = asyncio.get_running_loop()
         self._reader = RequestReader(limits, arena)
@@ -95,6 +70,8 @@ class HttpProtocol(asyncio.BufferedProtocol):
             self._fail(UnreadableError(503, f"{why}, which is the limit; try again"))
         else:
             self.idle_since_s = self._loop.time()
+        if self._lent is not None:
+            self._go_on(self._lent)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Cancel the request under way: its client has left."""
@@ -104,6 +81,8 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._reader.close()
         if self._task is not None:
             self._task.cancel()
+        if self._lent is not None:
+            self._lent.lender.lost(self._lent)
 
     def get_buffer(self, size_hint: int) -> memoryview:
         """Let a large body be received where it is to stay, everything else in memory that all share."""
@@ -120,9 +99,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
         else:
             data = bytes(_shared[:count])
             self._feed(self._unfed[self._unfed_at :] + data if self._unfed else data, 0)
-        if self._reader.complete and self._task is None:
-            self.idle_since_s = None
-            self._task = self._loop.create_task(self._answer())
+        self._begin()
 
     def pause_writing(self) -> None:
         """Make no more answers: the client reads more slowly than we write."""
@@ -177,6 +154,23 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._transport.abort()
 
     # -- reading
+
+    def _go_on(self, lent: LentConnection) -> None:
+        """Go on with a connection that was lent."""
+        if lent.full and self._failure is None:
+            self._fail(UnreadableError(503, f"{lent.full}, which is the limit; try again"))
+        if lent.unsent:
+            self._transport.write(lent.unsent)
+        if lent.arrived and self._failure is None:
+            self._feed(lent.arrived, 0)
+            self._begin()
+        lent.arrived = lent.unsent = b""
+
+    def _begin(self) -> None:
+        """Start to answer, if a request is complete and nothing is under way."""
+        if self._reader.complete and self._task is None:
+            self.idle_since_s = None
+            self._task = self._loop.create_task(self._answer())
 
     def _feed(self, data: bytes, at: int) -> None:
         """Give the reader the bytes, one request at a time; keep the rest when enough requests wait."""
@@ -259,7 +253,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
 
     async def _answer(self) -> None:
         """Answer the waiting requests in order."""
-        reader = self._reader
+        reader, is_known = self._reader, False
         try:
             while reader.complete:
                 request = reader.complete.popleft()
@@ -272,6 +266,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
                     reader.release(request)
                 if not await self._write_answer(request, response):
                     return
+                is_known = self._lent is not None and self._lent.lender.knows(request)
                 del request, response
                 self._current_bytes = 0
                 if self._held_bytes:
@@ -291,6 +286,16 @@ class HttpProtocol(asyncio.BufferedProtocol):
             self._transport.close()
         elif reader.stage is not Stage.NOTHING:
             self._note_progress()
+        elif is_known and not (self._unfed or self._is_paused or self.unread_bytes):
+            self._return()
+
+    def _return(self) -> None:
+        """Give the connection back to its lender: it is at rest, and its client is understood there."""
+        lent, self._lent = self._lent, None
+        assert lent is not None
+        file = os.dup(self._transport.get_extra_info("socket").fileno())
+        self._transport.abort()  # closes this end only
+        lent.lender.returned(lent, file)
 
     async def _write_answer(self, request: HttpRequest, response: HttpResponse) -> bool:
         """Write the answer to a request; return whether the connection stays open."""
@@ -317,16 +322,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._transport.close()
 
     def _write(self, response: HttpResponse, keep_alive: bool, head_only: bool = False) -> None:
-        lines = [
-            f"HTTP/1.1 {response.status} {REASONS.get(response.status, 'Error')}",
-            f"content-type: {response.content_type}",
-            *([] if response.stream is not None else [f"content-length: {len(response.body)}"]),
-            *[f"{name}: {value}" for name, value in response.headers.items()],
-        ]
-        if not keep_alive:
-            lines.append("connection: close")
-        head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-        whole = head if head_only else head + response.body
+        whole = written(response, keep_alive=keep_alive, head_only=head_only)
         self._written_bytes += len(whole)
         self._transport.write(whole)
 

@@ -1,10 +1,53 @@
 """Responses over HTTP: pages as JSON, and refusals with their status."""
 
-import msgspec
+from collections.abc import AsyncIterator
 
-from slimsched.serving.api.http_protocol import HttpResponse
+import msgspec
+from msgspec import Struct
+
 from slimsched.serving.api.refusal import MethodNotAllowed, RefusalError, Unauthenticated
 from slimsched.serving.api.request_reader import HttpRequest
+
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    413: "Content Too Large",
+    422: "Unprocessable Content",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+    504: "Gateway Timeout",
+}
+
+
+class HttpResponse(Struct, frozen=True, kw_only=True):
+    """A response with a body, or with a stream that runs until it or the connection ends."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: dict[str, str] = {}
+    stream: AsyncIterator[bytes] | None = None
+
+
+def written(response: HttpResponse, *, keep_alive: bool = True, head_only: bool = False) -> bytes:
+    """Return a response as bytes; only the head if it is a stream."""
+    lines = [
+        f"HTTP/1.1 {response.status} {REASONS.get(response.status, 'Error')}",
+        f"content-type: {response.content_type}",
+        *([] if response.stream is not None else [f"content-length: {len(response.body)}"]),
+        *[f"{name}: {value}" for name, value in response.headers.items()],
+    ]
+    if not keep_alive:
+        lines.append("connection: close")
+    head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+    return head if head_only else head + response.body
 
 
 def refused(status: int, why: str) -> HttpResponse:

@@ -7,11 +7,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import monotonic
 
+from slimsched.serving.api.bundle_link import BundleLink
 from slimsched.serving.api.connections import Connections
 from slimsched.serving.api.desk import Desk, ModelsChangedError
-from slimsched.serving.api.http_message import read_call, write_answer
-from slimsched.serving.api.http_protocol import HttpProtocol, HttpResponse
-from slimsched.serving.api.http_response import refused, require_method, response_of
+from slimsched.serving.api.express import Express, answer_of, is_available, listen
+from slimsched.serving.api.http_message import read_call
+from slimsched.serving.api.http_protocol import HttpProtocol
+from slimsched.serving.api.http_response import HttpResponse, refused, require_method, response_of
+from slimsched.serving.api.lent_connection import LentConnection
 from slimsched.serving.api.refusal import BadRequest, RefusalError, Unavailable
 from slimsched.serving.api.request_reader import HttpRequest, read_length
 from slimsched.serving.api.shared_memory import Loan
@@ -28,15 +31,24 @@ Others = Callable[[HttpRequest], Awaitable[HttpResponse]]
 class HttpServer:
     """Answers inference calls at a desk; `others` answers every other request, and may raise refusals."""
 
-    def __init__(self, desk: Desk, others: Others, *, token: str = "") -> None:
-        self._desk, self._others, self._token = desk, others, Token(token)
+    def __init__(
+        self, desk: Desk, others: Others, *, token: str = "", link: BundleLink | None = None
+    ) -> None:
+        """Requests whose heads are known go over the link, in bundles, where that is possible."""
+        self._desk, self._others, self._token, self._link = desk, others, Token(token), link
         self._connections = Connections(desk.ledger)
         self._server: asyncio.Server | None = None
+        self._express: Express | None = None
 
     async def start(
         self, host: str, port: int, tls: ssl.SSLContext | None = None, *, shares_port: bool = False
     ) -> int:
         """Start to listen and return the port; port 0 picks a free one. Other processes may share it."""
+        if self._link is not None and tls is None and is_available:
+            sockets = listen(host, port, shares_port=shares_port)
+            self._express = Express(self._desk, self._link, self._connect, self.handle, sockets)
+            self._connections.start()
+            return int(sockets[0].getsockname()[1])
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             self._connect, host, port, ssl=tls, backlog=1024, reuse_port=shares_port or None
@@ -55,15 +67,28 @@ class HttpServer:
         """Stop listening, answer the requests under way and close all connections, in a limited time."""
         if self._server is not None:
             self._server.close()
+        if self._express is not None:
+            began_s, within_s = monotonic(), self._desk.limits.drain_s
+            await self._express.stop(within_s)
+            await self._connections.stop(max(0.0, began_s + within_s - monotonic()))
+            self._express.abort()
+            return
         await self._connections.stop(self._desk.limits.drain_s)
 
     def abort(self) -> None:
         """Close all connections at once."""
+        if self._express is not None:
+            self._express.abort()
         self._connections.abort()
 
-    def _connect(self) -> HttpProtocol:
+    def models_changed(self) -> None:
+        """Read heads anew: they may mean something else now."""
+        if self._express is not None:
+            self._express.forget()
+
+    def _connect(self, lent: LentConnection | None = None) -> HttpProtocol:
         desk = self._desk  # its limits follow the models
-        return HttpProtocol(self.handle, self._refuse, self._connections, desk.limits, desk.arena)
+        return HttpProtocol(self.handle, self._refuse, self._connections, desk.limits, desk.arena, lent)
 
     async def handle(self, request: HttpRequest) -> HttpResponse:
         """Answer one request; turn every error into a response. Count the answers of this desk."""
@@ -102,6 +127,8 @@ class HttpServer:
         while True:
             with Loan(desk) as loan:
                 call = read_call(request.body, length, desk.limits, desk.face(name, version), loan)
+                if self._express is not None:
+                    self._express.learn(request, call, length)
                 try:
                     answered = await desk.infer(call)
                     break
@@ -109,11 +136,7 @@ class HttpServer:
                     ModelsChangedError
                 ):  # the model was replaced meanwhile: read the call again for the new one
                     continue
-        body, json_bytes = write_answer(call, answered)
-        if json_bytes is None:
-            return HttpResponse(status=200, body=body)
-        headers = {"inference-header-content-length": str(json_bytes)}
-        return HttpResponse(status=200, body=body, content_type="application/octet-stream", headers=headers)
+        return answer_of(call, answered)
 
     def _refuse(self, status: int, why: str) -> HttpResponse:
         """Refuse bytes that are not a request, or a connection above the limit."""

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from slimsched import __version__
 from slimsched.serving.api.exposition import CONTENT_TYPE, Histogram, Labels, family, histogram
-from slimsched.serving.api.http_protocol import HttpResponse
+from slimsched.serving.api.http_response import HttpResponse
 from slimsched.serving.api.tally import SECONDS, Tally
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.drop_reason import DropReason

@@ -48,6 +48,12 @@ class ModelFace:
             return "INT64", classes
         return "BYTES", [self.spec.labels[int(number)] for number in classes]
 
+    def datatype(self, name: str) -> str:
+        """Return the type of an output's values."""
+        if name in self._place:
+            return self.spec.outputs[self._place[name]].datatype
+        return "INT64" if name == CLASSES else "BYTES"
+
     def row_bytes(self, name: str, *, as_text: bool) -> int:
         """The most that one example's share of an output takes in an answer, as text or as raw bytes."""
         if name == LABELS:
@@ -77,8 +83,7 @@ class ModelFace:
             if name in self._place:
                 outputs.append(_described(self.spec.outputs[self._place[name]]))
             else:
-                kind = "INT64" if name == CLASSES else "BYTES"
-                outputs.append({"name": name, "datatype": kind, "shape": [-1]})
+                outputs.append({"name": name, "datatype": self.datatype(name), "shape": [-1]})
         return {
             "name": self.name,
             "versions": [self.version],

@@ -6,8 +6,7 @@ from urllib.parse import unquote
 import msgspec
 
 from slimsched.serving.api.goal_control import GoalControl
-from slimsched.serving.api.http_protocol import HttpResponse
-from slimsched.serving.api.http_response import json_page, require_method
+from slimsched.serving.api.http_response import HttpResponse, json_page, require_method
 from slimsched.serving.api.json_body import read_body
 from slimsched.serving.api.refusal import NotFound, Unavailable
 from slimsched.serving.api.repository import RepositoryControl, switched_off

@@ -31,6 +31,7 @@ class HttpRequest(Struct, frozen=True, kw_only=True):
     room: memoryview | None = None  # what the body takes of the arena
     size_bytes: int = 0
     keep_alive: bool = True
+    head: bytes = b""  # its first bytes, up to the body, if they came together
 
 
 class Stage(Enum):
@@ -93,6 +94,9 @@ class RequestReader:
             self._fill(data)
             return
         self._got_somewhere = False
+        if self.stage is not Stage.BODY:
+            is_whole = self.stage is Stage.NOTHING and data[-len(END) :] == END
+            self._head = bytes(data) if is_whole else b""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -206,6 +210,7 @@ class RequestReader:
             room=self._room,
             size_bytes=self._head_bytes + self.body_bytes,
             keep_alive=self._parser.should_keep_alive(),
+            head=self._head,
         )
         self.complete.append(request)
         self._reset()
@@ -237,7 +242,7 @@ class RequestReader:
         return f"the body is larger than {self._limits.body_bytes} bytes; send fewer images per request"
 
     def _reset(self) -> None:
-        self._url = b""
+        self._url = self._head = b""
         self._headers: dict[str, str] = {}
         self._body = b""
         self._room = self.rest = None

@@ -4,8 +4,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from slimsched.serving.api.http_protocol import HttpResponse
-from slimsched.serving.api.http_response import json_page, require_method
+from slimsched.serving.api.http_response import HttpResponse, json_page, require_method
 from slimsched.serving.api.json_body import read_body
 from slimsched.serving.api.refusal import NotFound
 from slimsched.serving.api.request_reader import HttpRequest

@@ -53,9 +53,14 @@ class Tally:
     def count_examples(self, receipts: Sequence[Receipt]) -> None:
         """Count answered examples."""
         for one in receipts:
-            self._queue_s.observe(one.queue_s, one.examples)
-            self._compute_s.observe(one.compute_s, one.examples)
-            self._network_s.observe(max(0.0, one.latency_s - one.queue_s - one.compute_s), one.examples)
+            self.count_example(one, one.examples, 0.0)
+
+    def count_example(self, receipt: Receipt, examples: int, since_s: float) -> None:
+        """Count answered examples that arrived `since_s` after the first on their receipt."""
+        network_s = receipt.latency_s - since_s - receipt.queue_s - receipt.compute_s
+        self._queue_s.observe(receipt.queue_s, examples)
+        self._compute_s.observe(receipt.compute_s, examples)
+        self._network_s.observe(max(0.0, network_s), examples)
 
     def take(self) -> "Counted":
         """Return all counts and begin again at zero: another process adds them to its own."""

@@ -41,9 +41,13 @@ class Arrivals:
             return None
         reason = admission.refusal(terms.request(0, arrived_s, model), count, now_s)
         if reason is not None and is_last_try:
-            self._round.expect()
-            self._refused[model] += count
+            self.count_refused(model, count)
         return reason
+
+    def count_refused(self, model: int, count: int) -> None:
+        """Count examples that were refused before they became requests."""
+        self._round.expect()
+        self._refused[model] += count
 
     def _pass_on(self) -> None:
         requests, self._requests = tuple(self._requests), []

@@ -202,6 +202,16 @@ class LiveCluster:
         """
         return self._arrivals.refusal(terms, count, model, arrived_s, self.now_s, is_last_try)
 
+    def count_refused(self, model: int, examples: int) -> None:
+        """Tell the gateway that examples were refused before it was asked: they are part of the demand."""
+        self._arrivals.count_refused(model, examples)
+
+    @property
+    def least_backlog_s(self) -> float:
+        """How long each server that is up has work for, at least."""
+        seen = self._gateway.seen
+        return float(seen.backlog_s[seen.alive_ids].min()) if seen.alive_ids else 0.0
+
     def _parcel(
         self, inputs: Sequence[bytes | memoryview], count: int, now_s: float, model: int, terms: Terms
     ) -> Parcel:
