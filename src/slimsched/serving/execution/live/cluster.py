@@ -202,6 +202,10 @@ class LiveCluster:
         """
         return self._arrivals.refusal(terms, count, model, arrived_s, self.now_s, is_last_try)
 
+    def wait_s(self, priority: int) -> float:
+        """Return the time that the work ahead of a call without a deadline takes, as predicted."""
+        return self._arrivals.wait_s(priority)
+
     def _parcel(
         self, inputs: Sequence[bytes | memoryview], count: int, now_s: float, model: int, terms: Terms
     ) -> Parcel:
