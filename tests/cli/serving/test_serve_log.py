@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from logs import entries
 from served import Served
 from slimsched.cli.app import app
-from slimsched.serving.api.client import Client
+from slimsched.serving.api.client import Client, ServerRefusedError
 from slimsched.serving.routing.commands import Drop
-from slimsched.serving.routing.events import GoalChanged, RequestsCancelled
+from slimsched.serving.routing.events import GoalChanged, RequestsCancelled, RequestsRefused
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (8, 3, 32, 32), dtype=np.uint8)
 
@@ -93,6 +93,35 @@ def test_a_server_under_load_can_be_replayed_to_the_last_decision(
     said = CliRunner().invoke(app, ["replay", str(logs)]).stdout
     assert "its process was killed" in said
     assert "all are equal" in said
+
+
+def test_a_queue_that_is_too_long_is_refused_and_the_log_replays(
+    own_server: Callable[..., Served], tmp_path: Path
+) -> None:
+    logs = tmp_path / "logs"
+    served = own_server("--log", str(logs), "--limit", "queue_s=0.05", "--fronts", "1")
+    images = np.repeat(IMAGES, 8, axis=0)
+
+    def call(number: int) -> ServerRefusedError | None:
+        with Client(f"http://{served.http}") as client:
+            try:
+                client.classify(images, plan="1.0")
+            except ServerRefusedError as refused:
+                return refused
+            return None
+
+    with ThreadPoolExecutor(16) as pool:
+        ends = list(pool.map(call, range(48)))
+    assert None in ends, "what was accepted is answered"
+    errors = [one for one in ends if one is not None]
+    assert errors
+    assert all(one.status == 429 and (one.retry_after_s or 0.0) >= 1.0 for one in errors)
+    assert served.stop() == 0
+    code, found = replayed(logs)
+    assert code == 0, found
+    (gateway,) = logs.glob("*/events.jsonl.gz")
+    refused = [one.event for one in entries(gateway) if isinstance(one.event, RequestsRefused)]
+    assert refused, "the gateway knows how many the door refused"
 
 
 def test_a_log_that_reaches_its_limit_stops_and_says_so(

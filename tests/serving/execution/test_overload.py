@@ -6,6 +6,7 @@ import pytest
 from cluster import small_cluster
 from slimsched.kernel.observer import Observer
 from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster, TelemetryOptions
 from slimsched.serving.routing.commands import Answer, Drop
 from slimsched.serving.routing.gateway import Gateway
@@ -35,13 +36,20 @@ class Ends:
                 self.dropped += [(one.arrival_s, now_s, command.reason) for one in command.requests]
 
 
-def overloaded(load: float, *, plan: str = "network", router: str = "goal:in_time=0.7") -> Ends:
+def overloaded(
+    load: float,
+    *,
+    plan: str = "network",
+    router: str = "goal:in_time=0.7",
+    deadline_s: float = DEADLINE_S,
+    queue_s: float = 0.0,
+) -> Ends:
     """Offer a multiple of the narrowest capacity for three seconds, then half of it."""
     rng, ends = np.random.default_rng(0), Ends()
     during = rng.uniform(0.0, OVERLOAD_S, int(load * CAPACITY_PER_S * OVERLOAD_S))
     after = rng.uniform(OVERLOAD_S, OVERLOAD_S + AFTER_S, int(0.5 * CAPACITY_PER_S * AFTER_S))
     times_s = np.sort(np.concatenate([during, after]))
-    options = GatewayOptions(step_s=0.0, plan=plan, early_drop=True)  # type: ignore[arg-type]
+    options = GatewayOptions(step_s=0.0, plan=plan, early_drop=True, queue_s=queue_s)  # type: ignore[arg-type]
     scheduler = SchedulerOptions(
         batch_limit=32,
         resident=("widest",),
@@ -56,7 +64,7 @@ def overloaded(load: float, *, plan: str = "network", router: str = "goal:in_tim
         cluster=CLUSTER,
         gateway=Gateway(CLUSTER, make_router(router, CLUSTER, 0, None), options),
         schedulers=[scheduler] * len(CLUSTER),
-        stream=RequestStream(times_s, examples=np.full(len(times_s), -1), deadline_s=DEADLINE_S),
+        stream=RequestStream(times_s, examples=np.full(len(times_s), -1), deadline_s=deadline_s),
         telemetry=TelemetryOptions(),
         observers=observers,
     ).run(OVERLOAD_S + AFTER_S, drain=True)
@@ -78,3 +86,16 @@ def test_goodput_stays_at_capacity_under_any_overload(load: float, plan: str) ->
 def test_a_second_after_the_overload_nothing_is_refused() -> None:
     ends = overloaded(8.0)
     assert not [one for one in ends.dropped if one[0] > OVERLOAD_S + 1.0]
+
+
+def test_without_deadlines_the_queue_stays_as_long_as_it_may_be() -> None:
+    queue_s = 1.0
+    ends = overloaded(4.0, deadline_s=NEVER_S, queue_s=queue_s)
+    assert {reason for *_, reason in ends.dropped} == {DropReason.QUEUE_FULL}
+    assert all(arrival_s == end_s for arrival_s, end_s, _ in ends.dropped), (
+        "nothing that was taken is dropped"
+    )
+    waits_s = [end_s - arrival_s for arrival_s, end_s in ends.answered]
+    assert 0.5 * queue_s < max(waits_s) < 1.5 * queue_s
+    steady = [end_s for _, end_s in ends.answered if 1.5 <= end_s < OVERLOAD_S]
+    assert len(steady) / (OVERLOAD_S - 1.5) >= 0.85 * CAPACITY_PER_S

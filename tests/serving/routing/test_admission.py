@@ -41,8 +41,9 @@ class InTurn:
 class Door:
     """A gateway that admits, and what it says to each arrival."""
 
-    def __init__(self) -> None:
-        self.gateway = Gateway(CLUSTER, InTurn(), GatewayOptions(step_s=0.0, early_drop=True))
+    def __init__(self, queue_s: float = 0.0) -> None:
+        options = GatewayOptions(step_s=0.0, early_drop=True, queue_s=queue_s)
+        self.gateway = Gateway(CLUSTER, InTurn(), options)
         self.count = 0
 
     @property
@@ -90,26 +91,68 @@ def test_only_what_is_as_important_is_ahead() -> None:
     assert door.refused(8, deadline_s=1.0, priority=1) is None
 
 
-def test_requests_without_a_deadline_are_never_refused_and_never_ahead() -> None:
+def test_requests_without_a_deadline_are_not_refused_unless_asked_for_and_never_ahead() -> None:
     door = Door()
     assert door.refused(many(5.0)) is None
     assert door.refused(8, deadline_s=0.2) is None
     assert door.refused(many(5.0)) is None
 
 
-def test_work_that_is_done_makes_room() -> None:
-    door = Door()
-    commands = door.arrive(many(0.9), deadline_s=1.0)
-    assert door.refused(8, deadline_s=1.0) is DropReason.OVERLOADED
+def finish(door: Door, commands: list[Command], now_s: float) -> None:
+    """Let servers run all that was sent to them."""
     for command in commands:
         assert isinstance(command, SendBlock)
         block = command.block
         done = SegmentFinished(
             server=command.server, choice=0, ahead=block.key.ahead, blocks=(block,), size=8
         )
-        (answer,) = door.tell(done, 0.1)
+        (answer,) = door.tell(done, now_s)
         assert isinstance(answer, Answer)
+
+
+def test_work_that_is_done_makes_room() -> None:
+    door = Door()
+    commands = door.arrive(many(0.9), deadline_s=1.0)
+    assert door.refused(8, deadline_s=1.0) is DropReason.OVERLOADED
+    finish(door, commands, 0.1)
     assert door.refused(8, deadline_s=1.0) is None
+
+
+def test_without_a_deadline_a_queue_that_is_too_long_is_refused_until_it_is_short_again() -> None:
+    door = Door(queue_s=2.0)
+    commands = door.arrive(many(1.0))
+    assert door.admission.wait_s(0) == pytest.approx(1.0, rel=0.01)
+    commands += door.arrive(many(3.0))
+    assert len(commands) == sum(isinstance(one, SendBlock) for one in commands), (
+        "its own work is not ahead of it"
+    )
+    assert door.refused(1) is DropReason.QUEUE_FULL
+    assert door.refused(1, priority=1) is None, "only what is as important is ahead"
+    assert door.admission.wait_s(0) == pytest.approx(4.0, rel=0.01)
+    finish(door, commands, 0.1)
+    assert door.refused(8) is None
+
+
+def test_a_long_queue_without_deadlines_keeps_out_no_deadline() -> None:
+    door = Door(queue_s=1.0)
+    door.arrive(many(2.0))
+    assert door.refused(8) is DropReason.QUEUE_FULL
+    assert door.refused(8, deadline_s=0.2) is None, "it is served first, and has its own rule"
+
+
+def test_work_with_deadlines_is_ahead_of_what_has_none() -> None:
+    door = Door(queue_s=1.0)
+    door.arrive(many(2.0), deadline_s=5.0)
+    assert door.refused(8) is DropReason.QUEUE_FULL
+
+
+def test_what_waits_without_a_deadline_waits_on_when_servers_are_lost() -> None:
+    door = Door(queue_s=1.0)
+    door.arrive(many(0.9))
+    assert not [one for one in door.tell(ServerDown(server=0), 0.1) if isinstance(one, Drop)]
+    assert door.refused(8) is DropReason.QUEUE_FULL, "one server takes twice as long"
+    assert not [one for one in door.tell(ServerDown(server=1), 0.2) if isinstance(one, Drop)]
+    assert door.admission.wait_s(0) == 0.0
 
 
 def test_half_of_the_servers_admit_half_of_the_work() -> None:

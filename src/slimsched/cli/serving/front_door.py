@@ -57,10 +57,12 @@ class FrontDoor:
     def __init__(
         self, chosen: Choice, engine: EngineOptions, options: ServeOptions, console: Console
     ) -> None:
-        scenario = chosen.scenario.for_clients()
+        limits = read_limits(options.limit or [])
+        chosen = chosen.for_clients(limits.queue_s)
+        scenario = chosen.scenario
         self._options, self._console, self._names = options, console, scenario.cluster.names
         self._tls = read_tls(options.tls_cert, options.tls_key)
-        self._token, limits = read_token(options.token, options.token_file), read_limits(options.limit or [])
+        self._token = read_token(options.token, options.token_file)
         self._folder = log_folder(options.log, options.log_limit)
         setting = chosen.setting(options.router, for_clients=True)
         fronts = fitting_fronts() if options.fronts is None else options.fronts

@@ -182,6 +182,16 @@ class Choice(Struct, frozen=True, kw_only=True):
             models=outlines(self.scenario.cluster.models),
         )
 
+    def for_clients(self, queue_s: float) -> "Choice":
+        """Return the choice with what clients are promised; without a deadline they wait up to `queue_s`."""
+        scenario = self.scenario.for_clients()
+        gateway = {**self.raw.get("gateway", {}), "queue_s": queue_s}
+        return replace(
+            self,
+            scenario=replace(scenario, gateway=replace(scenario.gateway, queue_s=queue_s)),
+            raw={**self.raw, "gateway": gateway},
+        )
+
     def under(self, load: LoadOptions) -> "Choice":
         """Return the same choice under another load."""
         return replace(self, scenario=load.apply(self.scenario))

@@ -33,6 +33,7 @@ from slimsched.kernel.log import LogWriter, log_path
 from slimsched.kernel.observer import Observer
 from slimsched.serving.domain.machine import AUTOSCALER_NAME
 from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.routing.gateway_options import SERVED_QUEUE_S
 from slimsched.serving.telemetry.bound_curve import BoundCurve, energy_bound
 from slimsched.serving.telemetry.plots import plot_runs
 from slimsched.serving.telemetry.recorder import Recorder
@@ -93,7 +94,7 @@ def command(
     check_reach([simulated.spec], chosen.scenario)
     chosen = replace(chosen, scenario=chosen.scenario.with_faults(faults.read()))
     if simulated.as_served:
-        chosen = replace(chosen, scenario=chosen.scenario.for_clients())
+        chosen = chosen.for_clients(chosen.scenario.gateway.queue_s or SERVED_QUEUE_S)
     steps = ScaleSteps()
     trace = _run(chosen, simulated, steps, quiet=as_json)
     if simulated.plot is not None:

@@ -11,19 +11,29 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from slimsched.kernel.errors import ConfigError
+from slimsched.serving.routing.gateway_options import SERVED_QUEUE_S
 
 Count = Annotated[int, Meta(ge=1, le=10**6)]
 Size = Annotated[int, Meta(ge=1, le=2**40)]
 SizeByModel = Annotated[int, Meta(ge=0, le=2**40)]
 """A size in bytes; 0 means that it follows the models."""
 Seconds = Annotated[float, Meta(ge=0.01, le=86_400.0)]
+CountOrNone = Annotated[int, Meta(ge=0, le=10**6)]
+"""A number; 0 means that there is no such limit."""
+
+EXAMPLE_BYTES = 2**10
+"""An example under way counts as this much at least: what the gateway keeps for it besides its input."""
+
+FULL_REQUESTS = 1024
+"""So many requests with the most examples may be here at once, where memory allows."""
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the door lets in, in which time, and what it keeps for clients; `docs/reliability.md` explains."""
 
     examples_per_request: Count = 64
-    examples_in_system: Count = 4096
+    examples_in_system: CountOrNone = 0
+    queue_s: Seconds = SERVED_QUEUE_S  # how long the work ahead of a call without a deadline may take
     body_bytes: SizeByModel = 0  # of one request
     answer_bytes: SizeByModel = 0  # of one answer
     held_bytes: SizeByModel = 0  # of all requests that are here; one address may have half of it
@@ -60,19 +70,28 @@ def read_limits(settings: Sequence[str]) -> Limits:
         raise ConfigError(f"--limit {', '.join(settings)}: {error}") from None
 
 
-def fitted(limits: Limits, row_bytes: int, answer_row_bytes: int) -> Limits:
-    """Fill in the sizes that follow the models: the most that one example takes and gives, as raw tensors."""
+def fitted(limits: Limits, row_bytes: int, answer_row_bytes: int, memory_bytes: int) -> Limits:
+    """Fill in the sizes that follow the models: the most that one example takes and gives, as raw tensors.
+
+    `memory_bytes` is the memory of this machine.
+    """
     full, answer = (limits.examples_per_request * size for size in (row_bytes, answer_row_bytes))
     body_bytes = limits.body_bytes or max(4 * 2**20, full + 2**16)
     answer_bytes = limits.answer_bytes or max(16 * 2**20, answer + 2**16)
-    under_way = limits.examples_in_system * row_bytes
+    largest = max(body_bytes, limits.examples_per_request * EXAMPLE_BYTES)
     return replace(
         limits,
         body_bytes=body_bytes,
         answer_bytes=answer_bytes,
-        held_bytes=limits.held_bytes or max(96 * 2**20, 2 * under_way, 4 * body_bytes),
+        held_bytes=limits.held_bytes or max(_held_bytes(full, memory_bytes), 4 * largest),
         unread_bytes=limits.unread_bytes or max(32 * 2**20, 2 * answer_bytes),
     )
+
+
+def _held_bytes(full: int, memory_bytes: int) -> int:
+    """Return how much requests may take: what many full ones need, or more of a large memory."""
+    wanted = max(FULL_REQUESTS * full, memory_bytes // 256)
+    return max(96 * 2**20, min(wanted, memory_bytes // 16))
 
 
 def shared(limits: Limits, fronts: int) -> Limits:

@@ -16,7 +16,7 @@ _WHY = {
     "405": "The path exists, but not for this method.",
     "413": "The body is too large.",
     "422": "The model could not run on this input.",
-    "429": "Too many examples are under way; see Retry-After.",
+    "429": "Too much work is under way; see Retry-After.",
     "503": "Starting, draining, or no server is up; see Retry-After.",
     "504": "The deadline passed or cannot be met.",
 }

@@ -66,7 +66,7 @@ class MethodNotAllowed(RefusalError):  # noqa: N818
 
 
 class TooMany(RefusalError):  # noqa: N818
-    """Too many examples are under way; try again a little later."""
+    """Too much work is under way; try again a little later."""
 
     status = 429
     grpc_code = "RESOURCE_EXHAUSTED"

@@ -7,7 +7,7 @@ from typing import assert_never
 from slimsched import __version__
 from slimsched.serving.api.call import Call
 from slimsched.serving.api.ledger import Ledger
-from slimsched.serving.api.limits import Limits, fitted
+from slimsched.serving.api.limits import EXAMPLE_BYTES, Limits, fitted
 from slimsched.serving.api.model_face import ModelFace, find_face
 from slimsched.serving.api.receipt import InferenceResult, write_receipt
 from slimsched.serving.api.refusal import (
@@ -26,6 +26,7 @@ from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.terms import Terms
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.input_arena import InputArena
+from slimsched.serving.execution.live.machine_memory import memory_bytes
 from slimsched.serving.execution.live.parcel import DroppedError
 
 FULL_LAG_S = 0.05
@@ -70,9 +71,8 @@ class InferenceService:
         """Offer the models that the cluster serves now."""
         self.faces = [ModelFace(model) for model in self._cluster.models]
         largest = max([self._row_bytes, *(face.spec.row_bytes for face in self.faces)])
-        self.limits = fitted(
-            self._limits, largest, max([face.answer_bytes for face in self.faces], default=0)
-        )
+        answer = max([face.answer_bytes for face in self.faces], default=0)
+        self.limits = fitted(self._limits, largest, answer, memory_bytes())
         if self.arena is not None:
             self.arena.limit_bytes = self.limits.held_bytes
         self._by_name = {face.name: face for face in self.faces}
@@ -169,16 +169,32 @@ class InferenceService:
         self.tally.note_lag(lag_s := self._cluster.now_s - arrived_s)
         if lag_s > LONGEST_LAG_S:
             raise TooMany(f"the gateway is {lag_s:.1f} s behind; try again", retry_after_s=lag_s)
-        under_way, most = self._cluster.in_system, self.limits.examples_in_system
-        if under_way + count > most:
-            raise TooMany(
-                f"{under_way} examples are under way, {most} are the limit; try again", retry_after_s=1.0
-            )
+        self._check_room(count)
         reason = self._cluster.refusal(
             terms, arrived_s, count=count, model=model.number, is_last_try=is_last_try
         )
+        if reason is DropReason.QUEUE_FULL:
+            raise self._queue_full(terms.priority)
         if reason is not None:
             raise refusal_of(DroppedError(reason))
+
+    def _check_room(self, count: int) -> None:
+        """Refuse examples beyond the number that was set, or beyond what the gateway may hold."""
+        under_way, most = self._cluster.in_system, self.limits.examples_in_system
+        if 0 < most < under_way + count:
+            raise TooMany(
+                f"{under_way} examples are under way, {most} are the limit; try again", retry_after_s=1.0
+            )
+        if (under_way + count) * EXAMPLE_BYTES > self.limits.held_bytes:
+            raise Unavailable(f"{under_way} examples are under way, more cannot be held; try again")
+
+    def _queue_full(self, priority: int) -> TooMany:
+        """Return the refusal of a call that would wait too long; it may come when the work above is done."""
+        wait_s, most_s = self._cluster.wait_s(priority), self.limits.queue_s
+        return TooMany(
+            f"the work ahead takes about {wait_s:.3g} s, {most_s:g} s are the limit; try again",
+            retry_after_s=wait_s - most_s,
+        )
 
 
 def too_late() -> TooLate:

@@ -11,9 +11,12 @@ A request is admitted if `finish` uses no more than a share `reach` of the time 
 leaves out (batches, hops, unequal queues) is measured: `reach` falls while admitted requests end too late or
 close to it, and rises slowly while they do not. So the work that is admitted is done in time, and as much of
 it as the servers can do, whatever is offered.
+
+A request without a deadline is admitted if `ahead / capacity` is at most `queue_s`, where that is set.
 """
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.drop_reason import DropReason
@@ -42,14 +45,15 @@ FALL_PER_S, RISE_PER_S, MOST_FALL = 2.0, 0.04, 0.1
 class Admission:
     """Knows the work in the system, and decides which requests can still be answered in time.
 
-    It costs nothing until the first request with a deadline comes.
+    Without `queue_s` it costs nothing until the first request with a deadline comes.
     """
 
-    def __init__(self, cluster: Cluster, seen: Observation) -> None:
-        self._seen = seen
+    def __init__(self, cluster: Cluster, seen: Observation, queue_s: float = 0.0) -> None:
+        """`queue_s` is how long requests without a deadline may have to wait; 0 means for any time."""
+        self._seen, self._queue_s = seen, queue_s
         self._ahead = WorkAhead()
         self._paces = [ServerPace() for _ in cluster.names]
-        self._is_used = False
+        self._is_used = queue_s > 0.0
         self._round_s = self._fell = 0.0  # since when the present reach is tried, and how far it fell since
         self.reach = FIRST_REACH
         """Share of its time that a request may be expected to take."""
@@ -85,7 +89,9 @@ class Admission:
     def refusal(self, request: Request, count: int, now_s: float) -> DropReason | None:
         """Say why a call of `count` such examples cannot be answered in time; None if it can."""
         deadline_s = request.deadline_s
-        if deadline_s >= NEVER_S or not (capacity := self._capacity_now()):
+        if deadline_s >= NEVER_S:
+            return self.refusal_in_line(request.priority)
+        if not (capacity := self._capacity_now()):
             return None
         slack_s = deadline_s - now_s
         own_s = self._cheapest.of_request(request).alone_s(count)
@@ -95,6 +101,16 @@ class Admission:
         if ahead_s and ahead_s / capacity + own_s > self.reach * slack_s:
             return DropReason.OVERLOADED
         return None
+
+    def refusal_in_line(self, priority: int) -> DropReason | None:
+        """Say why a call without a deadline may not join the queue; None if it may."""
+        is_full = 0.0 < self._queue_s < self.wait_s(priority)
+        return DropReason.QUEUE_FULL if is_full else None
+
+    def wait_s(self, priority: int) -> float:
+        """Return the time that the work ahead of a call without a deadline takes; 0 while no server is up."""
+        capacity = self._capacity_now()
+        return self._ahead.before((-priority, inf)) / capacity if capacity else 0.0
 
     def loss(self, request: Request, now_s: float) -> DropReason | None:
         """Say why a request that waits is too late even if it ran now, alone and at its cheapest."""

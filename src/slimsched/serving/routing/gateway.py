@@ -78,7 +78,7 @@ class Gateway:
         self._queues: dict[int, Fifo] = {}  # by priority, highest first
         self._sent = SentBlocks(self.seen)
         self._promises = Promises(self._sent)
-        self.admission = Admission(cluster, self.seen) if options.early_drop else None
+        self.admission = Admission(cluster, self.seen, options.queue_s) if options.early_drop else None
         self.costs = ServiceCosts(cluster, self.seen)
         self._next_block = first_block  # gateways that share servers start at different numbers
         self._in_system = 0

@@ -7,6 +7,9 @@ from msgspec import Struct
 from slimsched.kernel.quantity import Seconds, Whole
 from slimsched.serving.routing.gateway_cost import GatewayCost
 
+SERVED_QUEUE_S = 10.0
+"""`queue_s` where clients are served, unless they are told otherwise."""
+
 
 class GatewayOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How often the router is asked, which requests are turned away, and what the gateway's work costs."""
@@ -15,6 +18,7 @@ class GatewayOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     plan: Literal["segment", "network"] = "segment"  # network: all segments are planned at once
     queue_limit: Whole = 0  # requests in the system beyond which new ones are turned away; 0: no limit
     early_drop: bool = False  # give up requests whose deadline has passed
+    queue_s: Seconds = 0.0  # with early_drop: longest wait at arrival of those without a deadline; 0: any
     event_s: Seconds = 0.0  # in simulation: how long the gateway is busy with an event
     request_s: Seconds = 0.0  # in simulation: and with each request in an arrival or in the report of a batch
 

@@ -32,14 +32,17 @@ class Arrivals:
     def refusal(
         self, terms: Terms, count: int, model: int, arrived_s: float, now_s: float, is_last_try: bool
     ) -> DropReason | None:
-        """Say why a call with these terms cannot be answered in time; None if it can.
+        """Say why a call with these terms cannot be accepted; None if it can.
 
         It counts as refused unless another try follows.
         """
         admission = self._gateway.admission
-        if admission is None or terms.deadline_s >= NEVER_S:
+        if admission is None:
             return None
-        reason = admission.refusal(terms.request(0, arrived_s, model), count, now_s)
+        if terms.deadline_s >= NEVER_S:
+            reason = admission.refusal_in_line(terms.priority)
+        else:
+            reason = admission.refusal(terms.request(0, arrived_s, model), count, now_s)
         if reason is not None and is_last_try:
             self.count_refused(model, count)
         return reason
@@ -48,6 +51,11 @@ class Arrivals:
         """Count examples that were refused before they became requests."""
         self._round.expect()
         self._refused[model] += count
+
+    def wait_s(self, priority: int) -> float:
+        """Return the time that the work ahead of a call without a deadline takes, as predicted."""
+        admission = self._gateway.admission
+        return 0.0 if admission is None else admission.wait_s(priority)
 
     def _pass_on(self) -> None:
         requests, self._requests = tuple(self._requests), []

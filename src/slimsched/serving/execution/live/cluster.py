@@ -212,6 +212,10 @@ class LiveCluster:
         seen = self._gateway.seen
         return float(seen.backlog_s[seen.alive_ids].min()) if seen.alive_ids else 0.0
 
+    def wait_s(self, priority: int) -> float:
+        """Return the time that the work ahead of a call without a deadline takes, as predicted."""
+        return self._arrivals.wait_s(priority)
+
     def _parcel(
         self, inputs: Sequence[bytes | memoryview], count: int, now_s: float, model: int, terms: Terms
     ) -> Parcel:

@@ -13,6 +13,8 @@ from bisect import bisect_left
 from contextlib import suppress
 from pathlib import Path
 
+from slimsched.serving.execution.live.machine_memory import memory_bytes
+
 SLAB_BYTES = 32 * 2**20
 ALIGN_BYTES = 256
 LEAST_BYTES = 16 * 2**10
@@ -152,8 +154,7 @@ def path_of(file: int) -> Path:
 
 def _part_bytes(parts: int) -> int:
     """Return how large each part may become: all together at most half of the machine's memory."""
-    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(LIMIT_BYTES, memory_bytes // 2) // parts // SLAB_BYTES * SLAB_BYTES
+    return min(LIMIT_BYTES, memory_bytes() // 2) // parts // SLAB_BYTES * SLAB_BYTES
 
 
 class ArenaReader:
