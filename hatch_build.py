@@ -1,7 +1,7 @@
 """Compiles the express line with the machine's own C++ compiler, if there is one.
 
-Everything works without it, only slower. The extension uses Python's stable interface, so one wheel serves all
-versions from 3.11 on. `SLIM_PURE=1` leaves it out.
+Everything works without it, only slower. The extension uses Python's stable interface, so one wheel serves
+all versions from 3.11 on. `SLIM_PURE=1` leaves it out.
 """
 
 import os

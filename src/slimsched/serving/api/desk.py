@@ -20,6 +20,8 @@ class ModelsChangedError(SlimError):
 class ResponseTally(Protocol):
     """Counts responses."""
 
+    express: int
+
     def count_response(self, protocol: str, kind: str, code: str, seconds: float) -> None:
         """Count a response; `kind` is "infer" or "other"."""
 

@@ -4,10 +4,12 @@ A thread of its own (`express.cpp`) accepts connections and compares the head of
 has learnt. What it does not know it lends, with the connection, to the protocol in Python; if that request
 turns out to be a plain inference call, the thread learns its head and gets the connection back.
 
-Where the compiled part is missing, and with TLS, every connection is served in Python from the start.
+Where the compiled part is missing, with TLS, and with SLIM_PURE=1 in the environment, every connection is
+served in Python from the start.
 """
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -35,7 +37,7 @@ try:
 except ImportError:  # not compiled here
     is_available = False
 else:
-    is_available = True
+    is_available = not os.environ.get("SLIM_PURE")
 
 MOST_EXAMPLES, LONGEST_S = 256, 0.002
 """Requests in a bundle: examples at most, and how much later than the first one may have come."""
@@ -142,6 +144,7 @@ class Express:
         for number, requests in refused_here:
             if (known := self._known.get(number)) is not None:
                 self._link.count_refused(known.model, requests * known.count)
+            self._desk.tally.express += requests
             for _ in range(requests):
                 self._desk.tally.count_response("http", "infer", str(TooMany.status), 0.0)
         held_bytes = self._native.counts()[1]
@@ -213,6 +216,7 @@ class Express:
     def _send(self, bundle: ExpressBundle, places: list[int], texts: list[bytes], code: str) -> None:
         tokens = [bundle.tokens[place] for place in places]
         self._native.answer(tokens, texts)
+        self._desk.tally.express += len(tokens)
         for token, place in zip(tokens, places, strict=True):
             self._open.pop(token, None)
             self._count(code, bundle.arrived_s[place])

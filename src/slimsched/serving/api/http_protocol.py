@@ -165,6 +165,12 @@ class HttpProtocol(asyncio.BufferedProtocol):
             self._feed(lent.arrived, 0)
             self._begin()
         lent.arrived = lent.unsent = b""
+        self._loop.call_soon(self._still_pause)
+
+    def _still_pause(self) -> None:
+        """Pause once more: a transport begins to read after it has told that it is connected."""
+        if self._is_paused and not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def _begin(self) -> None:
         """Start to answer, if a request is complete and nothing is under way."""

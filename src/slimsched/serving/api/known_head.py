@@ -23,7 +23,7 @@ LARGEST_BYTES = 128 * 2**10
 
 LARGEST_ANSWER_BYTES = 256 * 2**10
 
-UNUSUAL = ("transfer-encoding", "expect", "upgrade", "connection")
+UNUSUAL = ("transfer-encoding", "expect", "upgrade")
 """A head with one of these headers is read each time."""
 
 START = "HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\n"
@@ -40,6 +40,7 @@ def is_plain(request: HttpRequest, call: Call) -> bool:
         and request.keep_alive
         and size <= LARGEST_BYTES
         and answer <= LARGEST_ANSWER_BYTES
+        and request.headers.get("connection", "keep-alive").lower() == "keep-alive"
         and not any(name in request.headers for name in UNUSUAL)
         and all(one.binary and one.place is None and one.name != LABELS for one in call.outputs)
     )

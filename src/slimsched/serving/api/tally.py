@@ -23,6 +23,7 @@ class Counted(Struct, frozen=True, kw_only=True, tag=True):
 
     responses: list[tuple[str, str, str, int]]
     seconds: list[tuple[list[int], float]]
+    express: int = 0
 
 
 class Tally:
@@ -32,6 +33,8 @@ class Tally:
         self.access_log = False
         self._responses: Counter[tuple[str, str, str]] = Counter()
         self._took_s = {"http": Histogram(SECONDS), "grpc": Histogram(SECONDS)}
+        self.express = 0
+        """Responses that were written without reading their requests in Python."""
         self.lag_s = 0.0
         """How long calls lately waited until the gateway came to them, in the mean."""
         self._queue_s, self._compute_s, self._network_s = (Histogram(SECONDS) for _ in range(3))
@@ -66,12 +69,15 @@ class Tally:
         """Return all counts and begin again at zero: another process adds them to its own."""
         responses = [(*key, count) for key, count in self._responses.items()]
         self._responses.clear()
-        return Counted(responses=responses, seconds=[one.take() for one in self._histograms])
+        express, self.express = self.express, 0
+        seconds = [one.take() for one in self._histograms]
+        return Counted(responses=responses, seconds=seconds, express=express)
 
     def add(self, counted: "Counted") -> None:
         """Add the counts of another process."""
         for protocol, kind, code, count in counted.responses:
             self._responses[protocol, kind, code] += count
+        self.express += counted.express
         for one, (counts, total) in zip(self._histograms, counted.seconds, strict=True):
             one.add(counts, total)
 
@@ -89,6 +95,12 @@ class Tally:
         example = "of an answered example, over all its segments."
         return [
             *family("slim_responses_total", "counter", "Responses by protocol, kind and code.", responses),
+            *family(
+                "slim_express_responses_total",
+                "counter",
+                "Of these, responses to requests with known heads, which the express line read.",
+                [({}, float(self.express))],
+            ),
             *histogram(
                 "slim_infer_seconds", "Inference requests, from the complete request to the response.", took
             ),
