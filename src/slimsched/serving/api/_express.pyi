@@ -32,5 +32,20 @@ class Express:
     def whole(self, group: int, place: int, /) -> bytes: ...
     def release(self, group: int, /) -> None: ...
     def answer(self, tokens: list[int], texts: list[bytes], /) -> None: ...
+    def answer_alike(
+        self,
+        tokens: list[int],
+        starts: list[int],
+        network_ms: list[float],
+        numbers: list[int],
+        head: bytes,
+        before: bytes,
+        between: bytes,
+        after: bytes,
+        examples: int,
+        rows: list[bytes],
+        row_bytes: list[int],
+        /,
+    ) -> None: ...
     def drain(self) -> None: ...
     def stop(self) -> None: ...

@@ -1,5 +1,6 @@
 """The desk: where both protocols hand in inference calls, in the gateway or in a front process."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from slimsched.kernel.errors import SlimError
@@ -9,8 +10,12 @@ from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.receipt import InferenceResult
 from slimsched.serving.api.shared_memory import SharedMemory
+from slimsched.serving.api.tally import Seconds
 from slimsched.serving.execution.live.input_arena import InputArena
 from slimsched.serving.execution.live.parcel import Receipt
+
+CLIENT_LEFT = "499"
+"""The code that metrics count when a client left before its answer. It is never sent."""
 
 
 class ModelsChangedError(SlimError):
@@ -25,8 +30,15 @@ class ResponseTally(Protocol):
     def count_response(self, protocol: str, kind: str, code: str, seconds: float) -> None:
         """Count a response; `kind` is "infer" or "other"."""
 
-    def count_example(self, receipt: Receipt, examples: int, since_s: float) -> None:
-        """Count answered examples that arrived `since_s` after the first on their receipt."""
+    def count_responses(self, protocol: str, kind: str, code: str, seconds: Seconds) -> None:
+        """Count responses with one code."""
+
+    def count_examples(self, receipts: Sequence[Receipt]) -> None:
+        """Count answered examples."""
+
+    def count_calls(self, receipt: Receipt, examples: int, since_s: Seconds) -> Seconds:
+        """Count calls on one receipt that arrived so long after its first; return their network times."""
+        ...
 
 
 class Desk(Protocol):

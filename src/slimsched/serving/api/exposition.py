@@ -3,6 +3,9 @@
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Labels = Mapping[str, str]
@@ -22,6 +25,12 @@ class Histogram:
         """Count a value, once or several times."""
         self._counts[bisect_left(self._bounds, value)] += times
         self._sum += times * value
+
+    def observe_all(self, values: NDArray[np.float64], times: int = 1) -> None:
+        """Count many values, each once or several times."""
+        counts = np.bincount(np.searchsorted(self._bounds, values), minlength=len(self._counts))
+        self._counts = [own + times * more for own, more in zip(self._counts, counts.tolist(), strict=True)]
+        self._sum += times * float(values.sum())
 
     def take(self) -> tuple[list[int], float]:
         """Return the count of each bucket and the sum, and begin again at zero."""

@@ -29,6 +29,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -961,6 +962,74 @@ PyObject* express_answer(PyObject* self, PyObject* args) {
     Py_RETURN_NONE;
 }
 
+// Rows of an output tensor of which each request has its share.
+struct Rows {
+    Py_buffer buffer;
+    size_t row_bytes;
+};
+
+PyObject* answer_alike(PyObject* self, PyObject* args, std::vector<Rows>& rows) {
+    PyObject *tokens, *starts, *network_ms, *numbers, *tensors, *row_bytes;
+    const char *head, *before, *between, *after;
+    Py_ssize_t head_size, before_size, between_size, after_size, examples;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!y#y#y#y#nO!O!", &PyList_Type, &tokens, &PyList_Type, &starts, &PyList_Type,
+                          &network_ms, &PyList_Type, &numbers, &head, &head_size, &before, &before_size, &between,
+                          &between_size, &after, &after_size, &examples, &PyList_Type, &tensors, &PyList_Type,
+                          &row_bytes))
+        return nullptr;
+    Py_ssize_t count = PyList_Size(tokens);
+    if (PyList_Size(starts) != count || PyList_Size(network_ms) != count || PyList_Size(numbers) != count ||
+        PyList_Size(tensors) != PyList_Size(row_bytes)) {
+        PyErr_SetString(PyExc_ValueError, "as many values as requests");
+        return nullptr;
+    }
+    size_t raw_bytes = 0;
+    for (Py_ssize_t at = 0; at < PyList_Size(tensors); ++at) {
+        Rows one{};
+        if (PyObject_GetBuffer(PyList_GetItem(tensors, at), &one.buffer, PyBUF_SIMPLE) < 0) return nullptr;
+        one.row_bytes = size_t(PyLong_AsSsize_t(PyList_GetItem(row_bytes, at)));
+        raw_bytes += size_t(examples) * one.row_bytes;
+        rows.push_back(one);
+    }
+    std::vector<Command> commands;
+    commands.reserve(size_t(count));
+    for (Py_ssize_t at = 0; at < count; ++at) {
+        size_t start = size_t(PyLong_AsSsize_t(PyList_GetItem(starts, at)));
+        char network[32], number[32], lengths[128];
+        snprintf(network, sizeof network, "%.6f", PyFloat_AsDouble(PyList_GetItem(network_ms, at)));
+        snprintf(number, sizeof number, "%lld", PyLong_AsLongLong(PyList_GetItem(numbers, at)));
+        size_t text_bytes = size_t(before_size + between_size + after_size) + strlen(network) + strlen(number);
+        snprintf(lengths, sizeof lengths, "content-length: %zu\r\ninference-header-content-length: %zu\r\n\r\n",
+                 text_bytes + raw_bytes, text_bytes);
+        Command command{Command::ANSWER};
+        command.token = PyLong_AsUnsignedLongLong(PyList_GetItem(tokens, at));
+        if (PyErr_Occurred()) return nullptr;
+        std::string& text = command.text;
+        text.reserve(size_t(head_size) + strlen(lengths) + text_bytes + raw_bytes);
+        text.append(head, size_t(head_size)).append(lengths);
+        text.append(before, size_t(before_size)).append(network).append(between, size_t(between_size));
+        text.append(number).append(after, size_t(after_size));
+        for (Rows& one : rows) {
+            size_t from = start * one.row_bytes, size = size_t(examples) * one.row_bytes;
+            if (from + size > size_t(one.buffer.len)) {
+                PyErr_SetString(PyExc_ValueError, "the outputs have too few rows");
+                return nullptr;
+            }
+            text.append(static_cast<const char*>(one.buffer.buf) + from, size);
+        }
+        commands.push_back(std::move(command));
+    }
+    line_of(self).tell(std::move(commands));
+    Py_RETURN_NONE;
+}
+
+PyObject* express_answer_alike(PyObject* self, PyObject* args) {
+    std::vector<Rows> rows;
+    PyObject* done = answer_alike(self, args, rows);
+    for (Rows& one : rows) PyBuffer_Release(&one.buffer);
+    return done;
+}
+
 PyMethodDef methods[] = {
     {"fileno", express_fileno, METH_NOARGS, "A file that becomes readable when there is something to take."},
     {"learn", express_learn, METH_VARARGS, "Learn what a head and a JSON mean."},
@@ -976,6 +1045,7 @@ PyMethodDef methods[] = {
     {"whole", express_whole, METH_VARARGS, "Return all bytes of one request of a group."},
     {"release", express_release, METH_VARARGS, "Forget a group."},
     {"answer", express_answer, METH_VARARGS, "Write answers to requests."},
+    {"answer_alike", express_answer_alike, METH_VARARGS, "Write answers that differ in two numbers and their rows."},
     {"drain", express_drain, METH_NOARGS, "Take no more requests; close connections once they are answered."},
     {"stop", express_stop, METH_NOARGS, "Close all connections and end the thread."},
     {nullptr, nullptr, 0, nullptr},

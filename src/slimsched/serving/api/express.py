@@ -16,15 +16,17 @@ from contextlib import suppress
 from itertools import count
 from time import monotonic
 
+import numpy as np
+
 from slimsched.kernel.errors import SlimError
 from slimsched.serving.api.bundle_link import BundleLink
 from slimsched.serving.api.call import Call
-from slimsched.serving.api.desk import Desk
+from slimsched.serving.api.desk import CLIENT_LEFT, Desk
 from slimsched.serving.api.express_bundle import ExpressBundle
 from slimsched.serving.api.http_message import raw_layout, write_answer
 from slimsched.serving.api.http_protocol import Handler, HttpProtocol
 from slimsched.serving.api.http_response import HttpResponse, refused, response_of, written
-from slimsched.serving.api.known_head import KnownHead, is_plain
+from slimsched.serving.api.known_head import START, KnownHead, is_plain
 from slimsched.serving.api.lent_connection import LentConnection
 from slimsched.serving.api.receipt import InferenceResult, write_receipt
 from slimsched.serving.api.refusal import RefusalError, TooMany
@@ -145,8 +147,7 @@ class Express:
             if (known := self._known.get(number)) is not None:
                 self._link.count_refused(known.model, requests * known.count)
             self._desk.tally.express += requests
-            for _ in range(requests):
-                self._desk.tally.count_response("http", "infer", str(TooMany.status), 0.0)
+            self._desk.tally.count_responses("http", "infer", str(TooMany.status), np.zeros(requests))
         held_bytes = self._native.counts()[1]
         self._desk.ledger.hold(self._account, held_bytes - self._held_bytes)
         self._held_bytes = held_bytes
@@ -180,13 +181,35 @@ class Express:
         if bundle.leave(place):
             size = bundle.known.count
             self._link.leave(bundle.number, place * size, (place + 1) * size)
-            self._count("499", bundle.arrived_s[place])
+            took_s = monotonic() - bundle.arrived_s[place]
+            self._desk.tally.count_response("http", "infer", CLIENT_LEFT, took_s)
 
     # -- answers
 
-    def write(self, bundle: ExpressBundle, places: list[int], texts: list[bytes]) -> None:
-        """Send answers to the requests at these places."""
-        self._send(bundle, places, texts, "200")
+    def write(
+        self,
+        bundle: ExpressBundle,
+        places: list[int],
+        receipt: Receipt,
+        since_s: list[float],
+        rows: list[bytes],
+        starts: list[int],
+    ) -> None:
+        """Answer requests on one receipt, each `since_s` after the first; their rows begin at `starts`."""
+        known, tally, first = bundle.known, self._desk.tally, receipt.request
+        network_s = tally.count_calls(receipt, known.count, np.array(since_s))
+        self._native.answer_alike(
+            [bundle.tokens[place] for place in places],
+            starts,
+            (1e3 * network_s).tolist(),
+            [first + place * known.count for place in places],
+            START,
+            *known.text(receipt),
+            known.count,
+            rows,
+            known.row_bytes,
+        )
+        self._done(bundle, places, "200")
 
     def answer(self, bundle: ExpressBundle, place: int, answered: Answered) -> None:
         """Send the answer to one request."""
@@ -195,13 +218,8 @@ class Express:
             call.face.spec, answered.receipts, call.face.model.quality.accuracy, call.terms
         )
         result = InferenceResult(outputs=answered.outputs, parameters=parameters)
-        for receipt in answered.receipts:
-            self.count(receipt, receipt.examples, 0.0)
+        self._desk.tally.count_examples(answered.receipts)
         self._send(bundle, [place], [written(answer_of(call, result))], "200")
-
-    def count(self, receipt: Receipt, examples: int, since_s: float) -> None:
-        """Count answered examples, which arrived this long after the first on their receipt."""
-        self._desk.tally.count_example(receipt, examples, since_s)
 
     def refuse(self, bundle: ExpressBundle, places: list[int], error: SlimError) -> None:
         """Tell requests why they have no answer; where there is too much, refuse the next at once."""
@@ -214,15 +232,16 @@ class Express:
             self._native.close_for(bundle.known.number, monotonic() + closed_s, text)
 
     def _send(self, bundle: ExpressBundle, places: list[int], texts: list[bytes], code: str) -> None:
-        tokens = [bundle.tokens[place] for place in places]
-        self._native.answer(tokens, texts)
-        self._desk.tally.express += len(tokens)
-        for token, place in zip(tokens, places, strict=True):
-            self._open.pop(token, None)
-            self._count(code, bundle.arrived_s[place])
+        self._native.answer([bundle.tokens[place] for place in places], texts)
+        self._done(bundle, places, code)
 
-    def _count(self, code: str, arrived_s: float) -> None:
-        self._desk.tally.count_response("http", "infer", code, monotonic() - arrived_s)
+    def _done(self, bundle: ExpressBundle, places: list[int], code: str) -> None:
+        """Count requests that have their answers, and forget them."""
+        for place in places:
+            self._open.pop(bundle.tokens[place], None)
+        self._desk.tally.express += len(places)
+        arrived_s = np.array(bundle.arrived_s)[places]
+        self._desk.tally.count_responses("http", "infer", code, monotonic() - arrived_s)
 
     def end(self, bundle: ExpressBundle) -> None:
         """Forget a bundle: nobody waits for it."""

@@ -17,8 +17,16 @@ from slimsched.serving.execution.live.parcel import Answered, Receipt
 class ExpressDesk(Protocol):
     """Where the requests came from, and where their answers go."""
 
-    def write(self, bundle: "ExpressBundle", places: list[int], texts: list[bytes]) -> None:
-        """Send answers to the requests at these places."""
+    def write(
+        self,
+        bundle: "ExpressBundle",
+        places: list[int],
+        receipt: Receipt,
+        since_s: list[float],
+        rows: list[bytes],
+        starts: list[int],
+    ) -> None:
+        """Answer requests on one receipt, each `since_s` after the first; their rows begin at `starts`."""
 
     def answer(self, bundle: "ExpressBundle", place: int, answered: Answered) -> None:
         """Send the answer to one request."""
@@ -28,9 +36,6 @@ class ExpressDesk(Protocol):
 
     def read_again(self, bundle: "ExpressBundle", place: int) -> None:
         """Read a request anew: its model was replaced."""
-
-    def count(self, receipt: Receipt, examples: int, since_s: float) -> None:
-        """Count answered examples, which arrived this long after the first on their receipt."""
 
     def end(self, bundle: "ExpressBundle") -> None:
         """Forget a bundle: nobody waits for it."""
@@ -109,19 +114,14 @@ class ExpressBundle:
         self._check_end()
         return left
 
-    def _answer_whole(self, places: range, receipt: Receipt, rows: Sequence[memoryview], start: int) -> None:
+    def _answer_whole(self, places: range, receipt: Receipt, rows: list[bytes], start: int) -> None:
         """Answer requests whose examples all went the same way."""
-        known, size, first_s = self.known, self.known.count, self.arrived_s[0]
-        answered, texts = [place for place in places if self._close(place)], list[bytes]()
-        for place in answered:
-            since_s, at = self.arrived_s[place] - first_s, place * size - start
-            raw = [
-                one[at * each : (at + size) * each] for one, each in zip(rows, known.row_bytes, strict=True)
-            ]
-            texts.append(known.response(receipt, since_s, receipt.request + place * size, raw))
-            self._desk.count(receipt, size, since_s)
+        answered = [place for place in places if self._close(place)]
         if answered:
-            self._desk.write(self, answered, texts)
+            size, arrived_s = self.known.count, self.arrived_s
+            since_s = [arrived_s[place] - arrived_s[0] for place in answered]
+            starts = [place * size - start for place in answered]
+            self._desk.write(self, answered, receipt, since_s, rows, starts)
 
     def _answer_part(self, place: int, start: int, outputs: Outputs, receipts: Sequence[Receipt]) -> None:
         """Keep what has come of a request, and answer it after the last part."""

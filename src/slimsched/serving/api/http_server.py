@@ -9,7 +9,7 @@ from time import monotonic
 
 from slimsched.serving.api.bundle_link import BundleLink
 from slimsched.serving.api.connections import Connections
-from slimsched.serving.api.desk import Desk, ModelsChangedError
+from slimsched.serving.api.desk import CLIENT_LEFT, Desk, ModelsChangedError
 from slimsched.serving.api.express import Express, answer_of, is_available, listen
 from slimsched.serving.api.http_message import read_call
 from slimsched.serving.api.http_protocol import HttpProtocol
@@ -21,9 +21,6 @@ from slimsched.serving.api.shared_memory import Loan
 from slimsched.serving.api.token import Token
 
 log = logging.getLogger("slim.http")
-
-CLIENT_LEFT = "499"
-"""The code that metrics count when a client left before its answer. It is never sent."""
 
 Others = Callable[[HttpRequest], Awaitable[HttpResponse]]
 

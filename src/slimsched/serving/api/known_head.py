@@ -26,7 +26,9 @@ LARGEST_ANSWER_BYTES = 256 * 2**10
 UNUSUAL = ("transfer-encoding", "expect", "upgrade")
 """A head with one of these headers is read each time."""
 
-START = "HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\n"
+START = b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\n"
+"""How answers begin; the lengths follow."""
+
 NETWORK, REQUEST = "\0network", "\0request"
 _marks = [b'"\\u0000network"', b'"\\u0000request"']
 
@@ -75,21 +77,15 @@ class KnownHead:
             ]
         )
 
-    def rows(self, outputs: Outputs) -> list[memoryview]:
+    def rows(self, outputs: Outputs) -> list[bytes]:
         """Return the bytes of each output that the calls ask for, example by example."""
-        tensors = [self.call.face.tensor(one.name, outputs)[1] for one in self.call.outputs]
-        return [memoryview(pack(tensor)) for tensor in tensors]
+        return [pack(self.call.face.tensor(one.name, outputs)[1]) for one in self.call.outputs]
 
-    def response(self, receipt: Receipt, since_s: float, number: int, raw: Sequence[memoryview]) -> bytes:
-        """Write the answer to a call that arrived `since_s` after the first on this receipt."""
+    def text(self, receipt: Receipt) -> tuple[bytes, bytes, bytes]:
+        """Return the JSON of an answer, around its network time and the number of its first request."""
         if self._last[0] is not receipt:
             self._last = receipt, self._text(receipt)
-        before, between, after = self._last[1]
-        network_s = max(0.0, receipt.latency_s - since_s - receipt.queue_s - receipt.compute_s)
-        text = b"%b%a%b%d%b" % (before, 1e3 * network_s, between, number, after)
-        length = len(text) + sum([len(one) for one in raw])
-        start = f"{START}content-length: {length}\r\ninference-header-content-length: {len(text)}\r\n\r\n"
-        return b"".join([start.encode(), text, *raw])
+        return self._last[1]
 
     def _text(self, receipt: Receipt) -> tuple[bytes, bytes, bytes]:
         """Return the JSON around what differs between calls on one receipt."""

@@ -4,12 +4,16 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from slimsched.serving.api.exposition import Histogram, family, histogram
 from slimsched.serving.execution.live.parcel import Receipt
 
 log = logging.getLogger("slim.access")
+
+Seconds = NDArray[np.float64]
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """The buckets of all histograms of seconds."""
@@ -49,6 +53,16 @@ class Tally:
         if kind == "infer":
             self._took_s[protocol].observe(seconds)
 
+    def count_responses(self, protocol: str, kind: str, code: str, seconds: Seconds) -> None:
+        """Count responses with one code."""
+        if self.access_log:
+            for one in seconds.tolist():
+                self.count_response(protocol, kind, code, one)
+            return
+        self._responses[protocol, kind, code] += len(seconds)
+        if kind == "infer":
+            self._took_s[protocol].observe_all(seconds)
+
     def note_lag(self, lag_s: float) -> None:
         """Note how long a call waited until the gateway came to it."""
         self.lag_s += LAG_GAIN * (lag_s - self.lag_s)
@@ -56,14 +70,18 @@ class Tally:
     def count_examples(self, receipts: Sequence[Receipt]) -> None:
         """Count answered examples."""
         for one in receipts:
-            self.count_example(one, one.examples, 0.0)
+            self._queue_s.observe(one.queue_s, one.examples)
+            self._compute_s.observe(one.compute_s, one.examples)
+            self._network_s.observe(max(0.0, one.latency_s - one.queue_s - one.compute_s), one.examples)
 
-    def count_example(self, receipt: Receipt, examples: int, since_s: float) -> None:
-        """Count answered examples that arrived `since_s` after the first on their receipt."""
-        network_s = receipt.latency_s - since_s - receipt.queue_s - receipt.compute_s
-        self._queue_s.observe(receipt.queue_s, examples)
-        self._compute_s.observe(receipt.compute_s, examples)
-        self._network_s.observe(max(0.0, network_s), examples)
+    def count_calls(self, receipt: Receipt, examples: int, since_s: Seconds) -> Seconds:
+        """Count calls on one receipt that arrived so long after its first; return their network times."""
+        network_s: Seconds = receipt.latency_s - receipt.queue_s - receipt.compute_s - since_s
+        np.maximum(network_s, 0.0, out=network_s)
+        self._queue_s.observe(receipt.queue_s, examples * len(since_s))
+        self._compute_s.observe(receipt.compute_s, examples * len(since_s))
+        self._network_s.observe_all(network_s, examples)
+        return network_s
 
     def take(self) -> "Counted":
         """Return all counts and begin again at zero: another process adds them to its own."""
