@@ -28,7 +28,7 @@ from stand_in_front import SETTING, Sent
 HERE = Path(__file__).parent
 PROFILE = "SLIM_STAND_IN_PROFILE"
 UNDER_WAY = {1: 256, 8: 128, 64: 48}
-WARM_S = 1.5
+START_S, WARM_S = 60.0, 1.5
 
 
 def serve() -> None:
@@ -44,7 +44,7 @@ def serve() -> None:
         return
     import cProfile
 
-    profile = cProfile.Profile()
+    profile = cProfile.Profile(time.thread_time)
     signal.signal(signal.SIGUSR1, lambda *_: profile.enable())
     signal.signal(signal.SIGUSR2, lambda *_: profile.disable())
     try:
@@ -67,7 +67,7 @@ def cpu_s(pid: int) -> float:
 def measure(images: int, source: Path, options: argparse.Namespace) -> Mapping[str, object]:
     """Serve, wait until calls are under way, and see what they take."""
     with TemporaryDirectory() as folder:
-        counts_path, profile_path = Path(folder) / "counts", Path(folder) / "profile"
+        counts_path, profile_path, log = (Path(folder) / name for name in ("counts", "profile", "log"))
         np.zeros((options.fronts, 2), np.uint64).tofile(counts_path)
         sent = Sent(
             images=images,
@@ -85,8 +85,11 @@ def measure(images: int, source: Path, options: argparse.Namespace) -> Mapping[s
         command = [sys.executable, __file__, "serve", "serve", "--config", options.config]
         command += ["--fronts", str(options.fronts), "--http-port", str(options.port), "--grpc-port", "0"]
         counts = np.memmap(counts_path, np.uint64, "r", shape=(options.fronts, 2))
-        with running(command, None, Path(folder) / "log", environment) as pid:
+        with running(command, None, log, environment) as pid:
+            give_up_s = time.monotonic() + START_S
             while not counts[:, 0].all():
+                if time.monotonic() > give_up_s:
+                    raise SystemExit(log.read_text())
                 time.sleep(0.05)
             time.sleep(WARM_S)
             if options.profile:
@@ -117,7 +120,9 @@ def show(path: Path, calls: int, lines: int) -> None:
     import pstats
 
     stats = pstats.Stats(str(path)).stats  # type: ignore[attr-defined]
-    rows = sorted(((own, total, count, where) for where, (_, count, own, total, _) in stats.items()), reverse=True)
+    rows = sorted(
+        ((own, total, count, where) for where, (_, count, own, total, _) in stats.items()), reverse=True
+    )
     print(f"{'own µs':>8} {'total µs':>9} {'times':>7}   per call")
     for own, total, count, (file, line, name) in rows[:lines]:
         place = f"{Path(file).name}:{line} {name}" if line else name

@@ -1,4 +1,4 @@
-"""A server process without a device: everything but the arithmetic is real, batches take what the profile says."""
+"""A server process without a device: all but the arithmetic is real, batches take what the profile says."""
 
 import io
 import sys
