@@ -24,16 +24,17 @@ def serve_command(config: str, fronts: int, port: int) -> list[str]:
 @contextmanager
 def running(
     command: list[str],
-    ready: str,
+    ready: str | None,
     log: Path,
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Iterator[int]:
-    """Run a server until the end of the block; yield its process id once `ready` answers."""
+    """Run a server until the end of the block; yield its process id once `ready` answers, or at once."""
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=folder)
     try:
-        _wait(ready, process, log)
+        if ready is not None:
+            _wait(ready, process, log)
         yield process.pid
     finally:
         process.send_signal(signal.SIGTERM)

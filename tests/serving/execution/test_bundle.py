@@ -14,9 +14,11 @@ class Clients:
 
     def __init__(self) -> None:
         self.told: list[tuple[int, int, bool]] = []
+        self.outputs: list[list[float]] = []
 
     def answered(self, start: int, answered: Answered) -> None:
         self.told.append((start, len(answered.outputs[0]), True))
+        self.outputs.append(answered.outputs[0][:, 0].tolist())
 
     def dropped(self, start: int, count: int, why: DroppedError) -> None:
         self.told.append((start, count, False))
@@ -86,3 +88,16 @@ def test_a_second_answer_may_replace_a_part_of_the_first() -> None:
     one.put_outputs(1, (np.ones((1, 2), np.float32),))
     one.answered(0, 2)
     assert clients.told == [(0, 2, True)]
+
+
+def test_outputs_that_came_otherwise_than_they_are_told_are_put_together() -> None:
+    clients = Clients()
+    one = bundle(clients)
+    rows = np.arange(12, dtype=np.float32).reshape(6, 2)
+    one.put_outputs(0, (rows[:4],))
+    one.put_outputs(3, (rows[3:] + 100,))
+    one.answered(2, 3)
+    one.put_outputs(0, (rows[:2] + 200,))
+    one.answered(0, 2)
+    one.answered(5, 1)
+    assert clients.outputs == [[4, 106, 108], [200, 202], [110]]

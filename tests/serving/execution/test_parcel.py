@@ -4,8 +4,10 @@ import asyncio
 
 import numpy as np
 
+from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.request import Request
-from slimsched.serving.execution.live.parcel import Parcel, rows_of, stretches
+from slimsched.serving.execution.live.open_calls import OpenCalls
+from slimsched.serving.execution.live.parcel import Parcel, rows_of
 
 
 def parcel(count: int = 4) -> Parcel:
@@ -74,19 +76,37 @@ def test_nobody_is_told_before_the_last_example_is_done() -> None:
     assert not one.is_done
 
 
+def open_calls(*parcels: Parcel) -> OpenCalls:
+    calls = OpenCalls(["first"])
+    for one in parcels:
+        calls.add(one)
+    return calls
+
+
 def test_neighbours_of_one_call_make_a_stretch() -> None:
     one, other = parcel(), Parcel(14, rows_of([b"ab"], 2), 0.0, parcel().future)
-    open_ = dict.fromkeys(one.requests, one) | dict.fromkeys(other.requests, other)
     requests = [Request(id=11, arrival_s=0.0), Request(id=12, arrival_s=0.0, count=2)]
     requests += [Request(id=14, arrival_s=0.0, count=2), Request(id=10, arrival_s=0.0)]
-    assert list(stretches(open_, requests)) == [(0, one, 1, 4), (3, other, 0, 2), (5, one, 0, 1)]
+    found = open_calls(one, other).stretches(requests)
+    assert list(found) == [(0, one, 1, 4), (3, other, 0, 2), (5, one, 0, 1)]
 
 
 def test_examples_that_have_left_belong_to_no_stretch() -> None:
     one = parcel()
-    one.left(2)
-    open_ = dict.fromkeys((10, 13), one)
-    assert list(stretches(open_, [Request(id=10, arrival_s=0.0, count=4)])) == [
-        (0, one, 0, 1),
-        (3, one, 3, 4),
-    ]
+    calls = open_calls(one)
+    calls.dropped([Request(id=11, arrival_s=0.0, count=2)], DropReason.CANCELLED, "")
+    requests = [Request(id=10, arrival_s=0.0, count=4)]
+    assert list(calls.stretches(requests)) == [(0, one, 0, 1), (3, one, 3, 4)]
+    assert len(calls) == 2
+    assert calls.still_open(range(10, 14)) == (10, 13)
+
+
+def test_calls_that_have_left_or_never_came_belong_to_no_stretch() -> None:
+    one, other = parcel(), Parcel(20, rows_of([b"ab"], 2), 0.0, parcel().future)
+    calls = open_calls(one, other)
+    requests = [Request(id=8, arrival_s=0.0, count=20)]
+    assert list(calls.stretches(requests)) == [(2, one, 0, 4), (12, other, 0, 2)]
+    calls.dropped([Request(id=10, arrival_s=0.0, count=4)], DropReason.CANCELLED, "")
+    assert list(calls.stretches(requests)) == [(12, other, 0, 2)]
+    assert list(calls.stretches([Request(id=11, arrival_s=0.0)])) == []
+    assert calls.calls == (other,)

@@ -3,6 +3,7 @@
 from cluster import choice, path
 from slimsched.models.slimresnet.spec import widths_of
 from slimsched.models.width import SEGMENTS
+from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.fluid import capacity_per_s
@@ -104,3 +105,34 @@ def test_requests_that_whole_plans_serve_are_in_time_and_wider_than_the_load_for
     row = simulate(load, SERVING, drain=True).summary
     assert row.slo_attainment > 0.98
     assert row.accuracy_prior > 0.78
+
+
+def stated(count: int, *, backlog_s: tuple[float, float] = (0.0, 0.0)) -> Route:
+    """Ask for the widest plan on two servers that run up to 64 examples at once."""
+    cluster = Cluster(
+        names=LAPTOP.cluster.names,
+        profiles=LAPTOP.cluster.profiles,
+        models=LAPTOP.cluster.models,
+        links=LAPTOP.cluster.links,
+        gateway_link=LAPTOP.cluster.gateway_link,
+        batch_limit=64,
+    )
+    seen = head(count=count, backlog_s=backlog_s)
+    seen.plan = MODEL.tree.index[MODEL.spec.widest]
+    return GoalRouter(cluster).route(seen)
+
+
+def test_a_stated_plan_is_shared_equally_between_idle_servers() -> None:
+    first = stated(64)
+    assert (first.server, first.group) == (0, 32)
+    work_s = 32 * float(LAPTOP.cluster.plan_s(MODEL, MODEL.spec.widest)[0])
+    second = stated(32, backlog_s=(work_s, 0.0))
+    assert (second.server, second.group) == (1, 32)
+    assert stated(100).group == 50
+    assert stated(1000).group == 64
+    assert stated(20).group == 16
+
+
+def test_a_stated_plan_that_waits_longer_than_it_runs_stays_together() -> None:
+    route = stated(60, backlog_s=(9.0, 8.0))
+    assert (route.server, route.group) == (1, 60)

@@ -50,7 +50,7 @@ class SegmentFinished(Struct, frozen=True, kw_only=True, tag=True):
     @property
     def examples(self) -> int:
         """Examples in these blocks. The batch may hold more, from another gateway."""
-        return sum([block.examples for block in self.blocks])
+        return sum([request.count for block in self.blocks for request in block.requests])
 
     @property
     def key(self) -> Key:

@@ -24,7 +24,8 @@ from slimsched.serving.routing.pricing import PRICES
 from slimsched.serving.routing.router import Route
 
 LEAST_GROUP = 16
-"""Requests of a stated plan are shared equally between servers, but in no smaller groups than this."""
+"""Requests of a stated plan that would run longer than they wait are shared between servers that could begin
+before half of them are done, but in no smaller groups than this."""
 
 NO_LIMIT_S = 60.0
 """A deadline further away than this sets no limit."""
@@ -71,12 +72,16 @@ class WholePlan:
 
     def soonest(self, seen: Observation) -> Route:
         """Return the server that would finish the head's stated plan first."""
-        share = max(LEAST_GROUP, -(-seen.count // len(seen.alive_ids)))
-        group = min(share, self._estimate.group)
-        done_s = self._estimate.wait_s(seen) + group * self._stated_s(seen.model, seen.plan, seen.segment)
+        count = min(seen.count, self._estimate.group)
+        wait_s, each_s = self._estimate.wait_s(seen), self._stated_s(seen.model, seen.plan, seen.segment)
+        server = int((wait_s + count * each_s).argmin())
+        own_s = count * float(each_s[server])
+        if count > LEAST_GROUP and wait_s[server] < own_s:  # else sharing would gain little
+            helpers = int(np.count_nonzero(wait_s < wait_s[server] + own_s / 2))
+            count = min(count, max(LEAST_GROUP, -(-seen.count // helpers)))
         plan = self._estimate.cluster.models[seen.model].tree.plans[seen.plan]
         choice, *ahead = plan[seen.segment :]
-        return Route(int(done_s.argmin()), choice, group, "stated plan, done first", tuple(ahead))
+        return Route(server, choice, count, "stated plan, done first", tuple(ahead))
 
     def cheapest(
         self,

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Protocol
 
 from slimsched.serving.domain.request import NEVER_S
-from slimsched.serving.execution.live.parcel import Answered, DroppedError, OpenExamples, Rows
+from slimsched.serving.execution.live.parcel import Answered, Arrays, DroppedError, OpenExamples, Rows
 
 
 class BundleWaiter(Protocol):
@@ -41,6 +41,7 @@ class Bundle(OpenExamples):
     ) -> None:
         super().__init__(first, rows, count, arrival_s, model, deadline_s)
         self._listener, self._told, self._is_done = listener, bytearray(count), False
+        self._came: list[tuple[int, Arrays]] = []  # outputs that nobody was told yet
         self._receipts[0].request = first - base
 
     @property
@@ -56,10 +57,27 @@ class Bundle(OpenExamples):
     def answered(self, start: int, count: int) -> None:
         """Tell the answer to these examples."""
         if self._tell(start, count):
-            assert self._outputs is not None
-            end = start + count
-            outputs = tuple([one[start:end] for one in self._outputs])
-            self._listener.answered(start, Answered(outputs=outputs, receipts=self.receipts(start, end)))
+            outputs, receipts = self._take_outputs(start, count), self.receipts(start, start + count)
+            self._listener.answered(start, Answered(outputs=outputs, receipts=receipts))
+
+    def put_outputs(self, start: int, outputs: Arrays) -> None:
+        """Keep outputs as they came: most are told at once, and need not be copied."""
+        self._came.append((start, outputs))
+
+    def _take_outputs(self, start: int, count: int) -> Arrays:
+        """Return the outputs of these examples; what came last counts."""
+        for place in range(len(self._came) - 1, -1, -1):
+            at, outputs = self._came[place]
+            if at == start and len(outputs[0]) == count:
+                del self._came[place]
+                return outputs
+            if at < start + count and start < at + len(outputs[0]):
+                break
+        for at, outputs in self._came:
+            super().put_outputs(at, outputs)
+        self._came.clear()
+        assert self._outputs is not None
+        return tuple([one[start : start + count] for one in self._outputs])
 
     def dropped(self, start: int, count: int, why: DroppedError) -> None:
         """Tell why these examples have no answer."""

@@ -70,6 +70,7 @@ class LocalEngine:
         ]
         self._processes: dict[int, ChildProcess] = {}
         self._connections: dict[int, FrameConnection] = {}
+        self._server_by: dict[FrameConnection, int] = {}
         self._ready = {spec.index: asyncio.Event() for spec in specs}
         self._restarts = {index: Restarts() for index in self._ready}
         self._getting_ready: dict[int, float] = {}  # when they were started
@@ -307,6 +308,7 @@ class LocalEngine:
         """A server is ready: give it work from now on."""
         server, took_s = ready.server, monotonic() - self._getting_ready.pop(ready.server)
         self._connections[server] = connection
+        self._server_by[connection] = server
         self._ready[server].set()
         self._given_up.discard(server)
         self._restarts[server].ready(monotonic())
@@ -321,11 +323,12 @@ class LocalEngine:
             self._end_later(server, STOP_LIMIT_S, "it closed its connection and did not end")
 
     def _server_of(self, connection: FrameConnection) -> int | None:
-        return next((server for server, one in self._connections.items() if one is connection), None)
+        return self._server_by.get(connection)
 
     def _gone(self, server: int) -> None:
         """Report once that a server is down."""
-        self._connections.pop(server, None)
+        if (connection := self._connections.pop(server, None)) is not None:
+            del self._server_by[connection]
         if self._ready[server].is_set():
             self._ready[server].clear()
             if not self._stopping:

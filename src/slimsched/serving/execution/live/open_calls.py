@@ -1,5 +1,6 @@
 """The calls under way: finds the call of each example, and keeps its receipts and outputs."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,41 +10,77 @@ from slimsched.models.spec import TensorSpec
 from slimsched.serving.domain.cluster import GATEWAY
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.request import Request
-from slimsched.serving.execution.live.parcel import DroppedError, OpenExamples, Rows, stretches
+from slimsched.serving.execution.live.parcel import DroppedError, OpenExamples, Rows
 from slimsched.serving.routing.commands import SendBlock
 from slimsched.serving.routing.events import SegmentFinished
 
+Stretch = tuple[int, OpenExamples, int, int]
+"""Neighbours of one call among the examples of some requests: start there, the call, start and end in it."""
+
 
 class OpenCalls:
-    """Calls by the number of each of their examples that has neither been answered nor dropped."""
+    """Calls with examples that have neither been answered nor dropped, in the order of their numbers."""
 
     def __init__(self, names: Sequence[str]) -> None:
         """`names` are those of the servers."""
         self._names = names
-        self._of: dict[int, OpenExamples] = {}
+        self._firsts: list[int] = []  # number of each call's first example
+        self._calls: list[OpenExamples] = []
+        self._examples = 0
 
     def __len__(self) -> int:
-        return len(self._of)
+        return self._examples
 
     def add(self, call: OpenExamples) -> None:
-        """Keep a call until its last example has left."""
-        self._of.update(dict.fromkeys(call.requests, call))
+        """Keep a call, whose numbers follow those of all before it, until its last example has left."""
+        self._firsts.append(call.first)
+        self._calls.append(call)
+        self._examples += call.count
 
     @property
-    def calls(self) -> set[OpenExamples]:
+    def calls(self) -> tuple[OpenExamples, ...]:
         """Each call once."""
-        return set(self._of.values())
+        return tuple(self._calls)
 
     def still_open(self, numbers: range) -> tuple[int, ...]:
         """Return which of these examples are still under way."""
-        return tuple([number for number in numbers if number in self._of])
+        found: list[Stretch] = []
+        self._look(numbers.start, numbers.stop, 0, found)
+        return tuple([call.first + at for _, call, start, end in found for at in range(start, end)])
+
+    def stretches(self, requests: Sequence[Request]) -> list[Stretch]:
+        """List runs of neighbours of one call that are still under way."""
+        found: list[Stretch] = []
+        row, first, end = 0, requests[0].id, requests[0].id
+        for request in requests:
+            if request.id != end:
+                self._look(first, end, row, found)
+                row, first = row + end - first, request.id
+            end = request.id + request.count
+        self._look(first, end, row, found)
+        return found
+
+    def _look(self, first: int, end: int, row: int, found: list[Stretch]) -> None:
+        """Add the stretches from `first` to `end`, whose first example has this row."""
+        calls, place = self._calls, bisect_right(self._firsts, first) - 1
+        while place < len(calls):
+            if place >= 0:
+                call = calls[place]
+                base = call.first
+                if base >= end:
+                    return
+                start, stop = (first if first > base else base) - base, min(end, base + call.count) - base
+                if start < stop:
+                    ways = call.here(start, stop)
+                    found += [(row + base + begin - first, call, begin, after) for begin, after in ways]
+            place += 1
 
     def sent(self, command: SendBlock) -> list[Rows]:
         """Note why a block goes to its server; return its inputs, unless they lie at a server."""
         block, why, rows = command.block, command.why, list[Rows]()
         segment, legs = block.key.segment, len(block.key.legs)
         runner_up = "" if why is None or why.server < 0 else self._names[why.server]
-        for _, call, start, end in stretches(self._of, block.requests):
+        for _, call, start, end in self.stretches(block.requests):
             for receipt in call.receipts(start, end):
                 receipt.reasons = (*receipt.reasons[:segment], *[command.reason] * legs)
                 receipt.why, receipt.runner_up = why, runner_up
@@ -61,7 +98,7 @@ class OpenCalls:
         servers = (self._names[finished.server],) * (1 + len(finished.ahead))
         energy_j, before = finished.energy_j / examples, 0
         for block, queue_s in zip(finished.blocks, finished.queue_s, strict=True):
-            for row, call, start, end in stretches(self._of, block.requests):
+            for row, call, start, end in self.stretches(block.requests):
                 for receipt in call.receipts(start, end):
                     receipt.servers = (*receipt.servers[:segment], *servers)
                     receipt.queue_s += queue_s
@@ -87,8 +124,10 @@ class OpenCalls:
 
     def _close(self, request: Request) -> OpenExamples:
         """Note that a request has left; return the call that it belongs to."""
-        call = self._of[request.id]
-        for number in request.ids:
-            del self._of[number]
-        call.left(request.count)
+        place = bisect_right(self._firsts, request.id) - 1
+        call = self._calls[place]
+        assert call.first <= request.id < call.first + call.count, "it has left before"
+        self._examples -= request.count
+        if call.left(request.id - call.first, request.count):
+            del self._firsts[place], self._calls[place]
         return call

@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -117,6 +117,7 @@ class OpenExamples(ABC):
         self.first, self.count, self.arrival_s = first, count, arrival_s
         self.timer: asyncio.TimerHandle | None = None  # for its deadline
         self._rows, self._left, self._here = rows, count, count
+        self._gone: bytearray | None = None  # marks the examples that have left, once some have
         self._receipts = [Receipt(examples=count, request=first)]
         self._outputs: Arrays | None = None
 
@@ -129,26 +130,52 @@ class OpenExamples(ABC):
         """Return the inputs of some examples, in pieces."""
         return self._rows if end - start == self.count else cut(self._rows, start, end)
 
-    @property
-    def has_parted(self) -> bool:
-        """Whether some of its examples have been answered or dropped."""
-        return self._here < self.count
+    def here(self, start: int, end: int) -> list[tuple[int, int]]:
+        """List start and end of the stretches that have neither been answered nor dropped."""
+        if self._gone is None:
+            return [(start, end)]
+        found = []
+        while start < end and (start := self._gone.find(0, start, end)) >= 0:
+            stop = self._gone.find(1, start, end)
+            stop = end if stop < 0 else stop
+            found.append((start, stop))
+            start = stop
+        return found
 
-    def left(self, count: int) -> None:
-        """This many examples have been answered or dropped."""
+    def left(self, start: int, count: int) -> bool:
+        """These examples have been answered or dropped; return whether they were the last."""
         self._here -= count
+        if not self._here:
+            return True
+        if self._gone is None:
+            self._gone = bytearray(self.count)
+        self._gone[start : start + count] = b"\1" * count
+        return False
 
     def receipts(self, start: int, end: int) -> list[Receipt]:
         """Return the receipts of these examples alone."""
         if end - start == self.count and len(self._receipts) == 1:
             return self._receipts
-        self._cut(start)
-        self._cut(end)
+        found = self._between(start, end)
+        if found is None:
+            self._cut(start)
+            self._cut(end)
+            found = self._between(start, end)
+        assert found is not None
+        return found
+
+    def _between(self, start: int, end: int) -> list[Receipt] | None:
+        """Return the receipts of these examples; None if some of them are for others too."""
         found, at = [], 0
         for receipt in self._receipts:
-            if start <= at < end:
+            after = at + receipt.examples
+            if after > start:
+                if at < start or after > end:
+                    return None
                 found.append(receipt)
-            at += receipt.examples
+                if after == end:
+                    break
+            at = after
         return found
 
     def _cut(self, place: int) -> None:
@@ -246,11 +273,12 @@ class Parcel(OpenExamples):
         where = [offset for offset in offsets if offset is not None]
         self._rows = [Rows(self.count, rows.sizes, offsets=where)]
 
-    def left(self, count: int) -> None:
-        """This many examples have been answered or dropped; after the last one, give the room back."""
-        super().left(count)
-        if not self._here and self._release is not None:
+    def left(self, start: int, count: int) -> bool:
+        """These examples have been answered or dropped; after the last one, give the room back."""
+        is_last = super().left(start, count)
+        if is_last and self._release is not None:
             self._release()
+        return is_last
 
     @property
     def is_done(self) -> bool:
@@ -281,32 +309,3 @@ class Parcel(OpenExamples):
         """The caller waits no more."""
         super().give_up()
         self.future.cancel()
-
-
-def stretches(
-    parcels: Mapping[int, OpenExamples], requests: Sequence[Request]
-) -> Iterator[tuple[int, OpenExamples, int, int]]:
-    """Yield runs of neighbours of one parcel: start among these examples, parcel, start and end in it."""
-    row = 0
-    for first, end in _neighbours(requests):
-        while first < end:
-            parcel = parcels.get(first)
-            if parcel is None:  # answered or dropped before: a stale report
-                row, first = row + 1, first + 1
-                continue
-            until = min(end, parcel.first + parcel.count)
-            if parcel.has_parted:
-                until = next((number for number in range(first, until) if number not in parcels), until)
-            yield row, parcel, first - parcel.first, until - parcel.first
-            row, first = row + until - first, until
-
-
-def _neighbours(requests: Sequence[Request]) -> Iterator[tuple[int, int]]:
-    """Yield first and end of each run of ids that follow one another."""
-    first = end = requests[0].id
-    for request in requests:
-        if request.id != end:
-            yield first, end
-            first = request.id
-        end = request.id + request.count
-    yield first, end

@@ -1,0 +1,81 @@
+"""A front process without a port: real calls to the gateway, always the same number under way."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from slimsched.serving.api.call import Call
+from slimsched.serving.api.front_link import FrontLink
+from slimsched.serving.api.front_message import FrontListens, FrontReady, ToFront
+from slimsched.serving.api.front_spec import FrontSpec
+from slimsched.serving.api.model_face import ModelFace
+from slimsched.serving.api.refusal import RefusalError
+from slimsched.serving.domain.terms import Terms
+from slimsched.serving.execution.live.event_loop import run
+from slimsched.serving.execution.live.frame_connection import FrameConnection
+from slimsched.serving.execution.live.input_arena import InputArena
+
+SETTING = "SLIM_STAND_IN"
+"""The environment variable that says what to send: a `Sent` in JSON."""
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """What all fronts together send, and the file where each of them counts the calls answered and failed."""
+
+    images: int
+    calls: int
+    plan: str
+    counts: str
+    deadline_s: float = 1e18
+
+
+async def _ask_forever(link: FrontLink, face: ModelFace, sent: Sent, counts: np.ndarray) -> None:
+    """Send one call after the other."""
+    arena = link.arena
+    size = sent.images * face.spec.row_bytes
+    room = None if arena is None else arena.take(size)
+    inputs = bytes(size) if room is None else room
+    terms = Terms(plan=face.plan(sent.plan) if sent.plan else -1, deadline_s=sent.deadline_s)
+    call = Call(id="", face=face, inputs=(inputs,), count=sent.images, terms=terms, outputs=())
+    while True:
+        try:
+            await link.infer(call)
+            counts[0] += 1
+        except RefusalError:
+            counts[1] += 1
+            await asyncio.sleep(0.01)
+
+
+async def _serve(spec: FrontSpec, sent: Sent) -> None:
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
+    arena = InputArena(Path(spec.arena), part=1 + spec.index, parts=1 + spec.fronts) if spec.arena else None
+    link = FrontLink(arena)
+    _, gateway = await loop.create_unix_connection(
+        lambda: FrameConnection(ToFront, link.received, lambda _: gone.set()), spec.calls_socket
+    )
+    link.use(gateway)
+    gateway.send(FrontReady(front=spec.index, life=spec.life, secret=spec.secret))
+    await link.introduced.wait()
+    gateway.send(FrontListens(http_port=spec.http_port, grpc_port=spec.grpc_port))
+    counts = np.memmap(sent.counts, np.uint64, "r+", shape=(spec.fronts, 2))[spec.index]
+    share = [number for number in range(sent.calls) if number % spec.fronts == spec.index]
+    face = link.face("slimresnet")
+    work = [link.report_forever(), *(_ask_forever(link, face, sent, counts) for _ in share)]
+    tasks = [asyncio.ensure_future(one) for one in work]
+    await asyncio.wait([asyncio.ensure_future(gone.wait()), *tasks], return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+
+
+def main() -> None:
+    """Send what the environment says."""
+    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=FrontSpec)
+    run(_serve(spec, msgspec.json.decode(os.environ[SETTING], type=Sent)))
+
+
+if __name__ == "__main__":
+    main()
