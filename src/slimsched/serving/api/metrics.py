@@ -18,9 +18,9 @@ from slimsched.serving.api.tally import SECONDS, Tally
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.examples import count_examples
-from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.request import alike
+from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.live.next_round import NextRound
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock
@@ -71,7 +71,7 @@ class Metrics:
         self._routes: Counter[str] = Counter()
         self._latency_s = Histogram(SECONDS)
         self._batch, self._batch_s = Histogram(BATCHES), Histogram(SECONDS)
-        self._ran_at: Counter[tuple[int, Key]] = Counter()  # examples by server and key
+        self._segments: Counter[tuple[str, str, int, str]] = Counter()
         self._active_j: defaultdict[str, float] = defaultdict(float)
         self._drawn_j: defaultdict[str, float] = defaultdict(float)
         self._sampled_s: dict[str, float] = {}
@@ -117,20 +117,16 @@ class Metrics:
 
     def _ran(self, event: SegmentFinished) -> None:
         """Count a batch that a server has run."""
-        self._active_j[self._names[event.server]] += event.energy_j
+        server, examples, model = self._names[event.server], event.examples, self._model(event)
+        self._active_j[server] += event.energy_j
         self._batch_s.observe(event.busy_s)
         self._batch.observe(event.size)
-        self._ran_at[event.server, event.key] += event.examples
+        for leg in event.key.legs:
+            choice = model.spec.segments[leg.segment][leg.choice]
+            self._segments[server, model.name, leg.segment, choice] += examples
 
-    def _segments(self) -> Counter[tuple[str, str, int, str]]:
-        """Count examples by server, model, segment and choice."""
-        found: Counter[tuple[str, str, int, str]] = Counter()
-        for (server, key), examples in self._ran_at.items():
-            model = self._gateway.cluster.models[key.model]
-            for leg in key.legs:
-                choice = model.spec.segments[leg.segment][leg.choice]
-                found[self._names[server], model.name, leg.segment, choice] += examples
-        return found
+    def _model(self, event: SegmentFinished) -> ServedModel:
+        return self._gateway.cluster.models[event.blocks[0].key.model]
 
     def _sampled(self, event: TelemetryReceived, now_s: float) -> None:
         """Add up the energy that a server draws."""
@@ -163,7 +159,7 @@ class Metrics:
         ends += [({"outcome": "dropped", "reason": why}, n) for why, n in sorted(self._drops.items())]
         served = [
             ({"server": server, "model": model, "segment": str(segment), "choice": choice}, float(count))
-            for (server, model, segment, choice), count in sorted(self._segments().items())
+            for (server, model, segment, choice), count in sorted(self._segments.items())
         ]
         routes = [({"reason": why}, float(count)) for why, count in sorted(self._routes.items())]
         router = gateway.router

@@ -103,7 +103,7 @@ class LiveView:
         rate_per_s, accuracy = recent.arrival_per_s(now_s), recent.accuracy()
         bound = (self.bound(rate_per_s) or None) if self.bound is not None and rate_per_s > 0 else None
         sure = (self.sure_bound(rate_per_s) or None) if self.sure_bound is not None and self._judged else None
-        ran, span_s = recent.ran_by(), recent.span_s(now_s)
+        ran, span_s = recent.ran_by, recent.span_s(now_s)
         by_stage: list[list[int]] = ran.sum(axis=0).tolist()
         by_server: list[list[int]] = ran.sum(axis=1).tolist()
         there = self._whereabouts.counts()

@@ -1,20 +1,16 @@
 """Recent figures: over the last few seconds of a run, kept as running sums so that reading them is cheap."""
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from math import log
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.models.spec import Path
 from slimsched.serving.domain.request import Request, alike
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.routing.events import SegmentFinished
 from slimsched.serving.telemetry.stage import Stages
-
-Ran = tuple[int, int, int, Path]
-"""What a batch has run: server, model, first segment, and the choice of each segment."""
 
 LEAST, STEP, STEPS = 1e-5, 0.02, 1024
 """Values are counted in steps of this ratio from the least one on, up to 7,800."""
@@ -41,41 +37,6 @@ class RecentSum:
             self.value -= entries.popleft()[1]
         if not entries:
             self.value = 0.0  # so that rounding errors do not add up
-
-
-class RecentAnswers:
-    """Sums over recent answers: how many, how many in time, their worth and their latencies."""
-
-    __slots__ = ("_entries", "count", "latency_s", "on_time", "worth")
-
-    def __init__(self) -> None:
-        self._entries: deque[tuple[float, int, int, float, float]] = deque()
-        self._begin()
-
-    def _begin(self) -> None:
-        self.count = self.on_time = 0
-        self.worth = self.latency_s = 0.0
-
-    def add(self, now_s: float, count: int, on_time: int, accuracy: float, latency_s: float) -> None:
-        """Add answers that are alike, each with this accuracy and latency."""
-        worth, latency_s = count * accuracy, count * latency_s
-        self._entries.append((now_s, count, on_time, worth, latency_s))
-        self.count += count
-        self.on_time += on_time
-        self.worth += worth
-        self.latency_s += latency_s
-
-    def forget(self, old_s: float) -> None:
-        """Remove entries older than `old_s`."""
-        entries = self._entries
-        while entries and entries[0][0] < old_s:
-            _, count, on_time, worth, latency_s = entries.popleft()
-            self.count -= count
-            self.on_time -= on_time
-            self.worth -= worth
-            self.latency_s -= latency_s
-        if not entries:
-            self._begin()  # so that rounding errors do not add up
 
 
 class RecentSpread:
@@ -116,14 +77,18 @@ class Recent:
     def __init__(self, models: Sequence[ServedModel], stages: Stages, window_s: float, servers: int) -> None:
         self._models, self._stages, self._window_s = models, stages, window_s
         self._arrivals, self._drops, self._energy_j = RecentSum(), RecentSum(), RecentSum()
-        self._answers, self._latency_s = RecentAnswers(), RecentSpread()
-        self._servers = servers
-        self._ran: deque[tuple[float, Ran, int]] = deque()
-        self._ran_by: Counter[Ran] = Counter()
+        self._answers, self._on_time, self._worth = RecentSum(), RecentSum(), RecentSum()
+        self._latency_s, self._latency_sum_s = RecentSpread(), RecentSum()
+        self._ran: deque[tuple[float, int, int, int, int]] = deque()
+        self.ran_by: NDArray[np.int64] = np.zeros((servers, len(stages), len(stages.names)), dtype=np.int64)
+        """Examples run, by server, stage and name of the choice."""
 
     def grow(self, models: Sequence[ServedModel], stages: Stages) -> None:
         """Know further models, which stand behind those that were there."""
         self._models, self._stages = models, stages
+        before, kept = self.ran_by, self.ran_by.shape
+        self.ran_by = np.zeros((kept[0], len(stages), len(stages.names)), dtype=np.int64)
+        self.ran_by[:, : kept[1], : kept[2]] = before
 
     def arrived(self, now_s: float, count: int) -> None:
         """Count requests that arrived."""
@@ -132,9 +97,12 @@ class Recent:
     def answered(self, now_s: float, requests: tuple[Request, ...]) -> None:
         """Count requests that were answered."""
         for request, count in alike(requests):
+            self._answers.add(now_s, count)
+            self._on_time.add(now_s, count * (now_s <= request.deadline_s))
             accuracy = self._models[request.model].expected_accuracy(request.path, request.trail)
+            self._worth.add(now_s, count * accuracy)
             latency_s = now_s - request.arrival_s
-            self._answers.add(now_s, count, count * (now_s <= request.deadline_s), accuracy, latency_s)
+            self._latency_sum_s.add(now_s, count * latency_s)
             self._latency_s.add(now_s, latency_s, count)
 
     def dropped(self, now_s: float, count: int) -> None:
@@ -144,20 +112,11 @@ class Recent:
     def ran(self, now_s: float, event: SegmentFinished) -> None:
         """Count a batch that a server has run."""
         self._energy_j.add(now_s, event.energy_j)
-        key, examples = event.blocks[0].key, event.examples
-        ran = event.server, key.model, key.segment, (event.choice, *event.ahead)
-        self._ran.append((now_s, ran, examples))
-        self._ran_by[ran] += examples
-
-    def ran_by(self) -> NDArray[np.int64]:
-        """Count examples that ran, by server, stage and name of the choice."""
-        stages = self._stages
-        counts = np.zeros((self._servers, len(stages), len(stages.names)), dtype=np.int64)
-        for (server, model, first, choices), examples in self._ran_by.items():
-            for segment, choice in enumerate(choices, start=first):
-                place = server, stages.stage(model, segment), stages.name(model, segment, choice)
-                counts[place] += examples
-        return counts
+        server, key, examples, stages = event.server, event.blocks[0].key, event.examples, self._stages
+        for segment, choice in enumerate((event.choice, *event.ahead), start=key.segment):
+            stage, name = stages.stage(key.model, segment), stages.name(key.model, segment, choice)
+            self._ran.append((now_s, server, stage, name, examples))
+            self.ran_by[server, stage, name] += examples
 
     def span_s(self, now_s: float) -> float:
         """Return how far back the figures reach: less than the window at the start of a run."""
@@ -166,11 +125,13 @@ class Recent:
     def forget(self, now_s: float) -> None:
         """Forget everything older than the window."""
         old_s = now_s - self._window_s
-        for kept in (self._arrivals, self._drops, self._energy_j, self._answers, self._latency_s):
+        for kept in (self._arrivals, self._drops, self._energy_j, self._answers, self._on_time, self._worth):
             kept.forget(old_s)
+        self._latency_sum_s.forget(old_s)
+        self._latency_s.forget(old_s)
         while self._ran and self._ran[0][0] < old_s:
-            _, ran, size = self._ran.popleft()
-            self._ran_by[ran] -= size
+            _, server, stage, name, size = self._ran.popleft()
+            self.ran_by[server, stage, name] -= size
 
     def arrival_per_s(self, now_s: float) -> float:
         """Requests that arrived, per second."""
@@ -178,11 +139,11 @@ class Recent:
 
     def goodput_per_s(self, now_s: float) -> float:
         """Answers in time, per second."""
-        return self._answers.on_time / self.span_s(now_s)
+        return self._on_time.value / self.span_s(now_s)
 
     def latency_mean_s(self) -> float | None:
         """Mean latency."""
-        return self._answers.latency_s / self._answers.count if self._answers.count else None
+        return self._latency_sum_s.value / self._answers.value if self._answers.value else None
 
     def latency_percentiles_s(self) -> tuple[float | None, ...]:
         """Percentiles 50, 95 and 99 of latency."""
@@ -190,18 +151,18 @@ class Recent:
 
     def slo(self) -> float | None:
         """Share of answered or dropped requests that were answered in time."""
-        left = self._answers.count + self._drops.value
-        return self._answers.on_time / left if left else None
+        left = self._answers.value + self._drops.value
+        return self._on_time.value / left if left else None
 
     def accuracy(self) -> float | None:
         """Mean accuracy of the answered plans, by the quality table."""
-        return self._answers.worth / self._answers.count if self._answers.count else None
+        return self._worth.value / self._answers.value if self._answers.value else None
 
     def served_share(self) -> float:
         """Share of requests that were answered; requests in a growing queue count as unserved."""
-        most = max(self._answers.count + self._drops.value, self._arrivals.value)
-        return self._answers.count / most if most else 0.0
+        most = max(self._answers.value + self._drops.value, self._arrivals.value)
+        return self._answers.value / most if most else 0.0
 
     def energy_j(self) -> float | None:
         """Joules above idle, per answer."""
-        return self._energy_j.value / self._answers.count if self._answers.count else None
+        return self._energy_j.value / self._answers.value if self._answers.value else None
