@@ -24,8 +24,8 @@ class Clients:
         self.told.append((start, count, False))
 
 
-def bundle(clients: Clients, count: int = 6, base: int = 0) -> Bundle:
-    return Bundle(100, [rows_of([bytes(count)], count)], count, 0.0, clients, base=base)
+def bundle(clients: Clients, count: int = 6) -> Bundle:
+    return Bundle(100, [rows_of([bytes(count)], count)], count, 0.0, clients)
 
 
 def outputs(rows: int) -> tuple[np.ndarray, ...]:
@@ -67,8 +67,8 @@ def test_nobody_is_told_after_the_front_is_gone() -> None:
     assert not clients.told
 
 
-def test_its_receipts_number_requests_from_the_first_of_what_was_passed_on() -> None:
-    assert bundle(Clients(), base=4).receipts(0, 6)[0].request == 96
+def test_its_receipts_number_requests_from_its_first() -> None:
+    assert bundle(Clients()).receipts(0, 6)[0].request == 100
 
 
 def test_rows_are_cut_across_pieces_wherever_they_lie() -> None:

@@ -14,6 +14,7 @@ class Express:
         json: bytes,
         number: int,
         examples: int,
+        longest_s: float,
         body_bytes: int,
         parts: list[tuple[int, int]],
         /,
@@ -26,7 +27,7 @@ class Express:
     def hold(self, seconds: float, /) -> None: ...
     def counts(self) -> tuple[int, int]: ...
     def take(
-        self, with_requests: bool, most_examples: int, longest_s: float, /
+        self, with_requests: bool, most_examples: int, /
     ) -> tuple[list[Group], list[Lent], list[int], list[tuple[int, int]]]: ...
     def copy(self, group: int, input: int, room: memoryview, /) -> None: ...
     def whole(self, group: int, place: int, /) -> bytes: ...

@@ -49,6 +49,7 @@ constexpr double PROMPT_S = 1.0;              // a client that takes longer to s
 constexpr double SWEEP_S = 0.25;
 constexpr double ROOM_AFTER_S = 5.0;  // at the limit, a connection that was idle for longer makes room
 constexpr double REST_S = 0.1;        // how long not to accept after the system had no more files
+constexpr double NAP_SHARE = 0.25, LEAST_NAP_S = 0.001;
 constexpr int TURN = 16;              // requests of one connection before others have their turn
 constexpr uint64_t WAKE = ~0ull, LISTENERS = ~0ull - 64;  // tokens of what is no connection
 constexpr int INDEX_BITS = 24;
@@ -82,6 +83,7 @@ struct Part {
 struct Known {
     int64_t number = 0;
     int64_t examples = 1;
+    double longest_s = 0.0;  // how much later than the first of a group a request may have come
     std::vector<Part> parts;
     double closed_until_s = 0.0;  // until then it is refused here
     std::string refusal;
@@ -263,9 +265,18 @@ class Line {
             go_on();
             if (now_s_ > swept_s_ + SWEEP_S) sweep();
             publish();
+            nap();
         }
         for (auto& one : connections_)
             if (one->fd >= 0) close(one->fd);
+    }
+
+    // While requests only gather, let events gather too: each time this thread wakes, it takes a core from a server.
+    void nap() {
+        double seconds = NAP_SHARE * hold_s.load();
+        if (seconds < LEAST_NAP_S || !again_.empty()) return;
+        timespec time{0, long(1e9 * seconds)};
+        nanosleep(&time, nullptr);
     }
 
     bool has_commands() {
@@ -730,13 +741,15 @@ PyObject* express_learn(PyObject* self, PyObject* args) {
     const char *head, *json;
     Py_ssize_t head_bytes, json_bytes;
     long long number, examples, body_bytes;
+    double longest_s;
     PyObject* parts;
-    if (!PyArg_ParseTuple(args, "y#y#LLLO!", &head, &head_bytes, &json, &json_bytes, &number, &examples, &body_bytes,
-                          &PyList_Type, &parts))
+    if (!PyArg_ParseTuple(args, "y#y#LLdLO!", &head, &head_bytes, &json, &json_bytes, &number, &examples, &longest_s,
+                          &body_bytes, &PyList_Type, &parts))
         return nullptr;
     auto known = std::make_shared<Known>();
     known->number = number;
     known->examples = examples;
+    known->longest_s = longest_s;
     for (Py_ssize_t at = 0; at < PyList_Size(parts); ++at) {
         Py_ssize_t start, size;
         if (!PyArg_ParseTuple(PyList_GetItem(parts, at), "nn", &start, &size)) return nullptr;
@@ -821,8 +834,8 @@ PyObject* number_list(const std::vector<uint64_t>& numbers) {
     return list;
 }
 
-// Put requests that mean the same into groups of at most so many examples, whose first came at most so long before.
-std::vector<Group> grouped(std::vector<Ready> requests, int64_t most, double longest_s) {
+// Put requests that mean the same, and came soon after one another, into groups of at most so many examples.
+std::vector<Group> grouped(std::vector<Ready> requests, int64_t most) {
     std::vector<Group> groups;
     std::unordered_map<Known*, size_t> last;
     for (auto& one : requests) {
@@ -831,7 +844,7 @@ std::vector<Group> grouped(std::vector<Ready> requests, int64_t most, double lon
         if (fits) {
             Group& group = groups[found->second];
             fits = int64_t(group.requests.size() + 1) * one.known->examples <= most &&
-                   one.arrived_s <= group.requests[0].arrived_s + longest_s;
+                   one.arrived_s <= group.requests[0].arrived_s + one.known->longest_s;
         }
         if (!fits) {
             last[one.known.get()] = groups.size();
@@ -864,12 +877,11 @@ PyObject* lent_entry(const Lent& one) {
 PyObject* express_take(PyObject* self, PyObject* args) {
     int with_requests;
     long long most;
-    double longest_s;
-    if (!PyArg_ParseTuple(args, "pLd", &with_requests, &most, &longest_s)) return nullptr;
+    if (!PyArg_ParseTuple(args, "pL", &with_requests, &most)) return nullptr;
     auto* own = reinterpret_cast<Express*>(self);
     Published taken = own->line->take(with_requests);
     PyObject *groups = PyList_New(0), *lent = PyList_New(0), *refused = PyList_New(0);
-    for (auto& group : grouped(std::move(taken.ready), most, longest_s)) {
+    for (auto& group : grouped(std::move(taken.ready), most)) {
         PyObject* entry = group_entry(own, std::move(group));
         PyList_Append(groups, entry);
         Py_XDECREF(entry);

@@ -41,11 +41,16 @@ except ImportError:  # not compiled here
 else:
     is_available = not os.environ.get("SLIM_PURE")
 
-MOST_EXAMPLES, LONGEST_S = 256, 0.002
-"""Requests in a bundle: examples at most, and how much later than the first one may have come."""
+MOST_EXAMPLES = 256
+"""How many examples a bundle has at most."""
 
 CLOSED_SHARE, LEAST_CLOSED_S, MOST_CLOSED_S = 0.01, 0.0005, 0.005
 """After a refusal, the same call is refused without asking for this share of its deadline, within limits."""
+
+LATER_SHARE, LEAST_LATER_S, MOST_LATER_S = 0.04, 0.002, 0.02
+"""How much later than the first of its bundle a request may have come, as a share of its deadline.
+
+Deadlines in a bundle count from its first request."""
 
 HELD_SHARE = 0.5
 """Share of the bytes of all requests that may be here."""
@@ -103,7 +108,8 @@ class Express:
         number = next(self._numbers)
         self._known[number] = KnownHead(number, call, layout)
         self._heads.add((request.head, text))
-        self._native.learn(request.head, text, number, call.count, len(request.body), layout)
+        later_s = min(MOST_LATER_S, max(LEAST_LATER_S, LATER_SHARE * call.terms.deadline_s))
+        self._native.learn(request.head, text, number, call.count, later_s, len(request.body), layout)
 
     def knows(self, request: HttpRequest) -> bool:
         """Whether the thread would understand this request."""
@@ -138,7 +144,7 @@ class Express:
 
     def _take(self, *, with_requests: bool) -> list[tuple[int, int, list[int], list[float]]]:
         """Take what the thread has; lend connections, and let go of clients that left."""
-        groups, lent, left, refused_here = self._native.take(with_requests, MOST_EXAMPLES, LONGEST_S)
+        groups, lent, left, refused_here = self._native.take(with_requests, MOST_EXAMPLES)
         for one in lent:
             self._spawn(self._lend(*one))
         for token in left:

@@ -30,7 +30,7 @@ from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.next_round import NextRound
 from slimsched.serving.execution.live.parcel import Answered, DroppedError, Rows, cut, rows_of
 
-HOLD_S, SPARE = 0.005, 0.25
+HOLD_S, SPARE = 0.02, 0.1
 """New calls may gather for this long at most, and for this share of the time that every server is busy."""
 
 
@@ -46,7 +46,7 @@ class FrontDesk:
 
     def __init__(self, service: InferenceService, cluster: LiveCluster, connection: Sender) -> None:
         self._service, self._cluster, self._connection = service, cluster, connection
-        self._open: dict[int, list[_Taken]] = {}  # by the front's number; several if not all were taken
+        self._open: dict[int, _Taken] = {}  # by the front's number
         self._has_taken = False
         self._answers: list[FrontAnswer] = []
         self._refusals: list[FrontRefusal] = []
@@ -85,14 +85,13 @@ class FrontDesk:
             self._has_taken = True
             self._round.expect()
         for number, start, end in message.left:
-            for taken in self._open.get(number, ()):
+            if (taken := self._open.get(number)) is not None:
                 taken.leave(start, end)
 
     def close(self) -> None:
         """The front is gone: nobody waits for its calls."""
-        for several in list(self._open.values()):
-            for taken in several:
-                self._cluster.cancel(taken.bundle)
+        for taken in list(self._open.values()):
+            self._cluster.cancel(taken.bundle)
         self._open.clear()
         for change in list(self._unknown):
             self.regions_known(change)
@@ -105,48 +104,44 @@ class FrontDesk:
             self.refuse(number, 0, count, None)
             return
         ends = [0, *accumulate(counts)]
-        first = self._take_some(calls, model, _rows(calls, count, model), ends)
-        if first is not None:
-            self._cluster.count_refused(calls.model, count - first[1])
-            self.refuse(number, first[1], count, first[0])
+        fitting, refusal = self._fitting(calls, model, ends)
+        taken, rows = ends[fitting], _rows(calls, count, model)
+        if taken:
+            self._submit(calls, model, rows if taken == count else cut(rows, 0, taken), taken)
+        if refusal is not None:
+            self._cluster.count_refused(calls.model, count - taken)
+            self.refuse(number, taken, count, refusal)
 
-    def _take_some(
-        self, calls: FrontCalls, model: ServedModel, rows: Sequence[Rows], ends: Sequence[int]
-    ) -> tuple[RefusalError, int] | None:
-        """Take calls with these borders; if not all can be accepted, the first ones.
+    def _fitting(
+        self, calls: FrontCalls, model: ServedModel, ends: Sequence[int]
+    ) -> tuple[int, RefusalError | None]:
+        """Return how many calls, the first of these, can be accepted together, and why no more.
 
-        Return why the next one is refused and where it ends, after refusing it: no later one is better off.
+        `ends` says where each of them ends, after a zero.
         """
-        start, end = ends[0], ends[-1]
-        own, is_one = rows if end - start == sum(calls.counts) else cut(rows, start, end), len(ends) == 2
-        try:
-            self._submit(calls, model, own, start, end - start, is_last_try=is_one)
-            return None
-        except RefusalError as refusal:
-            if is_one:
-                self.refuse(calls.number, start, end, refusal)
-                return refusal, end
-        middle = len(ends) // 2
-        refused = self._take_some(calls, model, rows, ends[: middle + 1])
-        return refused or self._take_some(calls, model, rows, ends[middle:])
+        arrived_s, refusal = self._cluster.since_zero_s(calls.arrived_s), None
+        fitting, more = 0, len(ends)  # this many can be accepted, and this many cannot
+        tried = len(ends) - 1
+        while more - fitting > 1:
+            try:
+                self._service.admit(model, calls.terms, ends[tried], arrived_s, is_last_try=False)
+                fitting = tried
+            except RefusalError as error:
+                more, refusal = tried, error
+            tried = (fitting + more) // 2
+        return fitting, refusal
 
-    def _submit(
-        self,
-        calls: FrontCalls,
-        model: ServedModel,
-        rows: Sequence[Rows],
-        base: int,
-        count: int,
-        *,
-        is_last_try: bool = True,
-    ) -> None:
-        terms, arrived_s = calls.terms, self._cluster.since_zero_s(calls.arrived_s)
-        self._service.admit(model, terms, count, arrived_s, is_last_try=is_last_try)
-        taken = _Taken(self, self._cluster, calls.number, base)
+    def _submit(self, calls: FrontCalls, model: ServedModel, rows: Sequence[Rows], count: int) -> None:
+        """Submit the first calls, with this many examples."""
+        taken = _Taken(self, self._cluster, calls.number)
         taken.bundle = self._cluster.submit_bundle(
-            rows, terms, taken, model=model.number, arrived_s=arrived_s, base=base
+            rows,
+            calls.terms,
+            taken,
+            model=model.number,
+            arrived_s=self._cluster.since_zero_s(calls.arrived_s),
         )
-        self._open.setdefault(calls.number, []).append(taken)
+        self._open[calls.number] = taken
 
     def answer(self, number: int, start: int, answered: Answered) -> None:
         """Give the answer to some examples."""
@@ -163,10 +158,7 @@ class FrontDesk:
 
     def end(self, taken: "_Taken") -> None:
         """Nobody waits for these calls any more."""
-        if several := self._open.get(taken.number):
-            several.remove(taken)
-            if not several:
-                del self._open[taken.number]
+        self._open.pop(taken.number, None)
 
     def _send(self) -> None:
         hold_s = min(HOLD_S, SPARE * self._cluster.least_backlog_s) if self._has_taken else 0.0
@@ -178,17 +170,17 @@ class FrontDesk:
 
 
 class _Taken:
-    """Calls of a front that were taken together, from the example `base` on."""
+    """Calls of a front that were taken together: all of a message, or the first."""
 
-    __slots__ = ("_base", "_cluster", "_desk", "bundle", "number")
+    __slots__ = ("_cluster", "_desk", "bundle", "number")
     bundle: Bundle
 
-    def __init__(self, desk: FrontDesk, cluster: LiveCluster, number: int, base: int) -> None:
-        self._desk, self._cluster, self.number, self._base = desk, cluster, number, base
+    def __init__(self, desk: FrontDesk, cluster: LiveCluster, number: int) -> None:
+        self._desk, self._cluster, self.number = desk, cluster, number
 
     def answered(self, start: int, answered: Answered) -> None:
         """Give the answer to the examples from `start` on, unless it is too late."""
-        bundle, start = self.bundle, self._base + start
+        bundle = self.bundle
         if bundle.deadline_s < NEVER_S and self._cluster.now_s > bundle.deadline_s:
             end = start + sum([receipt.examples for receipt in answered.receipts])
             self._desk.refuse(self.number, start, end, too_late())
@@ -199,14 +191,13 @@ class _Taken:
 
     def dropped(self, start: int, count: int, why: DroppedError) -> None:
         """Say why these examples have no answer."""
-        start += self._base
         self._desk.refuse(self.number, start, start + count, refusal_of(why))
         if self.bundle.is_done:
             self._desk.end(self)
 
     def leave(self, start: int, end: int) -> None:
         """Let go of those of these examples that are here: their client has left."""
-        start, end = max(0, start - self._base), min(self.bundle.count, end - self._base)
+        end = min(self.bundle.count, end)
         if start < end:
             self._cluster.cancel_part(self.bundle, start, end)
 

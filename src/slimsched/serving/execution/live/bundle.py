@@ -23,10 +23,7 @@ class BundleWaiter(Protocol):
 
 
 class Bundle(OpenExamples):
-    """Examples of several calls with consecutive request ids.
-
-    It may be a part of what was passed on, from the example `base` on: some calls were taken, others not.
-    """
+    """Examples of several calls with consecutive request ids."""
 
     def __init__(
         self,
@@ -37,12 +34,10 @@ class Bundle(OpenExamples):
         listener: BundleWaiter,
         model: int = 0,
         deadline_s: float = NEVER_S,
-        base: int = 0,
     ) -> None:
         super().__init__(first, rows, count, arrival_s, model, deadline_s)
         self._listener, self._told, self._is_done = listener, bytearray(count), False
         self._came: list[tuple[int, Arrays]] = []  # outputs that nobody was told yet
-        self._receipts[0].request = first - base
 
     @property
     def is_done(self) -> bool:

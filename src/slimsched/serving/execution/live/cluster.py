@@ -170,12 +170,11 @@ class LiveCluster:
         *,
         model: int,
         arrived_s: float,
-        base: int = 0,
     ) -> Bundle:
         """Accept calls on the same terms together; the waiter is told of each part as soon as it is done."""
         count = sum([piece.count for piece in rows])
         deadline_s = min(NEVER_S, arrived_s + terms.deadline_s)
-        bundle = Bundle(self._next_id, rows, count, arrived_s, waiter, model, deadline_s, base)
+        bundle = Bundle(self._next_id, rows, count, arrived_s, waiter, model, deadline_s)
         self._open_up(bundle)
         self._arrivals.add(terms.request(bundle.first, arrived_s, model, count=count))
         return bundle

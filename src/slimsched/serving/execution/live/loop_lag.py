@@ -7,11 +7,11 @@ since when. A timer shows it: it is as late as everything else.
 import asyncio
 from time import monotonic
 
-PERIOD_S = 0.01
+PERIOD_S = 0.02
 
 
 class LoopLag:
-    """Measures the running loop a hundred times per second."""
+    """Measures the running loop fifty times per second."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
