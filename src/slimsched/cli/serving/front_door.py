@@ -119,8 +119,12 @@ class FrontDoor:
         address = await self._listen()
         tasks.append(asyncio.create_task(self._dashboard.run()))
         signals = StopSignals()
-        with self._console.status(f"starting {len(self._names)} servers"):
-            started = await signals.unless_stopped(self._service.start())
+        try:
+            with self._console.status(f"starting {len(self._names)} servers"):
+                started = await signals.unless_stopped(self._service.start())
+        except BaseException:
+            await self._abort_protocols()
+            raise
         if started:
             scaling = self._scale()
             _tune_collector()
@@ -147,16 +151,19 @@ class FrontDoor:
             self._say("ending at once; not all requests were answered")
             self._engine.end()
         if not await signals.unless_at_once(self._close_protocols(), CLOSE_LIMIT_S):
-            if self._fronts is not None:
-                self._fronts.abort()
-            self._http.abort()
-            await self._grpc.abort()
+            await self._abort_protocols()
         return is_whole
 
     async def _close_protocols(self) -> None:
         if self._fronts is not None:
             await self._fronts.stop()
         await asyncio.gather(self._http.stop(), self._grpc.stop())
+
+    async def _abort_protocols(self) -> None:
+        if self._fronts is not None:
+            self._fronts.abort()
+        self._http.abort()
+        await self._grpc.abort()
 
     def _keep_log(self) -> list[asyncio.Task[None]]:
         """Start writing the event log to disk, if there is one."""
