@@ -154,8 +154,14 @@ class Fronts:
                 await asyncio.sleep(delay_s)
 
     async def _note_ready(self, front: int, restarts: Restarts) -> None:
-        await self._listening[front].wait()
-        restarts.ready(monotonic())
+        """Note that a front listens; end one that does not in time, as nobody hears it beat yet."""
+        try:
+            async with asyncio.timeout(START_LIMIT_S):
+                await self._listening[front].wait()
+            restarts.ready(monotonic())
+        except TimeoutError:
+            log.warning("front %d does not listen after %g s; it is ended", front, START_LIMIT_S)
+            self._processes[front].kill()
 
     async def _beat_forever(self) -> None:
         """End fronts that hang."""
