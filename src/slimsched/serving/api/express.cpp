@@ -581,6 +581,7 @@ class Line {
                 one.is_readable = size_t(count) == room;
             } else if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
                 one.is_readable = false;
+                if (!one.in.size) one.in = Bytes{};  // an idle connection keeps nothing
             } else if (count < 0 && errno == EINTR) {
                 continue;
             } else {

@@ -57,7 +57,7 @@ HELD_SHARE = 0.5
 
 DRAIN_LOOK_S = 0.01
 MOST_HEADS = 256
-"""When so many heads are known, all are forgotten: clients whose heads differ each time gain nothing."""
+"""When this many heads are known, all are forgotten."""
 
 
 class Express:
@@ -78,6 +78,7 @@ class Express:
         self._numbers = count()
         self._known: dict[int, KnownHead] = {}
         self._heads: set[tuple[bytes, bytes]] = set()
+        self._seen_once: dict[tuple[bytes, bytes], None] = {}  # the oldest first
         self._open: dict[int, tuple[ExpressBundle, int]] = {}  # requests with the gateway, by token
         self._account, self._held_bytes = desk.ledger.open("express"), 0
         link.express = self
@@ -100,16 +101,25 @@ class Express:
         if json_bytes is None or not is_plain(request, call):
             return
         text = bytes(request.body[:json_bytes])
-        layout = raw_layout(text, self._desk.limits, call.face)
-        if layout is None or (request.head, text) in self._heads:
+        layout, key = raw_layout(text, self._desk.limits, call.face), (request.head, text)
+        if layout is None or key in self._heads or self._is_new(key):
             return
         if len(self._heads) >= MOST_HEADS:
             self.forget()
         number = next(self._numbers)
         self._known[number] = KnownHead(number, call, layout)
-        self._heads.add((request.head, text))
+        self._heads.add(key)
         later_s = min(MOST_LATER_S, max(LEAST_LATER_S, LATER_SHARE * call.terms.deadline_s))
         self._native.learn(request.head, text, number, call.count, later_s, len(request.body), layout)
+
+    def _is_new(self, key: tuple[bytes, bytes]) -> bool:
+        """Whether a head comes for the first time: heads that differ each time need not be learnt."""
+        if self._seen_once.pop(key, key) is None:
+            return False
+        if len(self._seen_once) >= MOST_HEADS:
+            del self._seen_once[next(iter(self._seen_once))]
+        self._seen_once[key] = None
+        return True
 
     def knows(self, request: HttpRequest) -> bool:
         """Whether the thread would understand this request."""
