@@ -37,7 +37,7 @@ class ResponseTally(Protocol):
         """Count answered examples."""
 
     def count_calls(self, receipt: Receipt, examples: int, since_s: Seconds) -> Seconds:
-        """Count calls on one receipt that arrived so long after its first; return their network times."""
+        """Count calls on one receipt, `since_s` after its first one; return their network times."""
         ...
 
 

@@ -25,7 +25,7 @@ EXAMPLE_BYTES = 2**10
 """An example under way counts as this much at least: what the gateway keeps for it besides its input."""
 
 FULL_REQUESTS = 1024
-"""So many requests with the most examples may be here at once, where memory allows."""
+"""This many requests with the most examples may be here at once, where memory allows."""
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -75,7 +75,7 @@ class Tally:
             self._network_s.observe(max(0.0, one.latency_s - one.queue_s - one.compute_s), one.examples)
 
     def count_calls(self, receipt: Receipt, examples: int, since_s: Seconds) -> Seconds:
-        """Count calls on one receipt that arrived so long after its first; return their network times."""
+        """Count calls on one receipt, `since_s` after its first one; return their network times."""
         network_s: Seconds = receipt.latency_s - receipt.queue_s - receipt.compute_s - since_s
         np.maximum(network_s, 0.0, out=network_s)
         self._queue_s.observe(receipt.queue_s, examples * len(since_s))
