@@ -50,7 +50,3 @@ def compile_express(root: Path) -> bool:
     if done.returncode:
         print(f"the express line was not compiled; HTTP is slower without it\n{done.stderr}", file=sys.stderr)
     return done.returncode == 0
-
-
-if __name__ == "__main__":
-    sys.exit(0 if compile_express(Path(__file__).parent) else "not compiled")
