@@ -21,7 +21,7 @@ from slimsched.serving.api.front_message import (
     Regions,
 )
 from slimsched.serving.api.limits import Limits, shared
-from slimsched.serving.api.refusal import RefusalError
+from slimsched.serving.api.refusal import RefusalError, TooLate, TooMany
 from slimsched.serving.api.service import InferenceService, refusal_of, too_late
 from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.domain.served_model import ServedModel
@@ -109,7 +109,8 @@ class FrontDesk:
         if taken:
             self._submit(calls, model, rows if taken == count else cut(rows, 0, taken), taken)
         if refusal is not None:
-            self._cluster.count_refused(calls.model, count - taken)
+            if isinstance(refusal, TooMany | TooLate):  # demand; other refusals say nothing about it
+                self._cluster.count_refused(calls.model, count - taken)
             self.refuse(number, taken, count, refusal)
 
     def _fitting(
