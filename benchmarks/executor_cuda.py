@@ -4,8 +4,9 @@
 
 Offline replays the whole model as one CUDA graph, over an input that is already on the device and normalized,
 so nothing is copied in or out. It runs once alone, and once as several graphs on as many streams. Executor
-runs batches as a server does, segment by segment through the activation store, from raw images to logits,
-with one chain of batches per stream. The last figure is the time of a width switch.
+runs batches as a server does, through the activation store, from raw images to logits, with one batch under
+way per stream: segment by segment, and with all segments of a plan launched at once. The last figure is the
+time of a width switch.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from slimsched.models.slimresnet.weights import TrainedModel, load
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import block_of
 from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.request import Request
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import BatchUnderWay
@@ -91,16 +92,28 @@ def offline(model: SlimResNetModel, width: float, batch: int, streams: int = 1) 
 
 
 class Chain:
-    """A batch that goes through all four segments again and again."""
+    """A batch that goes through all four segments again and again, one at a time or all at once."""
 
-    def __init__(self, executor: CudaExecutor, width: float, batch: int, first: int) -> None:
+    def __init__(
+        self, executor: CudaExecutor, width: float, batch: int, first: int, *, at_once: bool, instance: int
+    ) -> None:
         self._executor, self._store = executor, ActivationStore()
         requests = tuple(Request(id=first + n, arrival_s=0.0) for n in range(batch))
         self._ids = [request.id for request in requests]
-        self._raw = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8)
+        self._raw = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8).pin_memory()
+        keys = keys_at(width)
+        if at_once:
+            keys = [onward(keys[0], tuple(key.choice for key in keys[1:]))]
         self._batches = [
-            Batch(id=0, key=key, instance=key.segment, blocks=(block_of(0, key, requests),), size=batch)
-            for key in keys_at(width)
+            Batch(
+                id=0,
+                key=key,
+                instance=instance + key.segment,
+                also=tuple(range(instance + key.segment + 1, instance + key.last_segment + 1)),
+                blocks=(block_of(0, key, requests),),
+                size=batch,
+            )
+            for key in keys
         ]
         self._segment = 0
         self._under_way: BatchUnderWay | None = None
@@ -115,7 +128,7 @@ class Chain:
         if self._segment == 0:
             self._store.put(self._ids, (self._raw,))
         self._under_way = BatchUnderWay(self._executor, self._store, self._batches[self._segment])
-        self._segment = (self._segment + 1) % 4
+        self._segment = (self._segment + 1) % len(self._batches)
 
     def finish(self) -> None:
         """Wait for the segment under way."""
@@ -123,8 +136,8 @@ class Chain:
             self._under_way.finish()
 
 
-def executor_alone(executor: CudaExecutor, width: float, batch: int, streams: int) -> float:
-    """Return the images per second through executor and store, with `streams` chains at once."""
+def executor_alone(executor: CudaExecutor, width: float, batch: int, streams: int, *, at_once: bool) -> float:
+    """Return the images per second through executor and store, with `streams` chains under way."""
     slots = [
         Instance(id=4 * number + key.segment, segment=key.segment, choice=key.choice, memory_bytes=0)
         for number in range(streams)
@@ -132,7 +145,10 @@ def executor_alone(executor: CudaExecutor, width: float, batch: int, streams: in
     ]
     for slot in slots:
         executor.load(slot)
-    chains = [Chain(executor, width, batch, 1000 * number) for number in range(streams)]
+    chains = [
+        Chain(executor, width, batch, 1000 * number, at_once=at_once, instance=4 * number)
+        for number in range(streams)
+    ]
     rates = []
     for _ in range(4):
         began_s, count = perf_counter(), 0
@@ -141,7 +157,7 @@ def executor_alone(executor: CudaExecutor, width: float, batch: int, streams: in
                 if chain.ready():
                     chain.step()
                     count += 1
-        rates.append(count * batch / 4 / (perf_counter() - began_s))
+        rates.append(count * batch / (1 if at_once else 4) / (perf_counter() - began_s))
     for chain in chains:
         chain.finish()
     for slot in slots:
@@ -151,15 +167,19 @@ def executor_alone(executor: CudaExecutor, width: float, batch: int, streams: in
 
 def measure(batch: int, streams: int, model: TrainedModel) -> dict[str, object]:
     """Measure all figures of one device."""
-    elastic = SlimResNetModel(model)
-    hosted = HostedModel(MODEL, elastic, cuda_device())
+    elastic, device = SlimResNetModel(model), cuda_device()
+    elastic.place(device)
+    hosted = HostedModel(MODEL, SlimResNetModel(model), device)  # the executor moves its weights about
     executor = CudaExecutor([hosted], batch_limit=batch, lanes=streams)
     rows = []
     for width in (0.25, 1.0):
         bare = offline(elastic, width, batch)
         several = offline(elastic, width, batch, streams)
-        alone = executor_alone(executor, width, batch, streams)
-        rows.append({"width": width, "offline": bare, "offline, streams": several, "executor": alone})
+        alone, whole = [
+            executor_alone(executor, width, batch, streams, at_once=at_once) for at_once in (False, True)
+        ]
+        row = {"width": width, "offline": bare, "offline, streams": several, "executor": alone}
+        rows.append({**row, "executor, at once": whole})
     return {
         "device": torch.cuda.get_device_name(),
         "batch": batch,
@@ -181,10 +201,11 @@ def main() -> None:
         return
     print(f"images per second at batch {given.batch}, {figures['device']}, bf16")
     for row in figures["rows"]:  # type: ignore[attr-defined]
-        one, several, alone = list(row.values())[1:]
+        one, several, alone, whole = list(row.values())[1:]
         print(
             f"width {row['width']:g}: offline {one:,.0f}, on {given.streams} streams {several:,.0f}; "
-            f"executor {alone:,.0f} ({100 * alone / one:.0f} % and {100 * alone / several:.0f} %)"
+            f"executor {alone:,.0f} ({100 * alone / one:.0f} % and {100 * alone / several:.0f} %), "
+            f"all segments at once {whole:,.0f} ({100 * whole / one:.0f} % and {100 * whole / several:.0f} %)"
         )
     print(f"width switch: {1e6 * figures['switch_s']:+.0f} µs")  # type: ignore[operator]
 

@@ -145,7 +145,7 @@ def our_config(folder: Path, fresh: bool) -> Path:
     profile, config = folder / "profile" / "core.json", folder / "two-cores.toml"
     if fresh or not profile.exists():
         print("measuring the profile of a core", file=sys.stderr, flush=True)
-        profile.parent.mkdir(exist_ok=True)
+        profile.parent.mkdir(parents=True, exist_ok=True)
         profile.unlink(missing_ok=True)
         command = [sys.executable, "-c", "from slimsched.cli.app import main; main()", "profile"]
         command += ["--out", str(profile), "--name", "core", "--batches", "1,4,8,16,32", "--repeats", "5"]

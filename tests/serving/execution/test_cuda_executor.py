@@ -201,10 +201,12 @@ def test_each_batch_runs_on_the_instance_it_was_given(executor: CudaExecutor) ->
     narrow, wide = key(0, 0.25), key(0, 1.0)
     for number, width in enumerate((0.25, 1.0)):
         executor.load(instance(number, 0, width))
-    on_the_wide_one = executor.launch(narrow, [(images(1),)], 1)
-    on_the_narrow_one = executor.launch(narrow, [(images(1),)], 0)
+    on_the_wide_one = executor.launch((narrow,), [(images(1),)], (1,))
+    on_the_narrow_one = executor.launch((narrow,), [(images(1),)], (0,))
     on_the_wide_one.wait()
-    assert executor.launch(wide, [(images(1),)], 1).wait()[0].shape[0] == 1, "nothing narrow is in its way"
+    assert executor.launch((wide,), [(images(1),)], (1,)).wait()[0][0].shape[0] == 1, (
+        "nothing narrow is in its way"
+    )
     on_the_narrow_one.wait()
     for number in range(2):
         executor.unload(number)

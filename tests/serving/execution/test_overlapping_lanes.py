@@ -1,4 +1,4 @@
-"""One thread that keeps several batches under way: each comes back once, in whatever order they end."""
+"""Several batches under way on a device: each comes back once, in whatever order they end."""
 
 import asyncio
 import threading
@@ -24,23 +24,32 @@ class Slow:
     def __init__(self, rows: Tensors, looks: int) -> None:
         self._rows, self._looks = rows, looks
 
+    legs_s = ()
+
     def ready(self) -> bool:
         self._looks -= 1
         return self._looks <= 0
 
-    def wait(self) -> Tensors:
-        return (self._rows[0] * 2,)
+    def wait(self) -> list[Tensors]:
+        return [(self._rows[0] * 2,)]
 
 
 class Device:
     """An overlapping device on which later batches are done sooner; it refuses negative rows."""
 
-    lanes = 2
+    lanes, device = 2, torch.device("cpu")
 
     def __init__(self) -> None:
         self._next_looks = 40
 
-    def launch(self, key: Key, pieces: Sequence[Tensors], instance: int | None = None) -> Slow:
+    def launch(
+        self,
+        legs: Sequence[Key],
+        pieces: Sequence[Tensors],
+        instances: Sequence[int] = (),
+        *,
+        keep: bool = False,
+    ) -> Slow:
         (inputs,) = pieces
         if (inputs[0] < 0).any():
             raise RuntimeError("negative")
@@ -48,7 +57,7 @@ class Device:
         return Slow(inputs, self._next_looks)
 
     def run(self, key: Key, inputs: Tensors) -> Tensors:
-        return self.launch(key, [inputs]).wait()
+        return self.launch((key,), [inputs]).wait()[-1]
 
     def ends(self, key: Key) -> bool:
         return False

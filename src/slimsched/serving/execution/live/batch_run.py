@@ -1,6 +1,7 @@
-"""Runs one batch in a lane's thread: gathers the inputs, runs the executor, stores the outputs."""
+"""Runs one batch: gathers the inputs, runs the executor, stores the outputs."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import NamedTuple
 
@@ -56,45 +57,43 @@ class BatchUnderWay:
         self._began_s = monotonic()
         self._executor, self._store, self._batch = executor, store, batch
         self._pieces = take_inputs(store, batch) if pieces is None else pieces
-        self._to_come = list(zip(batch.key.legs, (batch.instance, *batch.also), strict=True))
         self._ends_s = [self._began_s]
         self._passed: list[Tensors] = []  # what each segment gave
         self._launched: Launched | None = None
-        self._launch = getattr(
-            executor, "launch", None
-        )  # isinstance of a protocol takes longer than a launch
-        if self._launch is not None:
-            try:
-                self._begin_leg(self._pieces)
-            except Exception:
-                self._launched = None  # it is run instead, and fails there, one by one
+        launch = getattr(executor, "launch", None)  # isinstance of a protocol takes longer than a launch
+        if launch is not None:
+            with suppress(Exception):  # it is run instead, and fails there, one by one
+                self._launched = launch(
+                    batch.key.legs,
+                    self._pieces,
+                    (batch.instance, *batch.also),
+                    keep=batch.blocks[0].keep,
+                )
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether a device works on it; otherwise `finish` does all the work."""
+        return self._launched is not None
 
     def ready(self) -> bool:
-        """Whether the whole batch is done; if only one of its segments is, start the next one."""
-        while self._launched is not None and self._launched.ready():
-            if not self._to_come:
-                return True
-            try:
-                self._passed.append(self._launched.wait())
-                self._begin_leg([self._passed[-1]])
-            except Exception:
-                self._launched = None
-        return self._launched is None
+        """Whether `finish` need not wait for a device; it says what is wrong with one that fails."""
+        try:
+            return self._launched is None or self._launched.ready()
+        except Exception:
+            return True
 
     def finish(self) -> BatchRun:
         """Wait for the batch; if it fails, run its requests one by one, so that only a bad input fails."""
         batch, reasons = self._batch, dict[int, str]()
+        legs_s: tuple[float, ...] = ()
         try:
             if self._launched is None:
-                self._ends_s, self._passed = [self._began_s], []
                 _run(self._executor, batch, self._padded(), self._ends_s, self._passed)
                 self._passed = [tuple([one[: batch.size] for one in rows]) for rows in self._passed]
+                legs_s = tuple(np.diff(self._ends_s).tolist()) if batch.key.ahead else ()
             else:
-                self._passed.append(self._launched.wait())
-                while self._to_come:
-                    self._begin_leg([self._passed[-1]])
-                    self._passed.append(self._launched.wait())
-                self._ends_s.append(monotonic())
+                self._passed = self._launched.wait()
+                legs_s = self._launched.legs_s
             rows = self._passed[-1]
         except Exception:
             rows, reasons = _one_by_one(self._executor, batch, joined(self._pieces))
@@ -107,8 +106,6 @@ class BatchUnderWay:
             self._store.put(_ids(done), rows)
         if batch.blocks[0].keep and not reasons:
             self._keep()
-        busy_s = monotonic() - self._began_s
-        legs_s = tuple(np.diff(self._ends_s).tolist()) if batch.key.ahead and not reasons else ()
         return BatchRun(
             done=done,
             failed=failed,
@@ -116,8 +113,8 @@ class BatchUnderWay:
             confidence=said.confidence,
             top=said.top,
             began_s=self._began_s,
-            busy_s=busy_s,
-            legs_s=legs_s,
+            busy_s=monotonic() - self._began_s,
+            legs_s=() if reasons else legs_s,
         )
 
     def _padded(self) -> Tensors:
@@ -146,13 +143,6 @@ class BatchUnderWay:
         ids = _ids(self._batch.blocks)
         for segments, rows in enumerate(self._passed[:-1] if ends else self._passed, start=key.segment + 1):
             self._store.keep(ids, segments, rows)
-
-    def _begin_leg(self, pieces: Sequence[Tensors]) -> None:
-        if len(self._to_come) < len(self._batch.key.legs):
-            self._ends_s.append(monotonic())
-        assert self._launch is not None
-        leg, instance = self._to_come.pop(0)
-        self._launched = self._launch(leg, pieces, instance)
 
 
 def take_inputs(store: ActivationStore, batch: Batch) -> Sequence[Tensors]:

@@ -11,6 +11,7 @@ from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.key import Key
 from slimsched.serving.execution.live.batch_bucket import BUCKETS, buckets_up_to
+from slimsched.serving.execution.live.cuda_chain import CudaChain
 from slimsched.serving.execution.live.cuda_slot import CudaSlot
 from slimsched.serving.execution.live.cuda_streams import CudaStreams
 from slimsched.serving.execution.live.hosted_model import HostedModel
@@ -162,21 +163,30 @@ class CudaExecutor:
         """Run one segment on a free slot, in parts if the rows exceed the largest bucket."""
         largest = self._buckets[-1]
         if len(inputs[0]) <= largest:
-            return self.launch(key, [inputs]).wait()
+            return self.launch((key,), [inputs]).wait()[-1]
         parts = zip(*(torch.split(tensor, largest) for tensor in inputs), strict=True)
         outputs = [self.run(key, part) for part in parts]
         return tuple(torch.cat(tensors) for tensors in zip(*outputs, strict=True))
 
-    def launch(self, key: Key, pieces: Sequence[Tensors], instance: int | None = None) -> "Launched":
-        """Start one segment on the instance's slot, or on any free one; the slot is taken until `wait`.
+    def launch(
+        self,
+        legs: Sequence[Key],
+        pieces: Sequence[Tensors],
+        instances: Sequence[int] = (),
+        *,
+        keep: bool = False,
+    ) -> CudaChain:
+        """Start segments one after the other on these instances' slots, or on any free ones.
 
-        The inputs may come in pieces: the rows of one, then those of the next.
+        The slots are taken until `wait`. With `keep`, what each segment gave is part of the result.
         """
-        slot = self._claim(key, instance)
+        slots: list[CudaSlot] = []
         try:
-            return Launched(self, slot, pieces, slot.launch(key, pieces), is_last=self.ends(key))
+            for at, key in enumerate(legs):
+                slots.append(self._claim(key, instances[at] if instances else None))
+            return CudaChain(legs, slots, pieces, self._give_back, ends=self.ends(legs[-1]), keep=keep)
         except BaseException:
-            self.give_back(slot)
+            self._give_back(slots)
             raise
 
     def memory_bytes(self) -> int:
@@ -188,11 +198,12 @@ class CudaExecutor:
         """Bytes of the weights on the device."""
         return sum(model.weight_bytes() for model in list(self._models.values()))
 
-    def give_back(self, slot: CudaSlot) -> None:
-        """Free a slot for other batches."""
+    def _give_back(self, slots: Sequence[CudaSlot]) -> None:
+        """Free slots for other batches."""
         with self._freed:
-            self._free[slot.home].append(slot)
-            self._freed.notify()
+            for slot in slots:
+                self._free[slot.home].append(slot)
+            self._freed.notify_all()
 
     def _claim(self, key: Key, instance: int | None) -> CudaSlot:
         """Wait for this instance's slot, or for the narrowest free slot that can run this key.
@@ -228,33 +239,3 @@ def _fits(instance: Instance, key: Key, *, nested: bool) -> bool:
 def _rehearse(model: HostedModel, key: Key, bucket: int) -> None:
     """Run once without a graph: kernels are compiled and convolution plans chosen before any capture."""
     model.segment(key)(tuple(tensor.to(model.device) for tensor in model.example(key, bucket)))
-
-
-class Launched:
-    """A segment running on a slot; keeps the inputs alive until they are read."""
-
-    __slots__ = ("_executor", "_is_last", "_pieces", "_rows", "_slot")
-
-    def __init__(
-        self,
-        executor: CudaExecutor,
-        slot: CudaSlot,
-        pieces: Sequence[Tensors],
-        rows: Tensors,
-        *,
-        is_last: bool,
-    ) -> None:
-        self._executor, self._slot, self._pieces, self._rows = executor, slot, pieces, rows
-        self._is_last = is_last
-
-    def ready(self) -> bool:
-        """Whether the device is done."""
-        return self._slot.ready()
-
-    def wait(self) -> Tensors:
-        """Wait for the device, free the slot and return the result."""
-        try:
-            self._slot.wait()
-            return tuple([rows.clone() for rows in self._rows]) if self._is_last else self._rows
-        finally:
-            self._executor.give_back(self._slot)

@@ -43,8 +43,8 @@ class CudaSlot:
         self._nested = model.spec.nested
         self.keys = [key for key in model.served.keys.values() if self.fits(key)]
         self.stream = stream
-        self._place = (stream.stream_id, stream.device_index, stream.device_type)
-        self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self.began, self.done = _timed_event(), _timed_event()
+        """Before the first segment of a batch, and after the one that this slot runs."""
         self._pool = torch.cuda.graph_pool_handle()
         self._is_first = instance.segment == 0
         sizes = self._input_sizes()
@@ -70,46 +70,41 @@ class CudaSlot:
             return False
         return key.choice == self.choice or (self._nested and key.choice < self.choice)
 
-    def launch(self, key: Key, pieces: Sequence[Tensors]) -> Tensors:
-        """Copy in, replay, copy out, all on the slot's stream; the result is valid once `wait` returns.
-
-        The outputs of a complete plan go to host buffers of the slot, which the next launch overwrites.
-        """
+    def copy_in(self, key: Key, pieces: Sequence[Tensors]) -> int:
+        """Copy rows into the inputs of a key, on the current stream; return the bucket that holds them."""
         size, first = sum([piece[0].shape[0] for piece in pieces]), pieces[0][0]
-        captured = self._graphs[key, bucket_for(size, self._buckets)]
-        if first.shape[1:] != captured.inputs[0].shape[1:] or size > self._buckets[-1]:
-            wanted = ", ".join(str(one) for one in captured.inputs[0].shape[1:])
+        bucket = bucket_for(size, self._buckets)
+        inputs = self._graphs[key, bucket].inputs
+        if first.shape[1:] != inputs[0].shape[1:] or size > self._buckets[-1]:
+            wanted = ", ".join(str(one) for one in inputs[0].shape[1:])
             raise DataError(
                 f"{key} was given {size} rows of shape {tuple(first.shape[1:])}; it takes (N, {wanted}) with "
                 f"N ≤ {self._buckets[-1]}"
             )
-        before = torch._C._cuda_getCurrentStream(
-            self._place[1]
-        )  # torch.cuda's own calls take five times as long
-        torch._C._cuda_setStream(*self._place)
-        try:
-            for place, target in enumerate(captured.inputs):
-                self._copy_in(target, place, [piece[place] for piece in pieces])
-            outputs = self._outputs(key, captured)
-            if key in self._host:
-                rows = tuple([host[:size] for host in self._host[key]])
-                for row, output in zip(rows, outputs, strict=True):
-                    row.copy_(output[:size], non_blocking=True)
-            else:
-                rows = tuple([output[:size].clone() for output in outputs])
-            self._done.record(self.stream)
-        finally:
-            torch._C._cuda_setStream(*before)
-        return rows
+        for place, target in enumerate(inputs):
+            self._copy_in(target, place, [piece[place] for piece in pieces])
+        return bucket
 
-    def ready(self) -> bool:
-        """Whether the last launch is done."""
-        done: bool = self._done.query()  # type: ignore[no-untyped-call]
-        return done
+    def take_over(self, key: Key, bucket: int, rows: Tensors) -> None:
+        """Copy what the segment before gave, a whole bucket, into the inputs of a key."""
+        for target, given in zip(self._graphs[key, bucket].inputs, rows, strict=True):
+            target.copy_(given, non_blocking=True)
 
-    def wait(self) -> None:
-        """Return when the last launch is done."""
-        self._done.synchronize()
+    @torch.no_grad()
+    def forward(self, key: Key, bucket: int) -> Tensors:
+        """Run a key on its inputs, on the current stream; the next run of this slot overwrites the result."""
+        captured = self._graphs[key, bucket]
+        if captured.graph is None:
+            return self._model.segment(key)(captured.inputs)
+        captured.graph.replay()
+        return captured.outputs
+
+    def to_host(self, key: Key, rows: Tensors, size: int) -> Tensors:
+        """Copy the outputs of a complete plan to host buffers of the slot, which the next run overwrites."""
+        hosts = tuple([host[:size] for host in self._host[key]])
+        for host, row in zip(hosts, rows, strict=True):
+            host.copy_(row[:size], non_blocking=True)
+        return hosts
 
     def close(self) -> None:
         """Free the graphs and buffers."""
@@ -126,13 +121,6 @@ class CudaSlot:
         """Largest size in bytes of each input, over the keys of this slot, at the largest bucket."""
         rows = [[layout.row_bytes for layout in self._model.layouts(key)] for key in self.keys]
         return [self._buckets[-1] * max(sizes) for sizes in zip(*rows, strict=True)]
-
-    @torch.no_grad()
-    def _outputs(self, key: Key, captured: _Captured) -> Tensors:
-        if captured.graph is None:
-            return self._model.segment(key)(captured.inputs)
-        captured.graph.replay()
-        return captured.outputs
 
     def _copy_in(self, target: Tensor, place: int, tensors: Sequence[Tensor]) -> None:
         """Copy the pieces of one input, one after the other; those from the host by way of pinned memory."""
@@ -172,6 +160,10 @@ class CudaSlot:
                 for one in outputs
             )
         return _Captured(graph, inputs, outputs)
+
+
+def _timed_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def _is_reachable(tensor: Tensor) -> bool:

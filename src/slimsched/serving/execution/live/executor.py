@@ -69,14 +69,22 @@ class Executor(Protocol):
 
 
 class Launched(Protocol):
-    """A segment that is running on a device."""
+    """Segments that are running on a device."""
+
+    @property
+    def legs_s(self) -> tuple[float, ...]:
+        """How long the device worked for each segment, if there were several; known after `wait`."""
+        ...
 
     def ready(self) -> bool:
         """Whether `wait` would return at once."""
         ...
 
-    def wait(self) -> Tensors:
-        """Wait for the result; call this once."""
+    def wait(self) -> list[Tensors]:
+        """Wait for the result of the last segment, with what those before it gave if it was kept.
+
+        Call this once.
+        """
         ...
 
 
@@ -84,9 +92,17 @@ class Launched(Protocol):
 class OverlappingExecutor(Executor, Protocol):
     """An executor whose device works in parallel with the host."""
 
-    def launch(self, key: Key, pieces: Sequence[Tensors], instance: int | None = None) -> Launched:
-        """Start one segment on this instance, or on any free one, and return at once.
+    def launch(
+        self,
+        legs: Sequence[Key],
+        pieces: Sequence[Tensors],
+        instances: Sequence[int] = (),
+        *,
+        keep: bool = False,
+    ) -> Launched:
+        """Start segments one after the other on these instances, or on any free ones, and return at once.
 
-        The inputs come in pieces: the rows of one, then those of the next.
+        The inputs come in pieces: the rows of one, then those of the next. With `keep`, what each segment
+        gave is part of the result.
         """
         ...
