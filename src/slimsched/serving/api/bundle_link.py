@@ -79,6 +79,11 @@ class BundleLink:
         """Tell the gateway, with the next calls, that examples were refused without asking it."""
         self._refused[model] += examples
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether any call is with the gateway."""
+        return bool(self._bundles)
+
     def done(self, number: int) -> None:
         """Forget a bundle."""
         self._bundles.pop(number, None)

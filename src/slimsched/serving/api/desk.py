@@ -36,8 +36,8 @@ class ResponseTally(Protocol):
     def count_examples(self, receipts: Sequence[Receipt]) -> None:
         """Count answered examples."""
 
-    def count_calls(self, receipt: Receipt, examples: int, since_s: Seconds) -> Seconds:
-        """Count calls on one receipt, `since_s` after its first one; return their network times."""
+    def count_calls(self, receipt: Receipt, examples: int, network_s: Seconds) -> None:
+        """Count calls on one receipt."""
         ...
 
 

@@ -162,6 +162,13 @@ PyObject* express_hold(PyObject* self, PyObject* args) {
     Py_RETURN_NONE;
 }
 
+PyObject* express_awake(PyObject* self, PyObject* args) {
+    double seconds;
+    if (!PyArg_ParseTuple(args, "d", &seconds)) return nullptr;
+    line_of(self).awake_s = seconds;
+    Py_RETURN_NONE;
+}
+
 PyObject* express_counts(PyObject* self, PyObject*) {
     Line& line = line_of(self);
     return Py_BuildValue("LL", (long long)line.open.load(), (long long)line.held_bytes.load());
@@ -391,6 +398,7 @@ PyMethodDef methods[] = {
     {"close_for", express_close_for, METH_VARARGS, "Refuse requests that mean this, until a time."},
     {"limit", express_limit, METH_VARARGS, "Set the limits."},
     {"hold", express_hold, METH_VARARGS, "Set how long requests may gather after the last were taken."},
+    {"awake", express_awake, METH_VARARGS, "Set how long not to sleep while requests wait for their answers."},
     {"counts", express_counts, METH_NOARGS, "Return open connections, and bytes of requests."},
     {"take", express_take, METH_VARARGS, "Take groups of requests, lent connections, clients that left, refused."},
     {"copy", express_copy, METH_VARARGS, "Copy one input of a group's requests to where it is read."},

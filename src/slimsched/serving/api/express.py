@@ -33,6 +33,7 @@ from slimsched.serving.api.refusal import RefusalError, TooMany
 from slimsched.serving.api.request_reader import HttpRequest, RequestReader, read_length
 from slimsched.serving.execution.live.input_arena import ALIGN_BYTES
 from slimsched.serving.execution.live.parcel import Answered, Receipt
+from slimsched.serving.execution.live.wakefulness import AWAKE_S, has_many_cores
 
 try:
     from slimsched.serving.api import _express
@@ -81,6 +82,8 @@ class Express:
         self._seen_once: dict[tuple[bytes, bytes], None] = {}  # the oldest first
         self._open: dict[int, tuple[ExpressBundle, int]] = {}  # requests with the gateway, by token
         self._account, self._held_bytes = desk.ledger.open("express"), 0
+        if has_many_cores():
+            self._native.awake(AWAKE_S)
         link.express = self
         self.forget()
         self._loop.add_reader(self._native.fileno(), self._notified)
@@ -213,7 +216,9 @@ class Express:
     ) -> None:
         """Answer requests on one receipt, each `since_s` after the first; their rows begin at `starts`."""
         known, tally, first = bundle.known, self._desk.tally, receipt.request
-        network_s = tally.count_calls(receipt, known.count, np.array(since_s))
+        network_s = np.maximum(
+            receipt.latency_s - receipt.queue_s - receipt.compute_s - np.array(since_s), 0.0
+        )
         self._native.answer_alike(
             [bundle.tokens[place] for place in places],
             starts,
@@ -225,6 +230,7 @@ class Express:
             rows,
             known.row_bytes,
         )
+        tally.count_calls(receipt, known.count, network_s)
         self._done(bundle, places, "200")
 
     def answer(self, bundle: ExpressBundle, place: int, answered: Answered) -> None:

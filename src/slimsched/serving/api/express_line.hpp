@@ -152,6 +152,7 @@ class Line {
   public:
     Limits limits;
     std::atomic<double> hold_s{0.0};  // how long Python may be left alone after it took requests
+    std::atomic<double> awake_s{0.0};  // how long not to sleep while requests wait for their answers
     std::atomic<int64_t> held_bytes{0}, open{0};
     int notify_fd;
 
@@ -220,7 +221,8 @@ class Line {
     ByText<std::shared_ptr<Head>> heads_;
     std::unordered_map<int64_t, std::shared_ptr<Known>> known_;
     std::vector<uint64_t> again_;
-    double now_s_ = 0.0, swept_s_ = 0.0, rests_until_s_ = 0.0;
+    double now_s_ = 0.0, swept_s_ = 0.0, rests_until_s_ = 0.0, awake_until_s_ = 0.0;
+    int64_t waiting_ = 0;  // requests without an answer
     bool is_draining_ = false, is_stopped_ = false, is_resting_ = false, waits_to_notify_ = false;
 
     static void ring(int fd) {
@@ -248,6 +250,7 @@ class Line {
             int count = epoll_wait(poll_fd_, events, 128, timeout_ms);
             sleeps_.store(false);
             now_s_ = monotonic_s();
+            if (count > 0) awake_until_s_ = now_s_ + awake_s.load();
             carry_out();
             for (int at = 0; at < count; ++at) react(events[at]);
             go_on();
@@ -273,7 +276,7 @@ class Line {
     }
 
     int timeout() {
-        if (!again_.empty()) return 0;
+        if (!again_.empty() || (waiting_ && now_s_ < awake_until_s_)) return 0;
         double left_s = swept_s_ + SWEEP_S - now_s_;
         if (waits_to_notify_) left_s = std::min(left_s, last_take_s_.load() + hold_s.load() - now_s_);
         return std::max(0, int(std::ceil(1e3 * left_s)));
@@ -466,6 +469,7 @@ class Line {
 
     void release(Connection& one) {  // the connection leaves this thread, open or closed
         hold(one, 0);
+        waiting_ -= one.stage == Stage::WAITING;
         one.fd = -1;
         unused_.push_back(uint32_t(one.token & ((1u << INDEX_BITS) - 1)));
         one.in = Bytes{};
@@ -636,6 +640,7 @@ class Line {
         one.in = std::move(rest);
         one.expected = one.need;
         one.stage = Stage::WAITING;
+        ++waiting_;
         return true;
     }
 
@@ -646,6 +651,7 @@ class Line {
     }
 
     void answer(Connection& one, std::string text) {
+        waiting_ -= one.stage == Stage::WAITING;
         one.out = std::move(text);
         one.out_at = 0;
         one.stage = Stage::WRITING;

@@ -12,6 +12,7 @@ from slimsched.serving.api.call import Call
 from slimsched.serving.api.call_bundle import AskedCall
 from slimsched.serving.api.front_message import (
     Answers,
+    Calls,
     FrontDrain,
     Models,
     Regions,
@@ -31,6 +32,7 @@ from slimsched.serving.execution.live.input_arena import InputArena
 from slimsched.serving.execution.live.loop_lag import LoopLag
 from slimsched.serving.execution.live.messages import Ping, Pong
 from slimsched.serving.execution.live.parcel import Answered
+from slimsched.serving.execution.live.wakefulness import Wakefulness
 from slimsched.serving.execution.model_source import read_model
 
 REPORT_S = 0.1
@@ -49,19 +51,25 @@ class FrontLink:
         self.introduced, self.drained = asyncio.Event(), asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._faces: dict[str, ModelFace] = {}
-        self.bundles = BundleLink(lambda calls: self._connection.send(calls), arena)
+        self.bundles = BundleLink(self._pass_on, arena)
         self.when_models_change: Callable[[], None] = lambda: None
-        self._lag = LoopLag()
+        self._lag, self._awake = LoopLag(), Wakefulness()
 
     def use(self, connection: FrameConnection) -> None:
         """Talk to the gateway over this connection."""
         self._connection = connection
+
+    def _pass_on(self, calls: Calls) -> None:
+        self._connection.send(calls)
+        self._awake.expect()
 
     def received(self, connection: FrameConnection, message: ToFront) -> None:
         """Take a message of the gateway."""
         match message:
             case Answers():
                 self.bundles.received(message)
+                if not self.bundles.is_waiting:
+                    self._awake.rest()
             case Models(entries=entries, accuracies=accuracies, limits=limits):
                 models = map(_model, entries, accuracies)
                 self._faces = {model.name: ModelFace(model) for model in models}

@@ -74,14 +74,11 @@ class Tally:
             self._compute_s.observe(one.compute_s, one.examples)
             self._network_s.observe(max(0.0, one.latency_s - one.queue_s - one.compute_s), one.examples)
 
-    def count_calls(self, receipt: Receipt, examples: int, since_s: Seconds) -> Seconds:
-        """Count calls on one receipt, `since_s` after its first one; return their network times."""
-        network_s: Seconds = receipt.latency_s - receipt.queue_s - receipt.compute_s - since_s
-        np.maximum(network_s, 0.0, out=network_s)
-        self._queue_s.observe(receipt.queue_s, examples * len(since_s))
-        self._compute_s.observe(receipt.compute_s, examples * len(since_s))
+    def count_calls(self, receipt: Receipt, examples: int, network_s: Seconds) -> None:
+        """Count calls on one receipt."""
+        self._queue_s.observe(receipt.queue_s, examples * len(network_s))
+        self._compute_s.observe(receipt.compute_s, examples * len(network_s))
         self._network_s.observe_all(network_s, examples)
-        return network_s
 
     def take(self) -> "Counted":
         """Return all counts and begin again at zero: another process adds them to its own."""

@@ -40,6 +40,7 @@ from slimsched.serving.execution.live.parcel import (
     Rows,
     rows_of,
 )
+from slimsched.serving.execution.live.wakefulness import Wakefulness
 from slimsched.serving.execution.scaling import LOOK_S, Fleet, Scaling
 from slimsched.serving.routing.autoscaler import AutoscaleOptions, load_of
 from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
@@ -142,7 +143,7 @@ class LiveCluster:
 
     async def start(self) -> None:
         """Start the servers; requests may arrive once this returns."""
-        self._loop, self._lag = asyncio.get_running_loop(), LoopLag()
+        self._loop, self._lag, self._awake = asyncio.get_running_loop(), LoopLag(), Wakefulness()
         for server in range(len(self._names)):
             self._tell(ServerDown(server=server))
         await self._engine.start(self)
@@ -334,6 +335,8 @@ class LiveCluster:
                 model = self._gateway.cluster.models[finished.blocks[0].key.model]
                 self._open.ran(finished, outputs, model.spec.outputs)
                 self._tell(finished)
+                if not self._open:
+                    self._awake.rest()
             case TelemetryReceived(snapshot=snapshot):
                 if snapshot.power_source != self._power_source[server]:
                     self._power_source[server] = snapshot.power_source
@@ -375,6 +378,7 @@ class LiveCluster:
                 assert_never(command)
 
     def _send(self, command: SendBlock) -> None:
+        self._awake.expect()
         server, block, source = command.server, command.block, command.source
         rows = self._open.sent(command)
         peer = "" if source in (server, GATEWAY) else self._engine.peer_address(source)
