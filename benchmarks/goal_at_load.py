@@ -16,6 +16,7 @@ arrivals at a load that the whole path can carry (`--calibrate-at`).
 import argparse
 import json
 import re
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,6 +39,8 @@ from slimsched.serving.execution.scenario import Scenario
 COUNTS = re.compile(r"^(slim_images_[a-z_]+)(?:\{([^}]*)\})? ([\d.e+]+)$", re.MULTILINE)
 WARM_UP_S = 1.0
 CALIBRATION_SEED = 7919
+FULL_S = 2.0
+"""How much of the measurement of the capacity is kept, at its end."""
 MARGIN_S = 0.2
 """How much of the log before and after a window is kept."""
 
@@ -99,6 +102,7 @@ def serve_and_measure(options: argparse.Namespace) -> Recording:
         with running(command, f"{url}/v2/health/ready", Path(folder) / "log") as root:
             body, json_bytes = write_request({"images": pixels}, ("classes",), {"plan": "1.0"})
             row = measure(url, root, body, json_bytes, PATH, images, options)
+            full_s = time.perf_counter()
             print(json.dumps({"capacity": True, **row}), flush=True)
             capacity = float(str(row["images_per_s"]))
             loads = [(load, round(100 * load)) for load in options.loads]
@@ -111,7 +115,7 @@ def serve_and_measure(options: argparse.Namespace) -> Recording:
         setting = {name: str(value) for name, value in vars(options).items()}
         setting |= {"capacity": capacity, "config_text": scenario_text(options.config)}
         if keeps:
-            setting["paths"] = add_logs(windows, logs, options.config)
+            setting["paths"] = add_logs(windows, logs, options.config, full_s)
     return Recording(setting, windows)
 
 
@@ -155,10 +159,11 @@ def scenario_text(config: str) -> str:
     return Path(config).read_text() if config.endswith(".toml") else ""
 
 
-def add_logs(windows: list[Window], logs: Path, config: str) -> list[list[int]]:
+def add_logs(windows: list[Window], logs: Path, config: str, full_s: float) -> list[list[int]]:
     """Add to each window what the event logs say about it, and let its times count from its start.
 
-    Return the paths through the model that its tables name by number.
+    The calibration gets the batches of the capacity's measurement too, which ended at `full_s`. Return the
+    paths through the model that the tables name by number.
     """
     log = ServedLog(logs, list(scenario_of(config).cluster.names))
     everything = log.between(-np.inf, np.inf)
@@ -169,6 +174,9 @@ def add_logs(windows: list[Window], logs: Path, config: str) -> list[list[int]]:
         end_s = float(np.nanmax(np.append(calls["done_s"], calls["due_s"])))
         tables: dict[str, Table] = log.between(start_s - MARGIN_S - zero_s, end_s + MARGIN_S - zero_s)
         window.tables = {name: from_start(table, start_s - zero_s) for name, table in tables.items()}
+        if window is windows[0]:
+            full = log.between(full_s - FULL_S - zero_s, full_s - zero_s)["batch"]
+            window.tables["full"] = from_start(full, full_s - FULL_S - zero_s)
         window.tables["calls"] = from_start(calls, start_s)
         window.tables["activity"] = from_start(activity, start_s)
     return [list(path) for path in log.paths]
