@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -45,9 +46,9 @@ class Activity:
     def _look(self) -> None:
         while not self._ended.wait(LOOK_S):
             for number, kind in self._numbers:
-                ran_us, waited_us = thread_times(number)
-                row = (time.perf_counter(), number, KINDS.index(kind), ran_us, waited_us)
-                self._rows.append(row)
+                with suppress(OSError):  # it has ended
+                    times_us = thread_times(number)
+                    self._rows.append((time.perf_counter(), number, KINDS.index(kind), *times_us))
 
 
 def thread_times(number: int) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What serving over HTTP costs beyond the profiles, from one recorded window: batches, messages, gateway, HTTP.
+"""What serving over HTTP costs beyond the profiles, from one recorded window of a run.
 
 A batch takes (overhead + slowdown × profile) × (1 + crowding × share of its time in which the other servers
 of its GPU were busy) × pace. The pace and all delays are repeated as they were measured.
@@ -47,9 +47,7 @@ class Fitted(Struct, frozen=True, kw_only=True):
 
     def apply(self, scenario: Scenario) -> Scenario:
         """Return the scenario with these costs."""
-        gateway = replace(
-            scenario.gateway, event_s=self.gateway.event_s, request_s=self.gateway.request_s
-        )
+        gateway = replace(scenario.gateway, event_s=self.gateway.event_s, request_s=self.gateway.request_s)
         return replace(
             scenario,
             costs=self.costs,
@@ -238,22 +236,27 @@ def _messages(tables: dict[str, Table], gateway: GatewayCost, length_s: float) -
 
 
 def _http(tables: dict[str, Table], gateway: GatewayCost, length_s: float) -> tuple[Delays, Delays]:
-    """Return the delays of calls on their way in and out: until a front has read them, and from the gateway."""
+    """Return the delays of calls: until a front has read them, and from the gateway to the client."""
     done, calls = tables["done"], tables["calls"]
     order = np.argsort(done["request"])
     first, count, at_s = done["request"][order], done["count"][order], done["at_s"][order]
-    ok = (calls["status"] == 200) & (calls["request"] >= 0)
-    number, sent_s, ended_s = calls["request"][ok], calls["sent_s"][ok], calls["done_s"][ok]
-    place = np.maximum(0, np.searchsorted(first, number, side="right") - 1)
-    sizes = int(np.gcd.reduce(tables["arrived"]["count"]))
-    whole = (first[place] <= number) & (number + sizes <= first[place] + count[place])
-    answered_s = at_s[place][whole]
-    read_s = answered_s - calls["inside_s"][ok][whole]
-    out_s = ended_s[whole] - answered_s - gateway.event_s - gateway.request_s
-    return (
-        _delays(sent_s[whole], read_s - sent_s[whole], length_s),
-        _delays(answered_s, out_s, length_s),
-    )
+    size = int(np.gcd.reduce(tables["arrived"]["count"]))  # of a call
+    rows: list[tuple[float, float, float, float]] = []  # sent, read, answered, ended
+    for number, status, sent_s, ended_s, inside_s in zip(
+        *(calls[name].tolist() for name in ("request", "status", "sent_s", "done_s", "inside_s")), strict=True
+    ):
+        begin = int(np.searchsorted(first, number, side="right")) - 1
+        after = int(np.searchsorted(first, number + size))
+        if status != 200 or number < 0 or begin < 0:
+            continue
+        starts = np.maximum(first[begin:after], number)
+        own = np.minimum(first[begin:after] + count[begin:after], number + size) - starts
+        if own.sum() == size:  # the receipt has the mean of its parts
+            parts_s = at_s[begin:after]
+            rows.append((sent_s, float(parts_s @ own) / size - inside_s, float(parts_s.max()), ended_s))
+    sent, read, answered, ended = np.array(rows).T
+    after_s = gateway.event_s + gateway.request_s  # logs say when the gateway began with an event
+    return _delays(sent, read - sent, length_s), _delays(answered, ended - answered - after_s, length_s)
 
 
 def _delays(at_s: Values, delay_s: Values, length_s: float) -> Delays:

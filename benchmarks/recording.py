@@ -59,8 +59,10 @@ def calls_table(seen: list[Seen]) -> Table:
     """Return what the clients saw, in the order in which requests were due; times are the machine's."""
     clients = {zero_s: number for number, zero_s in enumerate(sorted({one.zero_s for one in seen}))}
     rows = [
-        (one.zero_s + one.due_s, one.zero_s + one.sent_s, one.zero_s + one.done_s, one.status, one.request)
-        + (one.inside_s, clients[one.zero_s])
+        (
+            *(one.zero_s + at_s for at_s in (one.due_s, one.sent_s, one.done_s)),
+            *(one.status, one.request, one.inside_s, clients[one.zero_s]),
+        )
         for one in seen
     ]
     rows.sort()
@@ -77,16 +79,20 @@ def log_zero_s(calls: Table, arrived: Table, done: Table) -> float:
     No call came before it was sent, and none was answered after its client had the answer. What lies between
     is divided equally.
     """
+    size = int(np.gcd.reduce(arrived["count"]))  # of a call
     first = dict(zip(arrived["request"].tolist(), arrived["arrival_s"].tolist(), strict=True))
-    last = dict(zip(done["request"].tolist(), done["at_s"].tolist(), strict=True))
+    order = np.argsort(done["request"])
+    numbers, at_s = done["request"][order], done["at_s"][order]
     sent, ended = [], []
     for number, sent_s, done_s in zip(
-        calls["request"].tolist(), calls["sent_s"].tolist(), calls["done_s"].tolist(), strict=True
+        *(calls[name].tolist() for name in ("request", "sent_s", "done_s")), strict=True
     ):
+        if number < 0:
+            continue
         if number in first:  # the first of its bundle
             sent.append(sent_s - first[number])
-        if number in last:
-            ended.append(done_s - last[number])
+        begin = int(np.searchsorted(numbers, number, side="right")) - 1
+        ended.append(done_s - at_s[begin : np.searchsorted(numbers, number + size)].max())
     return 0.5 * (max(sent) + min(ended))
 
 

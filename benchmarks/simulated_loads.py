@@ -1,4 +1,4 @@
-"""Simulates the loads of a recording with what its calibration measured, and prints live and simulated figures.
+"""Simulates the loads of a recording with what its calibration measured, and prints them beside live.
 
 The calibration is another run with other arrivals. "At its own speed" the fit comes from the load itself, so
 that changes of the machine's speed between the two are left out.

@@ -65,7 +65,9 @@ class SimulatedFronts:
         for read_s, call in read:
             self._fronts[chosen[call]].read.append((read_s, call))
         self._next_id = count(0, examples)
-        self._firsts: list[int] = []  # the first example of each call that was passed on, and which call it is
+        self._firsts: list[
+            int
+        ] = []  # the first example of each call that was passed on, and which call it is
         self._calls: list[int] = []
         self._left = [examples] * len(self._sent_s)
         self._done_s = np.full(len(self._sent_s), np.nan)
