@@ -54,7 +54,10 @@ def cpu_s(numbers: dict[int, str]) -> dict[str, float]:
     """Return the seconds of CPU time that each kind of process has taken."""
     taken: dict[str, float] = {}
     for number, kind in numbers.items():
-        fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+        try:
+            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
         taken[kind] = taken.get(kind, 0.0) + (int(fields[11]) + int(fields[12])) / TICKS
     return taken
 

@@ -11,14 +11,11 @@ from slimsched.kernel.errors import SlimError
 from slimsched.models.arrays import NUMPY
 from slimsched.serving.api.call import Call
 from slimsched.serving.api.front_message import FrontCalls
+from slimsched.serving.domain.bundling import fits
 from slimsched.serving.domain.terms import Terms
 from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
 from slimsched.serving.execution.live.messages import InputPiece
 from slimsched.serving.execution.live.parcel import Answered, Receipt
-
-MOST_EXAMPLES = 256
-LONGEST_S = 0.002
-"""How much later than the first of a bundle a call may have arrived: its deadline counts from the first."""
 
 Outputs = list[NDArray[Any]]
 
@@ -104,7 +101,7 @@ class CallBundle:
 
     def add(self, asked: AskedCall) -> bool:
         """Take a call in, if it fits."""
-        if self.examples + asked.call.count > MOST_EXAMPLES or asked.arrived_s > self._arrived_s + LONGEST_S:
+        if not fits(self._arrived_s, self.examples, asked.arrived_s, asked.call.count):
             return False
         asked.bundle, asked.start = self, self.examples
         self.calls.append(asked)

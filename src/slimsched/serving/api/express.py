@@ -31,6 +31,7 @@ from slimsched.serving.api.lent_connection import LentConnection
 from slimsched.serving.api.receipt import InferenceResult, write_receipt
 from slimsched.serving.api.refusal import RefusalError, TooMany
 from slimsched.serving.api.request_reader import HttpRequest, RequestReader, read_length
+from slimsched.serving.domain.bundling import MOST_EXAMPLES, later_s
 from slimsched.serving.execution.live.input_arena import ALIGN_BYTES
 from slimsched.serving.execution.live.parcel import Answered, Receipt
 from slimsched.serving.execution.live.wakefulness import AWAKE_S, has_many_cores
@@ -42,16 +43,8 @@ except ImportError:  # not compiled here
 else:
     is_available = not os.environ.get("SLIM_PURE")
 
-MOST_EXAMPLES = 256
-"""How many examples a bundle has at most."""
-
 CLOSED_SHARE, LEAST_CLOSED_S, MOST_CLOSED_S = 0.01, 0.0005, 0.005
 """After a refusal, the same call is refused without asking for this share of its deadline, within limits."""
-
-LATER_SHARE, LEAST_LATER_S, MOST_LATER_S = 0.04, 0.002, 0.02
-"""How much later than the first of its bundle a request may have come, as a share of its deadline.
-
-Deadlines in a bundle count from its first request."""
 
 HELD_SHARE = 0.5
 """Share of the bytes of all requests that may be here."""
@@ -112,8 +105,8 @@ class Express:
         number = next(self._numbers)
         self._known[number] = KnownHead(number, call, layout)
         self._heads.add(key)
-        later_s = min(MOST_LATER_S, max(LEAST_LATER_S, LATER_SHARE * call.terms.deadline_s))
-        self._native.learn(request.head, text, number, call.count, later_s, len(request.body), layout)
+        wait_s = later_s(call.terms.deadline_s)
+        self._native.learn(request.head, text, number, call.count, wait_s, len(request.body), layout)
 
     def _is_new(self, key: tuple[bytes, bytes]) -> bool:
         """Whether a head comes for the first time: heads that differ each time need not be learnt."""

@@ -23,15 +23,13 @@ from slimsched.serving.api.front_message import (
 from slimsched.serving.api.limits import Limits, shared
 from slimsched.serving.api.refusal import RefusalError, TooLate, TooMany
 from slimsched.serving.api.service import InferenceService, refusal_of, too_late
+from slimsched.serving.domain.bundling import hold_s
 from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.bundle import Bundle
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.next_round import NextRound
 from slimsched.serving.execution.live.parcel import Answered, DroppedError, Rows, cut, rows_of
-
-HOLD_S, SPARE = 0.02, 0.1
-"""New calls may gather for this long at most, and for this share of the time that every server is busy."""
 
 
 class Sender(Protocol):
@@ -162,9 +160,9 @@ class FrontDesk:
         self._open.pop(taken.number, None)
 
     def _send(self) -> None:
-        hold_s = min(HOLD_S, SPARE * self._cluster.least_backlog_s) if self._has_taken else 0.0
+        wait_s = hold_s(self._cluster.least_backlog_s) if self._has_taken else 0.0
         message = Answers(
-            answers=self._answers, refusals=self._refusals, taken=self._has_taken, hold_s=hold_s
+            answers=self._answers, refusals=self._refusals, taken=self._has_taken, hold_s=wait_s
         )
         self._answers, self._refusals, self._has_taken = [], [], False
         self._connection.send(message)

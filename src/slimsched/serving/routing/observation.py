@@ -104,6 +104,10 @@ class Observation:
         self.backlog_s[server] = backlog_s
         return backlog_s
 
+    def least_backlog_s(self) -> float:
+        """Return how long each server that is up has work for, at least."""
+        return float(self.backlog_s[self.alive_ids].min()) if self.alive_ids else 0.0
+
     def came_back(self, server: int, count: int, work_s: float) -> None:
         """Count requests that a server has done."""
         self.outstanding[server] -= count

@@ -209,8 +209,7 @@ class LiveCluster:
     @property
     def least_backlog_s(self) -> float:
         """How long each server that is up has work for, at least."""
-        seen = self._gateway.seen
-        return float(seen.backlog_s[seen.alive_ids].min()) if seen.alive_ids else 0.0
+        return self._gateway.seen.least_backlog_s()
 
     def wait_s(self, priority: int) -> float:
         """Return the time that the work ahead of a call without a deadline takes, as predicted."""

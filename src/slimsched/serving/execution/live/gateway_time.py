@@ -10,10 +10,13 @@ from time import thread_time
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.routing.events import RequestsArrived
 from slimsched.serving.routing.gateway_cost import GatewayCost, requests_in
+
+Values = NDArray[np.float64]
 
 SLICE_S = 0.1
 """How long each slice of the run is that events, requests and processor time are counted in."""
@@ -55,19 +58,23 @@ class GatewayTime:
         self._began_s, self._end_s = self._clock(), now_s + SLICE_S
 
     def cost(self) -> GatewayCost:
-        """Fit event_s × events + request_s × requests to the slices; neither is negative.
-
-        Where most events have one request, the two can hardly be told apart. So the fit leans towards a usual
-        ratio of the two, and more slices that differ count more than it.
-        """
+        """Fit what an event and a request cost to the slices."""
         if not self._slices:
             return GatewayCost()
-        busy_s, events, requests = np.array(self._slices, dtype=np.float64).T
-        from scipy.optimize import nnls  # imported here because it takes long
+        return fit_cost(*np.array(self._slices, dtype=np.float64).T)
 
-        counts = np.column_stack([events, requests])
-        usual = np.array([1.0, USUAL_RATIO])
-        usual *= busy_s.sum() / max(1.0, (counts @ usual).sum())
-        weights = LEANING * np.diag(np.linalg.norm(counts, axis=0))
-        (event_s, request_s), _ = nnls(np.vstack([counts, weights]), np.append(busy_s, weights @ usual))
-        return GatewayCost(event_s=float(event_s), request_s=float(request_s))
+
+def fit_cost(busy_s: Values, events: Values, requests: Values) -> GatewayCost:
+    """Fit event_s × events + request_s × requests to the time that slices of a run took; neither is negative.
+
+    Where most events have one request, the two can hardly be told apart. So the fit leans towards a usual
+    ratio of the two, and more slices that differ count more than it.
+    """
+    from scipy.optimize import nnls  # imported here because it takes long
+
+    counts = np.column_stack([events, requests])
+    usual = np.array([1.0, USUAL_RATIO])
+    usual *= busy_s.sum() / max(1.0, (counts @ usual).sum())
+    weights = LEANING * np.diag(np.linalg.norm(counts, axis=0))
+    (event_s, request_s), _ = nnls(np.vstack([counts, weights]), np.append(busy_s, weights @ usual))
+    return GatewayCost(event_s=float(event_s), request_s=float(request_s))

@@ -12,6 +12,7 @@ from math import inf
 
 from slimsched.kernel.timeline import Timeline
 from slimsched.serving.domain.request import Request
+from slimsched.serving.execution.simulated.fronts import SimulatedFronts
 from slimsched.serving.routing.events import Event, RequestsArrived
 from slimsched.serving.routing.gateway_cost import GatewayCost
 from slimsched.serving.workload.requests import RequestStream
@@ -28,7 +29,7 @@ class Inbox:
         self,
         cost: GatewayCost,
         timeline: Timeline,
-        stream: RequestStream,
+        stream: RequestStream | SimulatedFronts,
         take: Callable[[], RequestsArrived],
         tell: Callable[[Event], None],
     ) -> None:
@@ -76,6 +77,8 @@ class Inbox:
     def _finish(self, event: Event) -> None:
         """The gateway is done with an event: carry out what it decided, and go on with the next."""
         self._tell(event)
+        if isinstance(self._stream, SimulatedFronts) and isinstance(event, RequestsArrived):
+            self._stream.taken(self._timeline.now_s)
         self._current = None
         self._begin()
 

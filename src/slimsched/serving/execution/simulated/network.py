@@ -1,12 +1,15 @@
 """The simulated network between gateway and servers: transfers take time and queue at both ends."""
 
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
+from slimsched.serving.domain.front_cost import MessageCost
 
 
 class SimulatedNetwork:
     """A star: each place has one link, equally fast both ways, that serves transfers one after another."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, messages: MessageCost | None = None) -> None:
+        """`messages` says what messages between gateway and servers take, in place of the links' latency."""
+        self._messages = messages
         places = [GATEWAY, *range(len(cluster))]
         self._links = {place: cluster.link_of(place) for place in places}
         self._slowdown = dict.fromkeys(places, 1.0)
@@ -26,7 +29,7 @@ class SimulatedNetwork:
         into_s = size_bytes * self._slowdown[target] / into.bandwidth_bytes_per_s
         taken_s = max(sent_s, max(start_s, self._in_free_s[target]) + into_s)
         self._out_free_s[source], self._in_free_s[target] = sent_s, taken_s
-        return taken_s + out.latency_s + into.latency_s
+        return taken_s + self._message_s(source, target, now_s)
 
     def slow(self, place: int, factor: float) -> None:
         """From now on, let transfers over a link take `factor` times as long as its bandwidth says."""
@@ -34,4 +37,11 @@ class SimulatedNetwork:
 
     def notify(self, source: int, target: int, now_s: float) -> float:
         """Return when a message arrives that is too small to queue."""
-        return now_s + self._links[source].latency_s + self._links[target].latency_s
+        return now_s + self._message_s(source, target, now_s)
+
+    def _message_s(self, source: int, target: int, now_s: float) -> float:
+        if self._messages is not None and source == GATEWAY:
+            return self._messages.to_servers.of(now_s)
+        if self._messages is not None and target == GATEWAY:
+            return self._messages.to_gateway.of(now_s)
+        return self._links[source].latency_s + self._links[target].latency_s

@@ -1,0 +1,267 @@
+"""What serving over HTTP costs beyond the profiles, from one recorded window of a run.
+
+A batch takes (overhead + slowdown × profile) × (1 + crowding × share of its time in which the other servers
+of its GPU were busy) × pace. The pace and all delays are repeated as they were measured.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+from recording import Window
+from served_log import Table
+
+from slimsched.serving.domain.bundling import LONGEST_S, later_s
+from slimsched.serving.domain.delays import Delays
+from slimsched.serving.domain.front_cost import FrontCost, MessageCost
+from slimsched.serving.domain.key import onward
+from slimsched.serving.domain.service_cost import ServiceCost
+from slimsched.serving.execution.live.gateway_time import USUAL_RATIO, fit_cost
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.routing.gateway_cost import GatewayCost
+
+PACE_S = 0.01
+"""How fine the pace of batches is."""
+
+LEANING = 0.05
+"""How much a slowdown of 1 counts, as a share of all batches."""
+
+CROWDINGS = np.linspace(0.0, 1.5, 31)
+EXPRESS_BYTES = 128 * 2**10
+"""Calls up to this size are read by the express line."""
+
+Values = NDArray[np.float64]
+
+
+class Fitted(Struct, frozen=True, kw_only=True):
+    """What a window says about serving."""
+
+    costs: tuple[ServiceCost, ...]
+    crowding: float
+    gateway: GatewayCost
+    messages: MessageCost
+    fronts: FrontCost
+
+    def apply(self, scenario: Scenario) -> Scenario:
+        """Return the scenario with these costs."""
+        gateway = replace(scenario.gateway, event_s=self.gateway.event_s, request_s=self.gateway.request_s)
+        return replace(
+            scenario,
+            costs=self.costs,
+            gateway=gateway,
+            messages=self.messages,
+            neighbours_slowdown=(1.0 + self.crowding,) if self.crowding else (),
+        )
+
+    def described(self) -> dict[str, Any]:
+        """Return the figures of the fit, in microseconds and factors."""
+        delays = {
+            "inward": self.fronts.inward,
+            "outward": self.fronts.outward,
+            "to_servers": self.messages.to_servers,
+            "to_gateway": self.messages.to_gateway,
+        }
+        return {
+            "batch_us": [round(1e6 * one.overhead_s) for one in self.costs],
+            "slowdown": [round(one.slowdown, 3) for one in self.costs],
+            "crowding": round(self.crowding, 3),
+            "event_us": round(1e6 * self.gateway.event_s, 1),
+            "request_us": round(1e6 * self.gateway.request_s, 1),
+            "front_message_us": round(1e6 * self.fronts.message_s),
+            **{f"{name}_us": [round(1e6 * float(np.mean(one.delay_s))),
+                              round(1e6 * float(np.percentile(one.delay_s, 99)))]
+               for name, one in delays.items()},
+        }  # fmt: skip
+
+
+def fit(
+    window: Window, scenario: Scenario, paths: Sequence[Sequence[int]], setting: dict[str, Any]
+) -> Fitted:
+    """Fit everything to one window."""
+    tables = window.tables
+    length_s = float(tables["calls"]["due_s"][-1])
+    costs, crowding = _batches(tables["batch"], tables.get("full"), scenario, paths, length_s)
+    gateway = _gateway(tables)
+    images, deadline_s = int(setting["images"]), 1e-3 * float(setting["deadline_ms"])
+    is_express = images * 3072 < EXPRESS_BYTES
+    inward, outward = _http(tables, gateway, length_s)
+    arrived = tables["arrived"]
+    message_s = float(np.percentile(arrived["at_s"] - arrived["arrival_s"], 10))
+    fronts = FrontCost(
+        fronts=max(1, int(setting["fronts"])),
+        inward=inward,
+        outward=outward,
+        message_s=max(0.0, message_s - gateway.event_s),
+        longest_s=later_s(deadline_s) if is_express else LONGEST_S,
+        gathers=is_express,
+    )
+    messages = _messages(tables, gateway, length_s)
+    return Fitted(costs=costs, crowding=crowding, gateway=gateway, messages=messages, fronts=fronts)
+
+
+def _batches(
+    own: Table, full: Table | None, scenario: Scenario, paths: Sequence[Sequence[int]], length_s: float
+) -> tuple[tuple[ServiceCost, ...], float]:
+    """Fit overhead, slowdown and pace of each server, and one crowding for all.
+
+    The batches of the full server, where there are any, help to tell size and crowding apart. The pace is
+    that of the window's own.
+    """
+    batch = own
+    if full is not None:  # long before the others
+        batch = {name: np.append(_earlier(name, full[name]), values) for name, values in own.items()}
+    began_s, took_s = batch["at_s"], batch["ended_s"] - batch["at_s"]
+    alone_s = np.array(
+        [
+            _alone_s(scenario, int(server), int(size), paths[path])
+            for server, size, path in zip(batch["server"], batch["size"], batch["path"], strict=True)
+        ]
+    )
+    shares = _crowded(batch, scenario)
+    best = (np.inf, 0.0)
+    for crowding in CROWDINGS if shares.any() else CROWDINGS[:1]:
+        error = 0.0
+        for server in range(len(scenario.cluster)):
+            its = batch["server"] == server
+            factor = 1.0 + crowding * shares[its]
+            overhead_s, slowdown = _line(alone_s[its] * factor, took_s[its], factor)
+            usual_s = (overhead_s + slowdown * alone_s[its]) * factor
+            error += float(np.abs(took_s[its] - usual_s).sum())
+        best = min(best, (error, float(crowding)))
+    crowding, costs = best[1], []
+    for server in range(len(scenario.cluster)):
+        its = batch["server"] == server
+        factor = 1.0 + crowding * shares[its]
+        overhead_s, slowdown = _line(alone_s[its] * factor, took_s[its], factor)
+        usual_s = (overhead_s + slowdown * alone_s[its]) * factor
+        inside = (began_s[its] >= 0.0) & (began_s[its] < length_s)
+        pace = _pace(began_s[its][inside], (took_s[its] / usual_s)[inside], length_s)
+        costs.append(ServiceCost(overhead_s=overhead_s, slowdown=slowdown, pace=pace, pace_s=PACE_S))
+    return tuple(costs), crowding
+
+
+def _earlier(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    return values - 1e3 if name in ("at_s", "ended_s") else values
+
+
+def _alone_s(scenario: Scenario, server: int, size: int, path: Sequence[int]) -> float:
+    """Return what the profile says about a batch that runs a whole path."""
+    key = scenario.cluster.models[0].keys[0, path[0], -1]
+    return scenario.cluster.profiles[server].latency_s(onward(key, tuple(path[1:])), size)
+
+
+def _line(alone_s: Values, took_s: Values, ones: Values) -> tuple[float, float]:
+    """Fit overhead and slowdown, neither below 0.
+
+    Where all batches have one size, the two cannot be told apart. So the fit leans towards the profile.
+    """
+    from scipy.optimize import nnls  # it takes long to import
+
+    weight = LEANING * float(np.linalg.norm(alone_s))
+    columns = np.vstack([np.column_stack([ones, alone_s]), [0.0, weight]])
+    (overhead_s, slowdown), _ = nnls(columns, np.append(took_s, weight))
+    return float(overhead_s), max(1e-3, float(slowdown))
+
+
+def _crowded(batch: Table, scenario: Scenario) -> Values:
+    """Return for each batch the share of its time in which another server of its GPU was busy."""
+    shares = np.zeros(len(batch["at_s"]))
+    hosts = scenario.hosts
+    for server, host in enumerate(hosts):
+        near = [
+            other
+            for other, its in enumerate(hosts)
+            if host and its and other != server and host.kind == its.kind == "cuda" and host.gpu == its.gpu
+        ]
+        busy = np.isin(batch["server"], near)
+        if not busy.any():
+            continue
+        starts, ends = np.sort(batch["at_s"][busy]), np.sort(batch["ended_s"][busy])
+        mine = batch["server"] == server
+        began_s, ended_s = batch["at_s"][mine], batch["ended_s"][mine]
+        with_s = _busy_until(ended_s, starts, ends) - _busy_until(began_s, starts, ends)
+        shares[mine] = np.clip(with_s / np.maximum(1e-9, ended_s - began_s), 0.0, 1.0)
+    return shares
+
+
+def _busy_until(at_s: Values, starts: Values, ends: Values) -> Values:
+    """Return how long one server was busy until each time."""
+    done, begun = np.searchsorted(ends, at_s), np.searchsorted(starts, at_s)
+    total = np.append(0.0, np.cumsum(ends - starts))
+    running = np.where(begun > done, at_s - starts[np.minimum(done, len(starts) - 1)], 0.0)
+    return total[done] + running
+
+
+def _pace(began_s: Values, ratio: Values, length_s: float) -> tuple[float, ...]:
+    """Return how much longer than usual the batches of each period took; periods without any: as before."""
+    periods = max(1, int(length_s / PACE_S))
+    bins = np.clip((began_s / PACE_S).astype(int), 0, periods - 1)
+    counts, sums = np.bincount(bins, minlength=periods), np.bincount(bins, ratio, minlength=periods)
+    has = np.flatnonzero(counts)
+    means = sums[has] / counts[has]
+    nearest = has[np.abs(has[:, None] - np.arange(periods)).argmin(axis=0)] if len(has) else has
+    by_period = dict(zip(has.tolist(), means.tolist(), strict=True))
+    return tuple(max(0.01, round(by_period[one], 4)) for one in nearest.tolist())
+
+
+def _gateway(tables: dict[str, Table]) -> GatewayCost:
+    """Fit what events and requests take to the processor time of the gateway's thread."""
+    activity, event = tables["activity"], tables["event"]
+    its = activity["kind"] == 0
+    at_s, ran_s = activity["at_s"][its], 1e-6 * activity["ran_us"][its]
+    slices = np.searchsorted(at_s, event["at_s"])
+    inside = (slices > 0) & (slices < len(at_s))
+    events = np.bincount(slices[inside], minlength=len(at_s))[1:]
+    requests = np.bincount(slices[inside], event["requests"][inside], minlength=len(at_s))[1:]
+    busy_s = np.diff(ran_s)
+    idle_s = max(0.0, float(np.polyfit(events + USUAL_RATIO * requests, busy_s, 1)[1]))  # views, telemetry
+    return fit_cost(np.maximum(0.0, busy_s - idle_s), events.astype(float), requests)
+
+
+def _messages(tables: dict[str, Table], gateway: GatewayCost, length_s: float) -> MessageCost:
+    """Return the delays of messages between gateway and servers."""
+    sent = dict(zip(tables["sent"]["block"].tolist(), tables["sent"]["at_s"].tolist(), strict=True))
+    landed = tables["landed"]
+    known = [block in sent for block in landed["block"].tolist()]
+    began_s = np.array([sent[block] for block in landed["block"][known].tolist()])
+    out_s = landed["at_s"][known] - began_s - gateway.event_s - gateway.request_s
+    heard = tables["heard"]
+    return MessageCost(
+        to_servers=_delays(began_s, out_s, length_s),
+        to_gateway=_delays(heard["finished_s"], heard["at_s"] - heard["finished_s"], length_s),
+    )
+
+
+def _http(tables: dict[str, Table], gateway: GatewayCost, length_s: float) -> tuple[Delays, Delays]:
+    """Return the delays of calls: until a front has read them, and from the gateway to the client."""
+    done, calls = tables["done"], tables["calls"]
+    order = np.argsort(done["request"])
+    first, count, at_s = done["request"][order], done["count"][order], done["at_s"][order]
+    size = int(np.gcd.reduce(tables["arrived"]["count"]))  # of a call
+    rows: list[tuple[float, float, float, float]] = []  # sent, read, answered, ended
+    for number, status, sent_s, ended_s, inside_s in zip(
+        *(calls[name].tolist() for name in ("request", "status", "sent_s", "done_s", "inside_s")), strict=True
+    ):
+        begin = int(np.searchsorted(first, number, side="right")) - 1
+        after = int(np.searchsorted(first, number + size))
+        if status != 200 or number < 0 or begin < 0:
+            continue
+        starts = np.maximum(first[begin:after], number)
+        own = np.minimum(first[begin:after] + count[begin:after], number + size) - starts
+        if own.sum() == size:  # the receipt has the mean of its parts
+            parts_s = at_s[begin:after]
+            rows.append((sent_s, float(parts_s @ own) / size - inside_s, float(parts_s.max()), ended_s))
+    sent, read, answered, ended = np.array(rows).T
+    after_s = gateway.event_s + gateway.request_s  # logs say when the gateway began with an event
+    return _delays(sent, read - sent, length_s), _delays(answered, ended - answered - after_s, length_s)
+
+
+def _delays(at_s: Values, delay_s: Values, length_s: float) -> Delays:
+    """Return measured delays in the order of time, of those that began within the window."""
+    inside = (at_s >= 0.0) & (at_s < length_s)
+    order = np.argsort(at_s[inside], kind="stable")
+    times, delays = at_s[inside][order], np.maximum(0.0, delay_s[inside][order])
+    return Delays(at_s=tuple(times.tolist()), delay_s=tuple(delays.tolist()), length_s=length_s)

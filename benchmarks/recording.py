@@ -1,0 +1,115 @@
+"""A recording of a served run: what clients and event logs saw, so that it can be fitted and simulated again.
+
+Each window of the run (the calibration, then each load) has tables of columns. Times are in seconds from the
+start of the window, stored to the microsecond.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from open_loop import Seen
+from served_log import Table
+
+CALLS = ("due_s", "sent_s", "done_s", "status", "request", "inside_s", "client")
+
+
+class Window(Struct):
+    """One load of the run: what was asked, the live figures, and the tables."""
+
+    load: float
+    live: dict[str, Any]
+    tables: dict[str, Table]
+
+
+class Recording(Struct):
+    """All windows of a run; the first is the calibration."""
+
+    setting: dict[str, Any]
+    windows: list[Window]
+
+    def write(self, path: Path) -> None:
+        """Write everything to one file."""
+        arrays = {
+            f"{number}/{name}/{column}": _packed(column, values)
+            for number, window in enumerate(self.windows)
+            for name, table in window.tables.items()
+            for column, values in table.items()
+        }
+        head = {"setting": self.setting, "windows": [[one.load, one.live] for one in self.windows]}
+        np.savez_compressed(path, head=np.array(json.dumps(head)), **arrays)
+
+    @classmethod
+    def read(cls, path: Path) -> "Recording":
+        """Read a file that `write` wrote."""
+        with np.load(path) as stored:
+            head = json.loads(str(stored["head"]))
+            windows = [Window(load, live, {}) for load, live in head["windows"]]
+            for key in stored.files:
+                if key != "head":
+                    number, name, column = key.split("/")
+                    table = windows[int(number)].tables.setdefault(name, {})
+                    table[column] = _unpacked(column, stored[key])
+        return cls(head["setting"], windows)
+
+
+def calls_table(seen: list[Seen]) -> Table:
+    """Return what the clients saw, in the order in which requests were due; times are the machine's."""
+    clients = {zero_s: number for number, zero_s in enumerate(sorted({one.zero_s for one in seen}))}
+    rows = [
+        (
+            *(one.zero_s + at_s for at_s in (one.due_s, one.sent_s, one.done_s)),
+            *(one.status, one.request, one.inside_s, clients[one.zero_s]),
+        )
+        for one in seen
+    ]
+    rows.sort()
+    values = np.array(rows, dtype=float).reshape(len(rows), len(CALLS))
+    return {
+        name: value if name.endswith("_s") else value.astype(np.int64)
+        for name, value in zip(CALLS, values.T, strict=True)
+    }
+
+
+def log_zero_s(calls: Table, arrived: Table, done: Table) -> float:
+    """Return the machine's time at which the log's clock began.
+
+    No call came before it was sent, and none was answered after its client had the answer. What lies between
+    is divided equally.
+    """
+    size = int(np.gcd.reduce(arrived["count"]))  # of a call
+    first = dict(zip(arrived["request"].tolist(), arrived["arrival_s"].tolist(), strict=True))
+    order = np.argsort(done["request"])
+    numbers, at_s = done["request"][order], done["at_s"][order]
+    sent, ended = [], []
+    for number, sent_s, done_s in zip(
+        *(calls[name].tolist() for name in ("request", "sent_s", "done_s")), strict=True
+    ):
+        if number < 0:
+            continue
+        if number in first:  # the first of its bundle
+            sent.append(sent_s - first[number])
+        begin = int(np.searchsorted(numbers, number, side="right")) - 1
+        ended.append(done_s - at_s[begin : np.searchsorted(numbers, number + size)].max())
+    return 0.5 * (max(sent) + min(ended))
+
+
+def from_start(table: Table, start_s: float, *, relative: tuple[str, ...] = ()) -> Table:
+    """Return a table whose times count from `start_s`; lengths of time stay."""
+    lengths = ("busy_s", "queue_s", "inside_s", *relative)
+    return {
+        name: values - start_s if name.endswith("_s") and name not in lengths else values
+        for name, values in table.items()
+    }
+
+
+def _packed(column: str, values: Any) -> Any:
+    if column.endswith("_s"):
+        return np.round(1e6 * np.asarray(values)).astype(np.int64).astype(np.int32)
+    return values.astype(np.int32 if np.abs(values).max(initial=0) < 2**31 else np.int64)
+
+
+def _unpacked(column: str, values: Any) -> Any:
+    return 1e-6 * values if column.endswith("_s") else values
