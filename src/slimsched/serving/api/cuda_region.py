@@ -113,9 +113,10 @@ def open_cuda(entry: CudaEntry, driver: CudaDriver) -> CudaRegion:
             f"the CUDA memory of region '{name}' cannot be opened: {error}; allocate it with cudaMalloc on "
             f"device {entry.device_id} of this machine, keep it, and send its handle"
         ) from None
-    if mapping.byte_size < entry.byte_size:
+    if (size := mapping.byte_size) < entry.byte_size:
+        del mapping  # else the error holds it open
         raise BadRequest(
-            f"the CUDA memory of region '{name}' has {mapping.byte_size} bytes, but byte_size is "
+            f"the CUDA memory of region '{name}' has {size} bytes, but byte_size is "
             f"{entry.byte_size}; give less, or allocate more"
         )
     return CudaRegion(entry, driver, mapping)
