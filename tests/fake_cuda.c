@@ -1,6 +1,7 @@
 /* The functions of libcuda that the server and the tests' clients call, over POSIX shared memory.
 
 A handle is the name of the memory. FAKE_CUDA_DEVICES is the number of devices, all but the first without room.
+As with the real one, bytes written to a device are there for others only after the context is synchronized.
 Memory that is cut down to nothing cannot be copied any more; if one byte is left, copying breaks the context.
 */
 #include <fcntl.h>
@@ -19,6 +20,13 @@ typedef struct { Handle handle; char *at; size_t size; int file, is_own; } Memor
 static Memory all[64];
 static int broken, count;
 static __thread void *current;
+static struct { char *to, *data; size_t size; } late;
+
+static void flush(void) {
+    if (late.data) memcpy(late.to, late.data, late.size);
+    free(late.data);
+    late.data = NULL;
+}
 
 static Memory *find(Address address) {
     for (int i = 0; i < 64; i++)
@@ -46,6 +54,7 @@ static int map(const Handle *handle, int is_own, size_t size, Address *address) 
 static int forget(Address address) {
     Memory *one = find(address);
     if (!one) return INVALID;
+    flush();
     if (one->is_own) {
         if (ftruncate(one->file, 0)) return INVALID;
         shm_unlink(one->handle.name);
@@ -64,7 +73,9 @@ static int copy(void *to, const void *from, Address address, size_t size) {
     if (!one || address + size > (Address)one->at + one->size || fstat(one->file, &found)) return INVALID;
     if (found.st_size == 1) return broken = ILLEGAL;
     if ((size_t)found.st_size < one->size) return INVALID;
-    memcpy(to, from, size);
+    flush();
+    if ((Address)from == address) memcpy(to, from, size);
+    else late.to = to, late.size = size, late.data = memcpy(malloc(size), from, size);
     return FINE;
 }
 
@@ -75,7 +86,7 @@ int cuDeviceGetCount(int *n) { *n = devices(); return FINE; }
 int cuDeviceGet(int *device, int number) { *device = number; return FINE; }
 int cuDevicePrimaryCtxRetain(void **context, int device) { *context = all; return device ? NO_ROOM : FINE; }
 int cuCtxSetCurrent(void *context) { current = context; return FINE; }
-int cuCtxSynchronize(void) { return broken; }
+int cuCtxSynchronize(void) { flush(); return broken; }
 int cuIpcOpenMemHandle_v2(Address *address, Handle handle, unsigned flags) {
     return broken ? broken : !current ? NO_CONTEXT : flags != 1 ? INVALID : map(&handle, 0, 0, address);
 }

@@ -1,7 +1,7 @@
 """The CUDA driver, as far as it takes to copy from and into memory that another process shares.
 
-It is called through ctypes and not through torch: a front process has no torch, and would need seconds and
-hundreds of megabytes to load it. Nothing is loaded before a client registers CUDA memory.
+It is called through ctypes and not through torch, which front processes do not load. Nothing is loaded before a
+client registers CUDA memory.
 
 A context on a device is made once per process and kept. Some errors break a context for good, and CUDA offers
 no way back but a new process. The driver then says so in `trouble`, and copies nothing any more.
@@ -10,6 +10,7 @@ no way back but a new process. The driver then says so in `trouble`, and copies 
 """
 
 import ctypes
+import logging
 import os
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from pathlib import Path
@@ -20,6 +21,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from slimsched.kernel.errors import SlimError
+
+log = logging.getLogger("slim.memory")
 
 SETTING = "SLIM_LIBCUDA"
 HANDLE_BYTES = 64
@@ -158,6 +161,7 @@ class CudaDriver:
                 self._do("cuMemcpyDtoH_v2", at, address, len(host))
             else:
                 self._do("cuMemcpyHtoD_v2", address, at, len(host))
+                self._do("cuCtxSynchronize")  # only now other processes are sure to see it
         except CudaError:
             self._note_trouble()
             raise
@@ -168,6 +172,7 @@ class CudaDriver:
             self._do("cuCtxSynchronize")
         except CudaError as error:
             self.trouble = str(error)
+            log.error("CUDA works no more in this process, which refuses CUDA shared memory now: %s", error)
 
     def _enter(self, device: int) -> None:
         """Let this thread work in the context of a device."""
@@ -182,7 +187,9 @@ class CudaDriver:
 
 def may_work() -> bool:
     """Whether this machine seems to have an NVIDIA GPU; nothing is loaded to find out."""
-    return SETTING in os.environ or any(Path("/dev").glob("nvidia[0-9]*"))
+    if SETTING in os.environ:
+        return Path(os.environ[SETTING]).exists()
+    return any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _load() -> ctypes.CDLL:
