@@ -1,7 +1,7 @@
 """The CUDA driver, as far as it takes to copy from and into memory that another process shares.
 
-It is called through ctypes and not through torch, which front processes do not load. Nothing is loaded before a
-client registers CUDA memory.
+It is called through ctypes and not through torch, which front processes do not load. Nothing is loaded before
+a client registers CUDA memory.
 
 A context on a device is made once per process and kept. Some errors break a context for good, and CUDA offers
 no way back but a new process. The driver then says so in `trouble`, and copies nothing any more.
