@@ -1,11 +1,7 @@
-"""Tensors in GPU memory of another process, over HTTP and gRPC: on a GPU, and on a stand-in for libcuda.
-
-Clients are written by hand, so that a machine with a GPU needs no more than the server itself.
-"""
+"""Tensors in GPU memory of another process, over HTTP and gRPC: on a GPU, and on a stand-in for libcuda."""
 
 import base64
 import http.client
-import json
 import os
 import signal
 import subprocess
@@ -15,16 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import grpc
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
 from cuda_stand_in import CLIENT, CudaClient, build
+from cuda_wire import GrpcWire, HttpWire, RefusedError, place
 from served import Served, serve
 from slimsched.serving.api.cuda_driver import SETTING
-from slimsched.serving.api.grpc_message import pb
 
 IMAGE_BYTES, CLASS_BYTES, LOGITS_BYTES = 3 * 32 * 32, 8, 100 * 4
 COUNT = 8
@@ -67,111 +62,6 @@ def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     yield Setup(served, library, kind == "gpu")
     assert served.stop() == 0
     assert "Traceback" not in served.log.read_text()
-
-
-class RefusedError(Exception):
-    """What a server refused, and with which code."""
-
-    def __init__(self, code: str, why: str) -> None:
-        super().__init__(why)
-        self.code = code
-
-
-class HttpWire:
-    """Calls in JSON."""
-
-    def __init__(self, served: Served) -> None:
-        self._address = served.http
-
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        connection = http.client.HTTPConnection(self._address, timeout=60)
-        connection.request(method, path, None if body is None else json.dumps(body))
-        response = connection.getresponse()
-        answer = json.loads(response.read())
-        connection.close()
-        if response.status != 200:
-            raise RefusedError(str(response.status), answer["error"])
-        return answer
-
-    def register(self, name: str, handle: bytes, size: int, device: int = 0) -> None:
-        raw = {"b64": base64.b64encode(handle).decode()}
-        given = {"raw_handle": raw, "device_id": device, "byte_size": size}
-        self.ask("POST", f"/v2/cudasharedmemory/region/{name}/register", given)
-
-    def unregister(self, name: str = "") -> None:
-        self.ask("POST", f"/v2/cudasharedmemory{f'/region/{name}' if name else ''}/unregister")
-
-    def listed(self, name: str = "") -> dict[str, tuple[int, int]]:
-        found = self.ask("GET", f"/v2/cudasharedmemory{f'/region/{name}' if name else ''}/status")
-        return {one["name"]: (one["device_id"], one["byte_size"]) for one in found}
-
-    def infer(self, count: int, place: dict[str, Any], outputs: dict[str, dict[str, Any]]) -> dict[str, Any]:
-        tensor = {"name": "images", "shape": [count, 3, 32, 32], "datatype": "UINT8", "parameters": place}
-        asked = [{"name": name, "parameters": one} for name, one in outputs.items()]
-        body = {"inputs": [tensor], "outputs": asked, "parameters": {"plan": "0.25"}}
-        answer = self.ask("POST", "/v2/models/slimresnet/infer", body)
-        return {one["name"]: one["parameters"] for one in answer["outputs"]}
-
-
-class GrpcWire:
-    """The same in protocol buffers."""
-
-    def __init__(self, served: Served) -> None:
-        self._channel = grpc.insecure_channel(served.grpc)
-
-    def ask(self, name: str, request: Any, answer: str) -> Any:
-        method = self._channel.unary_unary(
-            f"/inference.GRPCInferenceService/{name}",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=getattr(pb, answer).FromString,
-        )
-        try:
-            return method(request, timeout=60)
-        except grpc.RpcError as error:
-            raise RefusedError(error.code().name, error.details()) from None
-
-    def _cuda(self, step: str, **fields: Any) -> Any:
-        name = f"CudaSharedMemory{step}"
-        return self.ask(name, getattr(pb, f"{name}Request")(**fields), f"{name}Response")
-
-    def register(self, name: str, handle: bytes, size: int, device: int = 0) -> None:
-        self._cuda("Register", name=name, raw_handle=handle, device_id=device, byte_size=size)
-
-    def unregister(self, name: str = "") -> None:
-        self._cuda("Unregister", name=name)
-
-    def listed(self, name: str = "") -> dict[str, tuple[int, int]]:
-        regions = self._cuda("Status", name=name).regions
-        return {one.name: (one.device_id, one.byte_size) for one in regions.values()}
-
-    def infer(self, count: int, place: dict[str, Any], outputs: dict[str, dict[str, Any]]) -> dict[str, Any]:
-        request = pb.ModelInferRequest(model_name="slimresnet")
-        request.parameters["plan"].string_param = "0.25"
-        tensor = request.inputs.add(name="images", datatype="UINT8", shape=[count, 3, 32, 32])
-        _put(tensor.parameters, place)
-        for name, one in outputs.items():
-            _put(request.outputs.add(name=name).parameters, one)
-        answer = self.ask("ModelInfer", request, "ModelInferResponse")
-        return {
-            one.name: {key: _value(value) for key, value in one.parameters.items()} for one in answer.outputs
-        }
-
-
-def _put(parameters: Any, given: dict[str, Any]) -> None:
-    for key, value in given.items():
-        setattr(parameters[key], "string_param" if isinstance(value, str) else "int64_param", value)
-
-
-def _value(value: Any) -> Any:
-    return getattr(value, value.WhichOneof("parameter_choice"))
-
-
-def place(name: str, size: int, offset: int = 0) -> dict[str, Any]:
-    return {
-        "shared_memory_region": name,
-        "shared_memory_offset": offset,
-        "shared_memory_byte_size": size,
-    }
 
 
 class Client:
