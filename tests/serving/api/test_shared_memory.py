@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 from served import Served, serve
 from slimsched.cli.app import app
 from slimsched.kernel.errors import ConfigError
+from slimsched.serving.api.cuda_driver import SETTING
 
 Images = NDArray[np.uint8]
 PROTOCOLS = {"http": triton_http, "grpc": triton_grpc}
@@ -34,7 +35,9 @@ PLAN = {"plan": "0.25"}
 @pytest.fixture(scope="module", params=["0", "2"], ids=["gateway", "fronts"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A gateway that reads requests itself, or front processes that do it for it."""
-    running = serve(tmp_path_factory.mktemp("served"), "--shared-memory", "--fronts", request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SETTING, "/none/libcuda.so.1")  # the same on machines with a GPU
+        running = serve(tmp_path_factory.mktemp("served"), "--shared-memory", "--fronts", request.param)
     yield running
     assert running.stop() == 0
     assert "Traceback" not in running.log.read_text()
@@ -244,7 +247,7 @@ def test_what_is_not_the_clients_own_memory_is_not_opened(memory: Memory) -> Non
     assert memory.listed() == {}
 
 
-def test_there_is_no_cuda_shared_memory(memory: Memory) -> None:
+def test_without_a_gpu_there_is_no_cuda_shared_memory(memory: Memory) -> None:
     status = memory.client.get_cuda_shared_memory_status()
     assert status == [] if memory.module is triton_http else not status.regions
     memory.client.unregister_cuda_shared_memory()
@@ -255,7 +258,9 @@ def test_there_is_no_cuda_shared_memory(memory: Memory) -> None:
 
 def test_the_extension_is_named(served: Served) -> None:
     client = triton_http.InferenceServerClient(served.http)
-    assert "system_shared_memory" in client.get_server_metadata()["extensions"]
+    extensions = client.get_server_metadata()["extensions"]
+    assert "system_shared_memory" in extensions
+    assert "cuda_shared_memory" not in extensions
 
 
 def test_the_document_names_every_path_and_its_codes(served: Served) -> None:
@@ -368,6 +373,8 @@ def test_without_the_option_nothing_is_opened(own_server: Callable[..., Served])
         for ask in (
             lambda one: one.client.register_system_shared_memory("in", "/test", 64),
             lambda one: one.client.get_system_shared_memory_status(),
+            lambda one: one.client.register_cuda_shared_memory("in", b"aGFuZGxl", 0, 64),
+            lambda one: one.client.unregister_cuda_shared_memory(),
             lambda one: one.infer(one.input("in", 1)),
         ):
             with pytest.raises(InferenceServerException, match="--shared-memory") as raised:

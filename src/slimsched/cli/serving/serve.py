@@ -80,7 +80,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
         bool,
         typer.Option(
             "--shared-memory",
-            help="Let clients on this machine pass tensors in shared memory, which must belong to this user.",
+            help="Let clients on this machine pass tensors in shared memory, of this user or of a GPU.",
         ),
     ] = False
     log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line.")] = (

@@ -3,12 +3,13 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from slimsched.serving.api.cuda_region import CudaEntry
 from slimsched.serving.api.grpc_message import parse, pb, value_of
 from slimsched.serving.api.refusal import NotFound
 from slimsched.serving.api.repository import RepositoryControl, switched_off
 from slimsched.serving.api.repository_request import version_of
 from slimsched.serving.api.service import InferenceService
-from slimsched.serving.api.shared_memory_control import no_cuda, read_registration
+from slimsched.serving.api.shared_memory_control import read_cuda_registration, read_registration
 
 Headers = tuple[tuple[str, str], ...]
 """The metadata of a call."""
@@ -102,12 +103,16 @@ class GrpcPages:
         return pb.SystemSharedMemoryUnregisterResponse()
 
     async def _CudaSharedMemoryStatus(self, request: Any) -> Any:  # noqa: N802
-        return pb.CudaSharedMemoryStatusResponse()
+        regions = {one["name"]: one for one in self._service.regions.status(request.name, CudaEntry)}
+        return pb.CudaSharedMemoryStatusResponse(regions=regions)
 
     async def _CudaSharedMemoryRegister(self, request: Any) -> Any:  # noqa: N802
-        raise no_cuda()
+        given = read_cuda_registration(request.raw_handle, request.device_id, request.byte_size)
+        await self._service.regions.register(request.name, given)
+        return pb.CudaSharedMemoryRegisterResponse()
 
     async def _CudaSharedMemoryUnregister(self, request: Any) -> Any:  # noqa: N802
+        await self._service.regions.unregister(request.name, CudaEntry)
         return pb.CudaSharedMemoryUnregisterResponse()
 
     def _opened(self) -> RepositoryControl:

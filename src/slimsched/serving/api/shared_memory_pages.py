@@ -4,19 +4,22 @@ from urllib.parse import unquote
 
 import msgspec
 
+from slimsched.serving.api.cuda_region import CudaEntry, CudaRegistration
 from slimsched.serving.api.http_response import HttpResponse, json_page, require_method
 from slimsched.serving.api.json_body import read_body
 from slimsched.serving.api.refusal import NotFound
 from slimsched.serving.api.request_reader import HttpRequest
-from slimsched.serving.api.shared_memory_control import Registration, SharedMemoryControl, no_cuda
+from slimsched.serving.api.shared_memory_control import Registration, SharedMemoryControl
+from slimsched.serving.api.shared_region import RegionEntry
 
 SYSTEM, CUDA = "systemsharedmemory", "cudasharedmemory"
 
 _registration = msgspec.json.Decoder(Registration)
+_cuda_registration = msgspec.json.Decoder(CudaRegistration)
 
 
 class SharedMemoryPages:
-    """Answers `/v2/systemsharedmemory/…`, and says that there is no CUDA shared memory."""
+    """Answers `/v2/systemsharedmemory/…` and `/v2/cudasharedmemory/…`."""
 
     def __init__(self, control: SharedMemoryControl) -> None:
         self._control = control
@@ -34,20 +37,15 @@ class SharedMemoryPages:
             require_method(request, "GET", "HEAD")
         else:
             require_method(request, "POST")
-        if kind == CUDA:
-            return _cuda(step)
+        entry = CudaEntry if kind == CUDA else RegionEntry
         if step == "status":
-            return json_page(self._control.status(name))
+            return json_page(self._control.status(name, entry))
         if step == "register":
-            registration = read_body(_registration, request.body, "a registration of shared memory")
-            await self._control.register(name, registration)
+            what = "a registration of shared memory"
+            if kind == CUDA:
+                await self._control.register(name, read_body(_cuda_registration, request.body, what))
+            else:
+                await self._control.register(name, read_body(_registration, request.body, what))
         else:
-            await self._control.unregister(name)
+            await self._control.unregister(name, entry)
         return json_page({})
-
-
-def _cuda(step: str) -> HttpResponse:
-    """There are no regions to list or to unregister; none can be registered."""
-    if step == "register":
-        raise no_cuda()
-    return json_page([] if step == "status" else {})
