@@ -37,7 +37,6 @@ from slimsched.serving.api.token import read_token
 from slimsched.serving.api.tracing import otlp_traces
 from slimsched.serving.execution.catalogue import Catalogue
 from slimsched.serving.execution.live.cluster import LiveCluster
-from slimsched.serving.execution.live.onlookers import Onlookers
 from slimsched.serving.execution.model_repository import ModelRepository
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.gateway import Gateway
@@ -77,13 +76,8 @@ class FrontDoor:
         opened.watch(gateway)
         self._traces = otlp_traces(lambda: gateway.cluster) if options.otel else None
         observers: list[Observer] = []
-        self._onlookers = Onlookers(observers)
         self._cluster = LiveCluster(
-            gateway,
-            opened.engine,
-            [self._onlookers],
-            clock_zero_s=opened.clock_zero_s,
-            first_id=opened.first_id,
+            gateway, opened.engine, observers, clock_zero_s=opened.clock_zero_s, first_id=opened.first_id
         )
         folder = None if options.model_repository is None else ModelRepository(options.model_repository)
         self._service = InferenceService(
@@ -141,7 +135,6 @@ class FrontDoor:
             for task in scaling:
                 task.cancel()
         is_whole = await self._finish(signals, self._service.drain() if started else None)
-        self._onlookers.show()
         for task in tasks:
             task.cancel()
         if self._log is not None:
