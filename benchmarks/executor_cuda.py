@@ -145,6 +145,8 @@ def executor_alone(executor: CudaExecutor, width: float, batch: int, streams: in
     ]
     for slot in slots:
         executor.load(slot)
+    if at_once:
+        executor.prepare_plans()
     chains = [
         Chain(executor, width, batch, 1000 * number, at_once=at_once, instance=4 * number)
         for number in range(streams)

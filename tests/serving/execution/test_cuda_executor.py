@@ -18,6 +18,7 @@ from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_bucket import BUCKETS, bucket_for, buckets_up_to
 from slimsched.serving.execution.live.batch_run import BatchRun, BatchUnderWay, run_batch
 from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device
+from slimsched.serving.execution.live.cuda_slot import OFTEN
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -192,6 +193,35 @@ def test_a_batch_that_goes_on_gives_what_segment_by_segment_gives(executor: Cuda
         assert run.outputs == wanted
         assert len(run.legs_s) == 4 - first
         assert sum(run.legs_s) <= run.busy_s
+    for segment in range(4):
+        executor.unload(segment)
+
+
+@needs_cuda
+@pytest.mark.parametrize("widths", [(1.0, 1.0, 1.0, 1.0), (0.25, 1.0, 0.5, 0.75)])
+def test_segments_that_often_run_in_a_row_get_one_graph_that_gives_the_same(
+    executor: CudaExecutor, widths: tuple[float, ...]
+) -> None:
+    for segment in range(4):
+        executor.load(instance(segment, segment, 1.0))
+    keys, rows = legs(widths), images(5)
+    one_by_one: Tensors = (rows,)
+    for leg in keys:
+        one_by_one = executor.run(leg, one_by_one)
+    wanted = one_by_one[0].clone()
+    executor.prepare_plans()
+    with_times = []
+    for _ in range(OFTEN + 2):
+        launched = executor.launch(keys, [(rows,)], (0, 1, 2, 3))
+        found = launched.wait()[-1][0]
+        with_times.append(bool(launched.legs_s))
+        assert (found - wanted).norm() / wanted.norm() < 0.01
+    assert not with_times[-1], "the last runs had one graph"
+    assert with_times[0] == (len(set(widths)) > 1), "plans with one width have it from the start"
+    executor.unload(3)
+    executor.load(instance(3, 3, 1.0))
+    found = executor.launch(keys, [(rows,)], (0, 1, 2, 3)).wait()[-1][0]
+    assert (found - wanted).norm() / wanted.norm() < 0.01, "weights have moved"
     for segment in range(4):
         executor.unload(segment)
 

@@ -67,22 +67,27 @@ class SegmentSpans:
     def _segments(self, request: Request, event: SegmentFinished, now_ns: int) -> None:
         """Write a span per segment, from leaving the gateway to coming back: transfer, waiting and running.
 
-        If several segments ran in a row, the span of the first one includes the transfer and the waiting.
+        If several segments ran in a row, the span of the first one includes the transfer and the waiting. If
+        nobody knows how long each of them took, they have one span together.
         """
         under_way = self._open.get(request.id)
         if under_way is None or not under_way.sent_ns:
             return
-        start_ns, choices, ran_s = under_way.sent_ns, (event.choice, *event.ahead), event.legs_s
         segments = self._cluster().models[request.model].spec.segments
-        for number, choice in enumerate(choices):
-            end_ns = now_ns - int(1e9 * sum(ran_s[number + 1 :]))
+        first, choices = request.segment, (event.choice, *event.ahead)
+        names = [segments[first + at][choice] for at, choice in enumerate(choices)]
+        rows = [(f"segment {first + at}", first + at, name) for at, name in enumerate(names)]
+        if len(choices) > 1 and not event.legs_s:
+            rows = [(f"segments {first} to {first + len(choices) - 1}", first, ",".join(names))]
+        start_ns = under_way.sent_ns
+        for at, (name, segment, choice) in enumerate(rows):
+            end_ns = now_ns - int(1e9 * sum(event.legs_s[at + 1 :]))
             given = {
-                "slim.segment": request.segment + number,
-                "slim.choice": segments[request.segment + number][choice],
+                "slim.segment": segment,
+                "slim.choice": choice,
                 "slim.server": self._names[event.server],
                 "slim.reason": under_way.reason,
             }
-            name = f"segment {request.segment + number}"
             span = self._tracer.start_span(name, under_way.context, start_time=start_ns, attributes=given)
             span.end(end_ns)
             start_ns = end_ns

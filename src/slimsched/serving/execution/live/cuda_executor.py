@@ -123,6 +123,8 @@ class CudaExecutor:
             self._free[slot.home].remove(slot)
         with self._loading:
             slot.close()
+            for other, _ in list(self._slots.values()):
+                other.forget_chains()
             self._streams.give_back(slot.stream)
             if (model := self._models.get(slot.home[0])) is not None:
                 model.off_load(self._is_wanted)
@@ -188,6 +190,25 @@ class CudaExecutor:
         except BaseException:
             self._give_back(slots)
             raise
+
+    def prepare_plans(self) -> None:
+        """Capture one graph for each plan with one choice everywhere that loaded instances can run."""
+        for number, (first, _) in list(self._slots.items()):
+            model = self._models[first.home[0]]
+            rows = [tuple(model.served.legs(plan)) for plan in model.spec.plans if len(set(plan)) == 1]
+            rows = [legs for legs in rows if first.fits(legs[0]) and all(map(self._is_wanted, legs))]
+            for legs in rows:
+                self._prepare(legs, number)
+
+    def _prepare(self, legs: tuple[Key, ...], instance: int) -> None:
+        slot = self._claim(legs[0], instance)
+        try:
+            with torch.cuda.stream(slot.stream):
+                for bucket in reversed(self._buckets if len(legs) > 1 else ()):
+                    slot.chained(legs, bucket, at_once=True)
+            slot.stream.synchronize()
+        finally:
+            self._give_back([slot])
 
     def memory_bytes(self) -> int:
         """Bytes of weights, buffers and pools of loaded instances, without waiting activations."""

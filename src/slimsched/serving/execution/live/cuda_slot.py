@@ -1,5 +1,6 @@
 """One instance on a CUDA device: a stream of its own, its buffers, and a graph per key and batch bucket."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,15 +9,21 @@ from msgspec import Struct
 from torch import Tensor
 
 from slimsched.kernel.errors import DataError
-from slimsched.models.elastic import Tensors
+from slimsched.models.elastic import Segment, Tensors
 from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.key import Key
 from slimsched.serving.execution.live.batch_bucket import bucket_for
 from slimsched.serving.execution.live.hosted_model import HostedModel
 from slimsched.serving.execution.live.input_arena import LEAST_BYTES
 
+OFTEN = 20
+"""After this many runs, segments in a row get a graph of their own, which takes about 10 ms."""
 
-class _Captured(Struct, frozen=True):
+MOST_CHAINS = 100
+"""How many such graphs a slot has at most."""
+
+
+class Captured(Struct, frozen=True):
     """A graph with its input and output buffers; without a graph, the segment runs eagerly."""
 
     graph: Any
@@ -29,6 +36,8 @@ class CudaSlot:
 
     The next graph may overwrite a graph's outputs in the pool, so they are copied out before a run returns. A
     model that cannot be captured as a graph runs without one.
+
+    Several segments in a row that are run often get one graph for all of them, in the slot of the first.
     """
 
     def __init__(
@@ -54,11 +63,13 @@ class CudaSlot:
             for size in (sizes if self._is_first else ())
         ]
         self._host: dict[Key, Tensors] = {}
-        self._graphs: dict[tuple[Key, int], _Captured] = {}
+        self._graphs: dict[tuple[Key, int], Captured] = {}
+        self._chains: dict[tuple[tuple[Key, ...], int], Captured] = {}
+        self._used: Counter[tuple[tuple[Key, ...], int]] = Counter()
         with torch.cuda.stream(self.stream), torch.no_grad():
             for bucket in reversed(buckets):
                 for key in self.keys:
-                    self._graphs[key, bucket] = self._capture(key, bucket)
+                    self._graphs[key, bucket] = self._capture_key(key, bucket)
             for captured in self._graphs.values():
                 if captured.graph is not None:
                     captured.graph.replay()  # the first replay of a graph uploads it
@@ -85,6 +96,23 @@ class CudaSlot:
             self._copy_in(target, place, [piece[place] for piece in pieces])
         return bucket
 
+    @torch.no_grad()
+    def chained(self, legs: tuple[Key, ...], bucket: int, *, at_once: bool = False) -> Captured | None:
+        """Return the graph of segments in a row that begin here, if they were run often, or `at_once`."""
+        found = self._chains.get((legs, bucket))
+        if found is None:
+            if len(self._chains) >= MOST_CHAINS:
+                return None
+            self._used[legs, bucket] += 1
+            if self._used[legs, bucket] < OFTEN and not at_once:
+                return None
+            found = self._chains[legs, bucket] = self._capture(legs, self._graphs[legs[0], bucket].inputs)
+        return None if found.graph is None else found
+
+    def forget_chains(self) -> None:
+        """Weights of other segments may move: capture anew. A batch that runs keeps its graph."""
+        self._chains, self._used = {}, Counter()
+
     def take_over(self, key: Key, bucket: int, rows: Tensors) -> None:
         """Copy what the segment before gave, a whole bucket, into the inputs of a key."""
         for target, given in zip(self._graphs[key, bucket].inputs, rows, strict=True):
@@ -109,10 +137,11 @@ class CudaSlot:
     def close(self) -> None:
         """Free the graphs and buffers."""
         self.stream.synchronize()
-        for captured in self._graphs.values():
+        for captured in (*self._graphs.values(), *self._chains.values()):
             if captured.graph is not None:
                 captured.graph.reset()
         self._graphs.clear()
+        self.forget_chains()
         self._host.clear()
         torch._C._cuda_clearCublasWorkspaces()  # a classifier's, which lies in the pool
         del self._buffers, self._staging
@@ -135,31 +164,41 @@ class CudaSlot:
         if staged:
             target[:at].copy_(into[:at], non_blocking=True)
 
-    def _capture(self, key: Key, bucket: int) -> _Captured:
+    def _capture_key(self, key: Key, bucket: int) -> Captured:
         """Capture a graph of one key at one batch size; no graph if the model's code does not allow it."""
-        segment = self._model.segment(key)
         inputs = tuple(
             layout.view(buffer, bucket)
             for layout, buffer in zip(self._model.layouts(key), self._buffers, strict=True)
         )
         for tensor in inputs:
             tensor.zero_()
+        captured = self._capture((key,), inputs)
+        if self._model.ends(key) and key not in self._host:
+            self._host[key] = tuple(
+                torch.empty((self._buckets[-1], *one.shape[1:]), dtype=one.dtype, pin_memory=True)
+                for one in captured.outputs
+            )
+        return captured
+
+    def _capture(self, legs: Sequence[Key], inputs: Tensors) -> Captured:
+        """Capture a graph of segments in a row, on the current stream; no graph if that fails."""
+        segments = [self._model.segment(key) for key in legs]
         graph: Any = torch.cuda.CUDAGraph()
         try:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
-                outputs = segment(inputs)
+                outputs = _run(segments, inputs)
             finally:
                 graph.capture_end()
-            outputs = tuple(_window(tensor) for tensor in outputs)
+            return Captured(graph, inputs, tuple(_window(tensor) for tensor in outputs))
         except RuntimeError:
-            graph, outputs = None, segment(inputs)
-        if self._model.ends(key) and key not in self._host:
-            self._host[key] = tuple(
-                torch.empty((self._buckets[-1], *one.shape[1:]), dtype=one.dtype, pin_memory=True)
-                for one in outputs
-            )
-        return _Captured(graph, inputs, outputs)
+            return Captured(None, inputs, _run(segments, inputs))
+
+
+def _run(segments: Sequence[Segment], rows: Tensors) -> Tensors:
+    for segment in segments:
+        rows = segment(rows)
+    return rows
 
 
 def _timed_event() -> torch.cuda.Event:

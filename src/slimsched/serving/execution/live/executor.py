@@ -106,3 +106,7 @@ class OverlappingExecutor(Executor, Protocol):
         gave is part of the result.
         """
         ...
+
+    def prepare_plans(self) -> None:
+        """Get whole plans ready that loaded instances can run."""
+        ...

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.served_model import ServedModel
-from slimsched.serving.execution.live.executor import Executor
+from slimsched.serving.execution.live.executor import Executor, OverlappingExecutor
 
 
 def warm_up(executor: Executor, models: Sequence[ServedModel], batch: int) -> None:
@@ -30,11 +30,16 @@ def warm_up(executor: Executor, models: Sequence[ServedModel], batch: int) -> No
 
 
 def touch(executor: Executor, models: Sequence[ServedModel], loaded: Sequence[Instance]) -> None:
-    """Run one example through every key of the loaded instances, because segments are made on first use."""
+    """Run one example through every key of the loaded instances, because segments are made on first use.
+
+    Where the device works in parallel with the host, whole plans are made ready too.
+    """
     for model in models:
         for key in model.keys.values():
             if any(_fits(one, key.place, nested=model.spec.nested) for one in loaded):
                 executor.run(key, executor.example(key, 1))
+    if isinstance(executor, OverlappingExecutor):
+        executor.prepare_plans()
 
 
 def _fits(instance: Instance, place: tuple[int, int, int], *, nested: bool) -> bool:
