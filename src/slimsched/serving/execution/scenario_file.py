@@ -28,6 +28,7 @@ from slimsched.serving.domain.roofline import modelled_profile
 from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
 from slimsched.serving.domain.service_noise import ServiceNoise
+from slimsched.serving.domain.useful_batch import DEADLINE_SHARE, useful_batch
 from slimsched.serving.execution.joined_profile import joined_profile
 from slimsched.serving.execution.model_source import read_model
 from slimsched.serving.execution.scenario import Scenario
@@ -126,6 +127,11 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path) -> Scenario:
         link if file.gateway_link is None else read_section(file.gateway_link, Link, name, "gateway_link")
     )
     models, shares = _models(file, name, beside)
+    load = read_section(file.load, Load, name, "load")
+    load.check()
+    if load.plan:
+        for model in models:
+            model.spec.path(load.plan)
     names: list[str] = []
     profiles, links, schedulers, hosts, costs, devices = [], [], [], [], [], []
     known: dict[tuple[str, float], Profile] = {}
@@ -140,6 +146,9 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path) -> Scenario:
         if (server.device, speed) not in known:
             known[server.device, speed] = device_profile(server.device, models, beside).slowed(1 / speed)
         profile = known[server.device, speed]
+        if not own.batch_limit:
+            longest_s = own.batch_limit_s or DEADLINE_SHARE * load.deadline_s
+            own = msgspec.structs.replace(own, batch_limit=useful_batch(profile, models, longest_s))
         check_scheduler(own, profile, f"{name} [server] '{server.name}'")
         _check_residents(own, models, name)
         for number in range(server.count):
@@ -157,13 +166,8 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path) -> Scenario:
         models=models,
         links=links,
         gateway_link=gateway_link,
-        batch_limit=options.batch_limit,
+        batch_limit=options.batch_limit or max(own.batch_limit for own in schedulers),
     )
-    load = read_section(file.load, Load, name, "load")
-    load.check()
-    if load.plan:
-        for model in models:
-            model.spec.path(load.plan)
     scenario = Scenario(
         name=file.name,
         description=file.description,

@@ -13,8 +13,7 @@ to N_new more when at least Q_th of its requests wait.
 from collections.abc import Callable, Collection, Sequence
 from typing import assert_never
 
-from slimsched.kernel.errors import SlimError
-from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.kernel.errors import ConfigError, SlimError
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block, block_of
 from slimsched.serving.domain.cancellation import RequestsCancelled
@@ -61,6 +60,8 @@ class GreedyScheduler:
         *,
         find: Finder | None = None,
     ) -> None:
+        if not options.batch_limit:
+            raise ConfigError("batch_limit is 0, which only a scenario file may say; give 1 or more")
         self.options = options
         self.models = {model.number: model for model in models}
         self.fleet = Fleet(models)

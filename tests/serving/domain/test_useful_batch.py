@@ -1,0 +1,58 @@
+"""The batch limit that a profile suggests."""
+
+import copy
+from pathlib import Path
+
+import pytest
+
+from slimsched.serving.domain.useful_batch import DEADLINE_SHARE, ENOUGH, useful_batch
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
+
+
+def scenario(name: str, **scheduler: float) -> Scenario:
+    raw, path = read_scenario(name)
+    raw = copy.deepcopy(raw)
+    raw["scheduler"] |= scheduler
+    return build_scenario(raw, path.name, Path(path).parent)
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("h200", {256}), ("laptop", {16}), ("paper", {64, 128})])
+def test_a_gpu_wants_large_batches_and_a_cpu_small_ones(name: str, wanted: set[int]) -> None:
+    built = scenario(name, batch_limit=0)
+    limits = {options.batch_limit for options in built.schedulers}
+    assert limits == wanted
+    assert built.cluster.batch_limit == max(limits)
+
+
+def test_a_larger_batch_would_give_hardly_more_in_the_time_there_is() -> None:
+    built = scenario("h200", batch_limit=0)
+    cluster, longest_s = built.cluster, DEADLINE_SHARE * built.load.deadline_s
+    model = cluster.models[0]
+    profile, key = cluster.profiles[0], model.legs(model.spec.widest)
+
+    def per_s(size: int) -> float:
+        return size / sum(profile.latency_s(leg, size) for leg in key)
+
+    limit = useful_batch(profile, cluster.models, longest_s)
+    assert all(per_s(limit) >= ENOUGH * per_s(size) for size in profile.batches)
+    assert all(
+        per_s(size) < ENOUGH * max(map(per_s, profile.batches)) for size in profile.batches if size < limit
+    )
+
+
+def test_a_limit_in_time_makes_it_smaller() -> None:
+    (unlimited, *_), (limited, *_) = (
+        [one.batch_limit for one in scenario("h200", batch_limit=0, batch_limit_s=longest_s).schedulers]
+        for longest_s in (0.0, 0.0005)
+    )
+    assert limited < unlimited
+    assert scenario("h200", batch_limit=0, batch_limit_s=1e-9).schedulers[0].batch_limit == 1
+
+
+def test_a_server_may_have_its_own() -> None:
+    raw, path = read_scenario("h200")
+    raw = copy.deepcopy(raw)
+    raw["server"][2]["scheduler"] = {"batch_limit": 0}
+    built = build_scenario(raw, path.name, Path(path).parent)
+    assert [one.batch_limit for one in built.schedulers] == [16, 16, 256]
