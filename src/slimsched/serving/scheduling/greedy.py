@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import assert_never
 
 from slimsched.kernel.errors import ConfigError, SlimError
+from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block, block_of
 from slimsched.serving.domain.cancellation import RequestsCancelled

@@ -10,9 +10,7 @@ from slimsched.kernel.quantity import Amount, Bytes, Count, CountOrZero, Name, S
 class SchedulerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The defaults follow the paper; the comments give its symbols."""
 
-    batch_limit: CountOrZero = (
-        16  # B_max; 0, in a scenario: what suits the profile
-    )
+    batch_limit: CountOrZero = 16  # B_max; 0, in a scenario: what suits the profile
     batch_limit_s: Seconds = 0.0  # about the longest time a batch may take, by profile; 0: no limit
     vram_cap_bytes: Bytes = 8 * 2**30  # M_max
     instance_limit: Whole = 0  # most instances at once; 0: as many as memory holds, with CUDA 64
