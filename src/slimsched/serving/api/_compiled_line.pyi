@@ -1,4 +1,4 @@
-"""What compiled lines have, whatever their protocol; `express_python.hpp` explains it. It exists for types only."""
+"""What all compiled lines have; `express_python.hpp` explains it. It exists for types only."""
 
 Group = tuple[int, int, list[int], list[float]]
 """Its number, the number of what its requests mean, their tokens, and when they arrived."""

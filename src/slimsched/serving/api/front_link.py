@@ -50,7 +50,7 @@ class FrontLink:
         self._loop = asyncio.get_running_loop()
         self._faces: dict[str, ModelFace] = {}
         self.bundles = BundleLink(lambda calls: self._connection.send(calls), arena)
-        self.when_models_change: Callable[[], None] = lambda: None
+        self.when_models_change: list[Callable[[], None]] = []
         self._lag = LoopLag()
 
     def use(self, connection: FrameConnection) -> None:
@@ -68,7 +68,8 @@ class FrontLink:
                 self.limits = limits
                 if self.arena is not None:
                     self.arena.limit_bytes = limits.held_bytes
-                self.when_models_change()
+                for tell in self.when_models_change:
+                    tell()
                 self.introduced.set()
             case Regions(entries=regions, change=change):
                 self.memory.follow(regions)
