@@ -1,8 +1,8 @@
 """The express line of gRPC: calls with known heads are read without Python.
 
-A thread of its own (`express_grpc.cpp`) speaks HTTP/2. It compares the headers of each call that matter, and
-the bytes of its message before the tensors, with those it has learnt. Every other call it gives to the methods
-of the server, as a context with the few methods that they use.
+A thread of its own (`express_grpc.cpp`) speaks HTTP/2. It compares the headers of each call that matter,
+and the bytes of its message before the tensors, with those it has learnt. It gives every other call to the
+methods of the server, as a context with the few methods that they use.
 
 Where the compiled part or its library is missing, with TLS, and with SLIM_PURE=1 in the environment, the gRPC
 library serves all calls.

@@ -33,9 +33,7 @@ class GrpcLibrary:
     def add(self, service: str, unary: Mapping[str, Unary], streams: Mapping[str, Stream]) -> None:
         """Serve these methods, by their names."""
         handlers = {
-            name: grpc.stream_unary_rpc_method_handler(
-                method
-            )  # the same on the wire, but we read the message
+            name: grpc.stream_unary_rpc_method_handler(method)  # on the wire the same; we read it
             for name, method in unary.items()
         }
         for name, stream in streams.items():
