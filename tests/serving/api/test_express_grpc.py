@@ -230,7 +230,7 @@ def test_the_token_is_a_part_of_the_head(own_server: Callable[..., Served], imag
             for _ in range(3):
                 refused = stub.ModelInfer.future(write(images), metadata=metadata)
                 assert refused.code() is grpc.StatusCode.UNAUTHENTICATED
-    assert served.metric(EXPRESS) >= 2.0
+    assert served.metric(EXPRESS, token="secret") >= 2.0
     assert served.stop() == 0
 
 
@@ -298,23 +298,24 @@ def test_without_the_compiled_part_the_library_reads_all_calls(
 
 
 FACE = ModelFace(load_scenario("laptop").cluster.models[0])
-NUMBERS = {"network_ms": st.floats(0.0, 1e9), "request": st.integers(0, 2**62)}
 
 
-@given(st.fixed_dictionaries(NUMBERS), st.text(max_size=40), st.integers(1, 64))
-def test_the_text_around_two_numbers_is_the_answer(numbers: dict[str, Any], id: str, count: int) -> None:
+@given(st.floats(0.0, 1e9), st.integers(0, 2**62), st.text(max_size=40), st.integers(1, 64))
+def test_the_text_around_two_numbers_is_the_answer(
+    network_ms: float, request: int, id: str, count: int
+) -> None:
     outputs = tuple(RequestedOutput(name=name, binary=True) for name in FACE.outputs[:2])
     call = Call(id=id, face=FACE, inputs=(), count=count, terms=Terms(), outputs=outputs)
-    parameters = {"choices": "a,b", "queue_ms": 1.5, **numbers, "reason": "because"}
+    numbers = {"network_ms": network_ms, "reason": "because", "request": request}
+    parameters: dict[str, Any] = {"choices": "a,b", "queue_ms": 1.5, **numbers, "sure": "0.9"}
     logits = np.arange(count * 100, dtype=np.float32).reshape(count, *FACE.spec.outputs[0].shape)
     wanted = write_answer(call, InferenceResult(outputs=(logits,), parameters=dict(parameters)))
     shapes = [(count,), logits.shape]
     before, between, after = write_around(call, parameters, shapes)
-    number = parameters["request"].to_bytes(8, "little")
-    groups = [int.from_bytes(number, "little") >> 7 * at & 127 for at in range(10)]
+    groups = [request >> 7 * at & 127 for at in range(10)]
     varint = bytes([*(group | 128 for group in groups[:9]), groups[9]])
     rows = [
         before_raw(len(raw)) + raw for raw in pb.ModelInferResponse.FromString(wanted).raw_output_contents
     ]
-    text = before + np.float64(parameters["network_ms"]).tobytes() + between + varint + after + b"".join(rows)
+    text = before + np.float64(network_ms).tobytes() + between + varint + after + b"".join(rows)
     assert pb.ModelInferResponse.FromString(text) == pb.ModelInferResponse.FromString(wanted)
