@@ -122,7 +122,7 @@ class GrpcExpress(ExpressLine):
         token, head, message, _, kind = notice
         if kind & OPENS:
             context = self._calls[token] = GrpcContext(self._native, token, head, self._longest_bytes)
-            self._serving[token] = self._spawn(self._serve(token, context))
+            self._note(token, self._spawn(self._serve(context)))
         if (known := self._calls.get(token)) is not None:
             known.received(kind, message)
 
@@ -132,10 +132,19 @@ class GrpcExpress(ExpressLine):
         context.received(MESSAGE, message)
         task = asyncio.current_task()
         assert task is not None
-        self._serving[token] = task
-        await self._serve(token, context)
+        self._note(token, task)
+        await self._serve(context)
 
-    async def _serve(self, token: int, context: GrpcContext) -> None:
+    def _note(self, token: int, task: "asyncio.Task[None]") -> None:
+        """Keep the task of a call until it is done, so that it can be cancelled."""
+        self._serving[token] = task
+        task.add_done_callback(lambda _: self._forget_call(token))  # it may end before it begins
+
+    def _forget_call(self, token: int) -> None:
+        self._calls.pop(token, None)
+        self._serving.pop(token, None)
+
+    async def _serve(self, context: GrpcContext) -> None:
         """Let a method serve a call, and see that it ends."""
         try:
             if (method := self._methods.get(context.path)) is None:
@@ -152,8 +161,6 @@ class GrpcExpress(ExpressLine):
             )
         finally:
             context.cancel()  # if it has not ended
-            self._calls.pop(token, None)
-            self._serving.pop(token, None)
 
     def _left(self, token: int) -> None:
         if (task := self._serving.get(token)) is not None:
