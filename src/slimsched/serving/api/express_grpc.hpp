@@ -19,6 +19,7 @@ constexpr size_t READ_BYTES = 256 << 10, WRITE_BYTES = 128 << 10;
 constexpr size_t FIRST_ROOM = 256 << 10;  // what a message gets before its bytes have come
 constexpr int READS = 4;                  // of one connection before others have their turn
 constexpr int MOST_CONTINUATIONS = 8;
+constexpr int64_t UNREAD_CALLS = 4;       // answers that may wait to be read, for each call that may be under way
 constexpr double LINGER_S = 1.0;          // how long a client may take to close a connection that has ended
 
 // What may happen so often at once, and so often per second.
@@ -87,6 +88,7 @@ class GrpcLine : public Line<GrpcConnection> {
     ByText<GrpcHead> heads_;
     Table<GrpcCall> calls_;
     int64_t unread_bytes_ = 0;  // of answers that are not sent
+    size_t answered_ = 0;       // calls that have an answer, which need not be sent
 
     // -- between Python and this thread
 
@@ -105,7 +107,7 @@ class GrpcLine : public Line<GrpcConnection> {
             default: return;
         }
         queue(connection);
-        if (unread_bytes_ > grpc_limits.unread_bytes.load() && flush(connection)) make_read();
+        if (is_unread() && flush(connection)) make_read();
     }
 
     void learn(Command& command) override { heads_[command.head].learn(command.text, command.bytes, command.known); }
@@ -129,7 +131,7 @@ class GrpcLine : public Line<GrpcConnection> {
         one.line = this;
         nghttp2_session_server_new2(&one.session, callbacks_, &one, option_);
         nghttp2_settings_entry settings[] = {
-            {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, uint32_t(grpc_limits.calls.load())},
+            {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, uint32_t(grpc_limits.calls.load() + 1) / 2},
             {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, CALL_WINDOW},
             {NGHTTP2_SETTINGS_MAX_FRAME_SIZE, FRAME_BYTES},
             {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, uint32_t(grpc_limits.header_bytes.load())},
@@ -214,11 +216,17 @@ class GrpcLine : public Line<GrpcConnection> {
                 shut(connection);  // its client does not read
             }
         });
+        make_read();
     }
 
-    // Too many bytes of answers are here: the client that has not read for longest goes.
+    bool is_unread() const {
+        bool is_many = int64_t(answered_) > UNREAD_CALLS * grpc_limits.calls.load();
+        return is_many || unread_bytes_ > grpc_limits.unread_bytes.load();
+    }
+
+    // Too many answers are here: the client that has not read for longest goes.
     void make_read() {
-        while (unread_bytes_ > grpc_limits.unread_bytes.load()) {
+        while (is_unread()) {
             GrpcCall* slowest = nullptr;
             calls_.each([&](GrpcCall& call) {
                 bool is_behind = call.answered_s && call.answered_s < now_s_;
@@ -326,6 +334,7 @@ class GrpcLine : public Line<GrpcConnection> {
         GrpcConnection& connection = connection_of(call);
         hold(call, 0);
         unread_bytes_ -= int64_t(call.unsent());
+        answered_ -= call.stage == Stage::ANSWERED;
         if (!--connection.calls) connection.since_s = now_s_;
         calls_.remove(call);
     }
@@ -390,7 +399,7 @@ class GrpcLine : public Line<GrpcConnection> {
 
     // Answer a call for good: with a framed message, or with the trailers of a refusal.
     void answer(GrpcCall& call, const std::string& text) {
-        call.stage = Stage::ANSWERED;
+        call.stage = Stage::ANSWERED, ++answered_;
         call.is_deaf = call.is_final = true;
         call.in = Bytes{};
         hold(call, 0);
@@ -416,7 +425,7 @@ class GrpcLine : public Line<GrpcConnection> {
     }
 
     void cancel(GrpcCall& call) {
-        call.stage = Stage::ANSWERED;
+        call.stage = Stage::ANSWERED, ++answered_;
         call.is_deaf = true;
         nghttp2_submit_rst_stream(connection_of(call).session, NGHTTP2_FLAG_NONE, call.id, NGHTTP2_CANCEL);
     }
@@ -490,7 +499,7 @@ class GrpcLine : public Line<GrpcConnection> {
     void begin(GrpcCall& call) {
         call.head += '\n';
         if (call.timeout_s) call.deadline_s = now_s_ + call.timeout_s;
-        if (int64_t(calls_.size()) > grpc_limits.calls.load())
+        if (int64_t(calls_.size() - answered_) > grpc_limits.calls.load())
             answer(call, trailers_text("8", "too many calls are under way; try again"));
     }
 

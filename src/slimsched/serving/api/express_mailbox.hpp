@@ -18,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -196,6 +197,7 @@ class Mailbox : public AnswerFormat {
         bool wants = !fresh_.ready.empty() || !fresh_.refused.empty();
         bool is_urgent = !fresh_.notices.empty() || !fresh_.left.empty();
         std::lock_guard lock(outbox_lock_);
+        if (!fresh_.left.empty()) drop_left();
         if (wants || is_urgent) {
             for (auto& one : fresh_.ready) outbox_.ready.push_back(std::move(one));
             for (auto& one : fresh_.notices) outbox_.notices.push_back(std::move(one));
@@ -222,6 +224,14 @@ class Mailbox : public AnswerFormat {
     bool notified_ = false;     // with outbox_lock_, as the next one
     bool is_expected_ = false;  // Python knows of requests, and takes them when it is ready
     std::atomic<double> last_take_s_{0.0};
+
+    // Drop requests that Python has not taken and whose clients have left: it need not hear of either.
+    void drop_left() {
+        std::unordered_set<uint64_t> left(fresh_.left.begin(), fresh_.left.end());
+        for (auto* ready : {&fresh_.ready, &outbox_.ready})
+            std::erase_if(*ready, [&](const Ready& one) { return left.erase(one.token) > 0; });
+        std::erase_if(fresh_.left, [&](uint64_t token) { return !left.count(token); });
+    }
 
     static void ring(int fd) {
         uint64_t one = 1;
