@@ -12,7 +12,7 @@ help:  ## list the targets
 
 EXPRESS := src/slimsched/serving/api
 
-$(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py $(EXPRESS)/express.cpp $(EXPRESS)/express_line.hpp
+$(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py $(wildcard $(EXPRESS)/express*.[ch]pp)
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Slim Scheduler needs Python 3.11 or newer: set PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch

@@ -1,7 +1,8 @@
-"""Compiles the express line with the machine's own C++ compiler, if there is one.
+"""Compiles the express lines with the machine's own C++ compiler, if there is one.
 
-Everything works without it, only slower. The extension uses Python's stable interface, so one wheel serves
-all versions from 3.11 on. `SLIM_PURE=1` leaves it out.
+The one for gRPC also needs nghttp2 with its headers (Debian: libnghttp2-dev). Everything works without them,
+only slower. The extensions use Python's stable interface, so one wheel serves all versions from 3.11 on.
+`SLIM_PURE=1` leaves them out.
 """
 
 import os
@@ -15,38 +16,48 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("src/slimsched/serving/api")
-SOURCE, BUILT = FOLDER / "express.cpp", FOLDER / "_express.abi3.so"
 FLAGS = ["-O2", "-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"]
+LIBRARIES = {"express": [], "express_grpc": ["-lnghttp2"]}
+"""What each extension is linked with."""
 
 
 class CompileExpress(BuildHookInterface):  # type: ignore[type-arg]
-    """Adds the extension to a wheel; an editable install finds it beside its source."""
+    """Adds the extensions to a wheel; an editable install finds them beside their sources."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and say which Pythons the wheel is for."""
-        if self.target_name != "wheel" or not compile_express(Path(self.root)):
+        if self.target_name != "wheel" or not (built := compile_express(Path(self.root))):
             return
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
         build_data["tag"] = f"cp311-abi3-{platform}"
-        build_data["artifacts"].append(f"/{BUILT}")
+        build_data["artifacts"] += [f"/{one}" for one in built]
 
 
-def compile_express(root: Path) -> bool:
-    """Compile the extension; return False where this is not possible or not wanted."""
+def compile_express(root: Path) -> list[Path]:
+    """Compile the extensions; return those for which this is possible and wanted."""
+    return [built for name, libraries in LIBRARIES.items() if (built := _compile(root, name, libraries))]
+
+
+def _compile(root: Path, name: str, libraries: list[str]) -> Path | None:
+    """Compile one extension, or say why not."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    (root / BUILT).unlink(missing_ok=True)
+    source, built = FOLDER / f"{name}.cpp", FOLDER / f"_{name}.abi3.so"
+    (root / built).unlink(missing_ok=True)
     if os.environ.get("SLIM_PURE") or not sys.platform.startswith("linux") or not compiler:
-        return False
+        return None
     include = sysconfig.get_paths()["include"]
-    command = [*compiler.split(), *FLAGS, f"-I{include}", str(root / SOURCE), "-o", str(root / BUILT)]
+    command = [*compiler.split(), *FLAGS, f"-I{include}", str(root / source), "-o", str(root / built)]
+    protocol = "gRPC" if libraries else "HTTP"
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run([*command, *libraries], capture_output=True, text=True, check=False)
     except OSError as error:
-        print(f"the express line was not compiled ({error}); HTTP is slower without it", file=sys.stderr)
-        return False
+        print(f"{source.name} was not compiled ({error}); {protocol} is slower without it", file=sys.stderr)
+        return None
     if done.returncode:
-        print(f"the express line was not compiled; HTTP is slower without it\n{done.stderr}", file=sys.stderr)
-    return done.returncode == 0
+        why = "nghttp2's headers are missing" if "nghttp2.h: No such file" in done.stderr else done.stderr
+        print(f"{source.name} was not compiled; {protocol} is slower without it: {why}", file=sys.stderr)
+        return None
+    return built

@@ -58,6 +58,14 @@ class Served:
             print(self.log.read_text())
         return code
 
+    def metric(self, name: str, token: str = "") -> float:
+        """Sum what its metrics page says under names that begin like this."""
+        connection = http.client.HTTPConnection(self.http, timeout=30)
+        connection.request("GET", "/metrics", headers={"authorization": f"Bearer {token}"})
+        text = connection.getresponse().read().decode()
+        connection.close()
+        return sum(float(value) for value in re.findall(rf"^{re.escape(name)}\S* (\S+)$", text, re.M))
+
     def children(self) -> list[int]:
         """Its server processes."""
         return self._running("server_main")

@@ -209,7 +209,7 @@ class FrontDoor:
         link = local_link(self._service, self._cluster)
         self._http = HttpServer(self._service, answers.answer, token=self._token, link=link)
         methods = GrpcPages(self._service, self._repository).methods
-        self._grpc = GrpcServer(self._service, methods, token=self._token)
+        self._grpc = GrpcServer(self._service, methods, token=self._token, link=link)
 
     def _open_fronts(self, fronts: int) -> Fronts:
         options = self._options
@@ -251,15 +251,15 @@ class FrontDoor:
     async def _listen_here(self) -> tuple[int, int]:
         """Let this process read requests itself."""
         options, tls = self._options, self._tls
-        self._service.when_models_change = self._http.models_changed
+        self._service.when_models_change += [self._http.models_changed, self._grpc.models_changed]
         http_port = await self._http.start(options.host, options.http_port, tls.context if tls else None)
-        address = f"{options.host}:{options.grpc_port}"
-        return http_port, await self._grpc.start(address, tls.grpc_credentials() if tls else None)
+        credentials = tls.grpc_credentials() if tls else None
+        return http_port, await self._grpc.start(options.host, options.grpc_port, credentials)
 
     async def _listen_with(self, fronts: Fronts) -> tuple[int, int]:
         """Let front processes read requests; they ask this process what they do not know."""
         await self._http.start_unix(fronts.http_socket)
-        await self._grpc.start(fronts.grpc_socket)
+        await self._grpc.start_unix(fronts.grpc_socket)
         return await fronts.start()
 
     def _say(self, text: str) -> None:

@@ -31,7 +31,7 @@ class PassedOn(Protocol):
         """Tell calls why these examples have no answer."""
 
 
-class ExpressLine(Protocol):
+class GatheringLine(Protocol):
     """Reads requests whose heads are known, and keeps them until they can be passed on."""
 
     def bundles(self, first_number: int) -> "Sequence[PassedOn]":
@@ -50,7 +50,7 @@ class BundleLink:
 
     def __init__(self, send: Callable[[Calls], None], arena: InputArena | None) -> None:
         self.arena, self._send = arena, send
-        self.express: ExpressLine | None = None
+        self.lines: list[GatheringLine] = []
         self.is_taken = True
         """Whether the gateway has taken all calls that were passed on."""
         self._next = 0
@@ -98,16 +98,16 @@ class BundleLink:
                 bundle.refused(one.start, one.end, _error_of(one))
         if message.taken:
             self.is_taken = True
-            if self.express is not None:
-                self.express.hold(message.hold_s)
+            for line in self.lines:
+                line.hold(message.hold_s)
             self._round.expect()
 
     def _pass_on(self) -> None:
         """Pass on what has come since the gateway took the calls before it."""
         bundles: list[PassedOn] = []
         if self.is_taken:
-            if self.express is not None:
-                bundles += self.express.bundles(self._next)
+            for line in self.lines:
+                bundles += line.bundles(self._next + len(bundles))
             asked, self._asked = [one for one in self._asked if not one.future.done()], []
             bundles += bundled(asked, self._next + len(bundles))
             self._next += len(bundles)

@@ -53,7 +53,7 @@ class FrontLink:
         self._tasks: set[asyncio.Task[None]] = set()
         self._faces: dict[str, ModelFace] = {}
         self.bundles = BundleLink(self._pass_on, arena)
-        self.when_models_change: Callable[[], None] = lambda: None
+        self.when_models_change: list[Callable[[], None]] = []
         self._lag, self._awake = LoopLag(), Wakefulness()
 
     def use(self, connection: FrameConnection) -> None:
@@ -77,7 +77,8 @@ class FrontLink:
                 self.limits = limits
                 if self.arena is not None:
                     self.arena.limit_bytes = limits.held_bytes
-                self.when_models_change()
+                for tell in self.when_models_change:
+                    tell()
                 self.introduced.set()
             case Regions() if not self.introduced.is_set():
                 self._follow(connection, message)  # at once: this front listens when it is introduced

@@ -61,13 +61,16 @@ async def _serve(spec: FrontSpec) -> None:
     forwarding = GrpcForwarding(spec.grpc_socket)
     others = HttpForwarding(spec.http_socket, link.report).answer
     http = HttpServer(link, others, token=spec.token, link=link.bundles)
-    link.when_models_change = http.models_changed
-    rpc = GrpcServer(link, forwarding.methods, token=spec.token, shares_port=True)
+    rpc = GrpcServer(link, forwarding.methods, token=spec.token, link=link.bundles)
+    link.when_models_change += [http.models_changed, rpc.models_changed]
     tls = read_tls(_path(spec.tls_cert), _path(spec.tls_key))
+    shares_port = spec.fronts > 1
     http_port = await http.start(
-        spec.host, spec.http_port, tls.context if tls else None, shares_port=spec.fronts > 1
+        spec.host, spec.http_port, tls.context if tls else None, shares_port=shares_port
     )
-    grpc_port = await rpc.start(f"{spec.host}:{spec.grpc_port}", tls.grpc_credentials() if tls else None)
+    grpc_port = await rpc.start(
+        spec.host, spec.grpc_port, tls.grpc_credentials() if tls else None, shares_port=shares_port
+    )
     gateway.send(FrontListens(http_port=http_port, grpc_port=grpc_port))
     gc.collect()
     gc.freeze()

@@ -92,7 +92,7 @@ class Fronts:
         self._socket = await loop.create_unix_server(
             lambda: FrameConnection(FromFront, self._received, self._lost), spec.calls_socket
         )
-        self._service.when_models_change = self._introduce
+        self._service.when_models_change.append(self._introduce)
         self._service.regions.announce = self._announce
         self._tasks = [asyncio.create_task(self._supervise(front)) for front in range(spec.fronts)]
         self._tasks.append(asyncio.create_task(self._beat_forever()))

@@ -13,18 +13,27 @@ _RAW_TAG = (7 << 3) | 2
 
 def split(raw: bytes) -> tuple[bytes, list[memoryview]] | None:
     """Return the head and the raw tensors of a ModelInferRequest; None if it must be parsed as a whole."""
+    if (found := places(raw)) is None:
+        return None
+    end, tensors = found
+    view = memoryview(raw)
+    return raw[:end], [view[begin:at] for begin, at in tensors]
+
+
+def places(raw: bytes) -> tuple[int, list[tuple[int, int]]] | None:
+    """Return where the head ends, and where each raw tensor begins and ends, as `split` does."""
     size = len(raw)
     at = 0
     while at < size and raw[at] in _HEAD_TAGS:
         at = _skip(raw, at + 1)[1]
         if at > LONGEST_HEAD_BYTES:
             return None
-    head, view = raw[:at], memoryview(raw)
-    tensors: list[memoryview] = []
+    end = at
+    tensors: list[tuple[int, int]] = []
     while at < size and raw[at] == _RAW_TAG and len(tensors) < MOST_TENSORS:
         begin, at = _skip(raw, at + 1)
-        tensors.append(view[begin:at])
-    return (head, tensors) if at == size and tensors else None
+        tensors.append((begin, at))
+    return (end, tensors) if at == size and tensors else None
 
 
 def _skip(raw: bytes, at: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -23,7 +24,8 @@ from slimsched.serving.api.call import (
     read_terms,
 )
 from slimsched.serving.api.desk import Desk
-from slimsched.serving.api.grpc_head import split
+from slimsched.serving.api.grpc_head import places, split
+from slimsched.serving.api.known_head import Layout
 from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.proto import inference_pb2
 from slimsched.serving.api.refusal import BadRequest
@@ -65,6 +67,25 @@ def read_call(raw: bytes, desk: Desk, loan: Loan) -> Call:
     face = desk.face(*_model_of(text))
     head = _read_head_cached(text, face, _most(desk))
     return head.call(face, _read_tensors(head, tensors, (), face, loan), loan)
+
+
+def raw_layout(raw: bytes, desk: Desk, face: ModelFace) -> tuple[int, Layout, list[tuple[int, bytes]]] | None:
+    """Return the size of all before the first tensor, where tensors are behind it, and what is between them.
+
+    None if there is more to a tensor than its bytes. The call was read before, so its head is right.
+    """
+    if (found := places(raw)) is None:
+        return None
+    end, tensors = found
+    first = tensors[0][0]
+    layout: dict[str, tuple[int, int]] = {}
+    for one, (begin, at) in zip(_read_head_cached(raw[:end], face, _most(desk)).inputs, tensors, strict=True):
+        kind = face.inputs[one.name].datatype
+        if one.place is not None or one.datatype != kind or kind in ("BOOL", "BYTES"):
+            return None
+        layout[one.name] = begin - first, at - begin
+    between = [(at - first, raw[at:begin]) for (_, at), (begin, _) in pairwise(tensors)]
+    return first, [layout[name] for name in face.inputs], between
 
 
 def read_parsed_call(request: Any, desk: Desk, loan: Loan) -> Call:

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from slimsched.serving.api.grpc_context import GrpcContext
 from slimsched.serving.api.ledger import Account, Ledger
 from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.refusal import BadRequest, TooLate, Unavailable
@@ -30,17 +31,23 @@ class GrpcReading:
 
     async def read(self, context: Any, limits: Limits, *, is_large: bool) -> bytes:
         """Return the message of a call; refuse one that is too large, too slow, or more than can be held."""
-        within_s = limits.grace_s + (limits.body_bytes / limits.pace_bytes_per_s / 16 if is_large else 0.0)
-        async with self._large if is_large else self._small:
-            try:
-                async with asyncio.timeout(within_s):
-                    raw = await context.read()
-            except TimeoutError:
-                raise TooLate(f"the message did not arrive whole in {within_s:.0f} s") from None
+        raw = context.arrived() if isinstance(context, GrpcContext) else None
+        if raw is None:
+            raw = await self._await(context, limits, is_large)
         if raw is grpc.aio.EOF:
             raise BadRequest("the call has no message; send one")
         self.check(raw, limits)
         return bytes(raw)
+
+    async def _await(self, context: Any, limits: Limits, is_large: bool) -> Any:
+        """Wait for a message, in a limited time from when it is this call's turn."""
+        within_s = limits.grace_s + (limits.body_bytes / limits.pace_bytes_per_s / 16 if is_large else 0.0)
+        async with self._large if is_large else self._small:
+            try:
+                async with asyncio.timeout(within_s):
+                    return await context.read()
+            except TimeoutError:
+                raise TooLate(f"the message did not arrive whole in {within_s:.0f} s") from None
 
     def check(self, raw: bytes, limits: Limits) -> None:
         """Refuse a message that is too large, or more than can be held."""

@@ -3,20 +3,25 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from time import monotonic
 from typing import Any
 
 import grpc
 
+from slimsched.serving.api.bundle_link import BundleLink
 from slimsched.serving.api.call import Call
 from slimsched.serving.api.desk import Desk, ModelsChangedError
+from slimsched.serving.api.express_grpc import GrpcExpress, is_available
+from slimsched.serving.api.express_sockets import listen
 from slimsched.serving.api.grpc_answer import write_answer
+from slimsched.serving.api.grpc_library import GrpcLibrary
 from slimsched.serving.api.grpc_message import read_call, read_parsed_call
 from slimsched.serving.api.grpc_pages import Headers, RawMethod
 from slimsched.serving.api.grpc_reading import GrpcReading
 from slimsched.serving.api.grpc_stream import GrpcStreams
 from slimsched.serving.api.limits import Limits
-from slimsched.serving.api.refusal import RefusalError
+from slimsched.serving.api.refusal import RefusalError, retry_of
 from slimsched.serving.api.shared_memory import Loan
 from slimsched.serving.api.token import Token
 
@@ -26,56 +31,66 @@ SERVICE = "inference.GRPCInferenceService"
 
 
 class GrpcServer:
-    """Answers inference calls at a desk; `others` answers the other methods.
-
-    With `shares_port`, other processes may listen at the same port.
-    """
+    """Answers inference calls at a desk; `others` answers the other methods."""
 
     def __init__(
-        self, desk: Desk, others: Mapping[str, RawMethod], *, token: str = "", shares_port: bool = False
+        self,
+        desk: Desk,
+        others: Mapping[str, RawMethod],
+        *,
+        token: str = "",
+        link: BundleLink | None = None,
     ) -> None:
-        self._desk, self._token = desk, Token(token)
-        limits = desk.limits
-        self._reading = GrpcReading(desk.ledger, limits)
-        self._server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", self._reading.longest_bytes),
-                ("grpc.max_concurrent_streams", limits.calls),
-                ("grpc.http2.bdp_probe", 0),  # it lets each call send megabytes before its turn to be read
-                ("grpc.max_allowed_incoming_connections", limits.connections),
-                ("grpc.max_connection_idle_ms", int(1e3 * limits.idle_s)),
-                ("grpc.so_reuseport", int(shares_port)),
-            ],
-            maximum_concurrent_rpcs=limits.calls,
-        )
-        methods = {**others, "ModelInfer": self._model_infer}
-        handlers = {
-            name: grpc.stream_unary_rpc_method_handler(  # the same on the wire, but we read the message
-                self._guarded(name, method)
-            )
-            for name, method in methods.items()
-        }
+        """Calls whose heads are known go over the link, in bundles, where that is possible."""
+        self._desk, self._token, self._link = desk, Token(token), link
+        self._reading = GrpcReading(desk.ledger, desk.limits)
         self._streams = GrpcStreams(desk, self._reading, self._token, self._infer_parsed)
-        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._streams.serve)
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        methods = {**others, "ModelInfer": self._model_infer}
+        self._unary = {name: self._guarded(name, method) for name, method in methods.items()}
+        self._library: GrpcLibrary | None = None
+        self._express: GrpcExpress | None = None
 
-    async def start(self, address: str, credentials: Any = None) -> int:
-        """Start to listen at host:port, or at unix:PATH; return the port. Port 0 picks a free one."""
-        if credentials is None:
-            bound = self._server.add_insecure_port(address)
-        else:
-            bound = self._server.add_secure_port(address, credentials)
-        await self._server.start()
-        return int(bound)
+    async def start(self, host: str, port: int, credentials: Any = None, *, shares_port: bool = False) -> int:
+        """Start to listen and return the port; port 0 picks a free one. Other processes may share it."""
+        if self._link is None or credentials is not None or not is_available:
+            return await self._start_library(f"{host}:{port}", credentials, shares_port)
+        sockets = listen(host, port, shares_port=shares_port)
+        methods = {**self._unary, "ModelStreamInfer": self._streams.serve}
+        paths = {f"/{SERVICE}/{name}": method for name, method in methods.items()}
+        self._express = GrpcExpress(self._desk, self._link, paths, sockets)
+        return int(sockets[0].getsockname()[1])
+
+    async def start_unix(self, address: str) -> None:
+        """Start to listen at unix:PATH, for processes of this server."""
+        await self._start_library(address, None, shares_port=False)
+
+    async def _start_library(self, address: str, credentials: Any, shares_port: bool) -> int:
+        """Let the gRPC library read the calls."""
+        longest_bytes = self._reading.longest_bytes
+        self._library = GrpcLibrary(self._desk.limits, longest_bytes, shares_port=shares_port)
+        self._library.add(SERVICE, self._unary, {"ModelStreamInfer": self._streams.serve})
+        return await self._library.start(address, credentials)
 
     async def stop(self) -> None:
         """Refuse new calls and let the calls under way finish, in a limited time."""
         self._streams.stop()
-        await self._server.stop(grace=self._desk.limits.drain_s)
+        if self._library is not None:
+            await self._library.stop(self._desk.limits.drain_s)
+        if self._express is not None:
+            await self._express.stop(self._desk.limits.drain_s)
+            self._express.abort()
 
     async def abort(self) -> None:
         """End all calls at once."""
-        await self._server.stop(grace=None)
+        if self._library is not None:
+            await self._library.stop(None)
+        if self._express is not None:
+            self._express.abort()
+
+    def models_changed(self) -> None:
+        """Read heads anew: they may mean something else now."""
+        if self._express is not None:
+            self._express.forget()
 
     def _guarded(self, name: str, method: RawMethod) -> Callable[[Any, Any], Awaitable[Any]]:
         """Wrap a method: check the token, read the message, turn refusals into status codes."""
@@ -101,7 +116,7 @@ class GrpcServer:
                 return answer
             except RefusalError as refusal:
                 code, why = refusal.grpc_code, str(refusal)
-                _set_retry(context, refusal)
+                context.set_trailing_metadata(retry_of(refusal))
             except grpc.aio.AioRpcError as error:  # of the process that it was passed on to
                 code, why = error.code().name, error.details() or ""
                 context.set_trailing_metadata(tuple(error.trailing_metadata() or ()))
@@ -121,12 +136,17 @@ class GrpcServer:
         """End the call, which this task carries out, if its client does not read the answer in time."""
         task = asyncio.current_task()
         assert task is not None
-        within_s = limits.grace_s + limits.answer_bytes / limits.pace_bytes_per_s / 16
-        timer = asyncio.get_running_loop().call_later(within_s, task.cancel)
+        timer = asyncio.get_running_loop().call_later(limits.sending_s, task.cancel)
         task.add_done_callback(lambda _: timer.cancel())
 
-    async def _model_infer(self, raw: bytes, _: Headers) -> bytes:
-        return await self._infer(read_call, [raw])
+    async def _model_infer(self, raw: bytes, headers: Headers) -> bytes:
+        return await self._infer(partial(self._read_and_learn, headers), [raw])
+
+    def _read_and_learn(self, headers: Headers, raw: bytes, desk: Desk, loan: Loan) -> Call:
+        call = read_call(raw, desk, loan)
+        if self._express is not None:
+            self._express.learn(headers, raw, call)
+        return call
 
     async def _infer_parsed(self, messages: list[Any]) -> bytes:
         """Answer the request in the list; it is taken out as soon as it is not needed any more."""
@@ -143,8 +163,3 @@ class GrpcServer:
                     return write_answer(call, await desk.infer(call))
                 except ModelsChangedError:  # the model was replaced meanwhile: read the call again
                     continue
-
-
-def _set_retry(context: Any, refusal: RefusalError) -> None:
-    if refusal.retry_after_s is not None:
-        context.set_trailing_metadata((("retry-after", f"{max(1, round(refusal.retry_after_s))}"),))

@@ -148,10 +148,8 @@ class _Stream:
 
     async def _write(self, raw: bytes) -> None:
         """Send an answer; end the stream if its client does not read it in time, or is gone."""
-        limits = self._limits
-        within_s = limits.grace_s + limits.answer_bytes / limits.pace_bytes_per_s / 16
         try:
-            async with asyncio.timeout(within_s), self._turn_to_write:
+            async with asyncio.timeout(self._limits.sending_s), self._turn_to_write:
                 await self._context.write(raw)
         except Exception:
             self._task.cancel()

@@ -18,6 +18,7 @@ from slimsched.serving.api.call import (
     read_terms,
 )
 from slimsched.serving.api.json_body import read_body
+from slimsched.serving.api.known_head import Layout
 from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.receipt import InferenceResult
@@ -82,8 +83,9 @@ class _Tensor(Struct, frozen=True, kw_only=True):
 
 _Head = CallHead[_Tensor]
 
-Layout = list[tuple[int, int]]
-"""Where each input of the model begins behind the JSON, and its size in bytes."""
+NETWORK, REQUEST = "\0network", "\0request"
+_MARKS = [b'"\\u0000network"', b'"\\u0000request"']
+"""What stands for two numbers of an answer until they are known."""
 
 
 def read_call(
@@ -231,15 +233,23 @@ def write_answer(call: Call, answered: InferenceResult) -> tuple[bytes, int | No
     return b"".join([head, *raw]), len(head) if raw else None
 
 
-def write_head(call: Call, parameters: dict[str, Parameter], shapes: Sequence[tuple[int, ...]]) -> bytes:
-    """Return the JSON of an answer whose outputs all follow as raw tensors of these shapes."""
+def write_around(
+    call: Call, parameters: dict[str, Parameter], shapes: Sequence[tuple[int, ...]]
+) -> tuple[bytes, bytes, bytes]:
+    """Return the JSON of an answer around its network time and its request's number.
+
+    Its outputs all follow as raw tensors of these shapes.
+    """
     outputs: list[dict[str, Any]] = []
     for one, shape in zip(call.outputs, shapes, strict=True):
         size = call.count * call.face.row_bytes(one.name, as_text=False)
         kind = call.face.datatype(one.name)
         entry = {"name": one.name, "datatype": kind, "shape": shape, "parameters": {"binary_data_size": size}}
         outputs.append(entry)
-    return _encode(call, parameters, outputs)
+    text = _encode(call, parameters | {"network_ms": NETWORK, "request": REQUEST}, outputs)
+    before, _, rest = text.partition(_MARKS[0])
+    between, _, after = rest.partition(_MARKS[1])
+    return before, between, after
 
 
 def _encode(call: Call, parameters: dict[str, Parameter], outputs: list[dict[str, Any]]) -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import msgspec
 from msgspec import Struct
 
-from slimsched.serving.api.refusal import MethodNotAllowed, RefusalError, Unauthenticated
+from slimsched.serving.api.refusal import MethodNotAllowed, RefusalError, Unauthenticated, retry_of
 from slimsched.serving.api.request_reader import HttpRequest
 
 REASONS = {
@@ -57,9 +57,7 @@ def refused(status: int, why: str) -> HttpResponse:
 
 def response_of(refusal: RefusalError) -> HttpResponse:
     """Return a refusal as a response."""
-    headers = {}
-    if refusal.retry_after_s is not None:
-        headers["retry-after"] = f"{max(1, round(refusal.retry_after_s))}"
+    headers = dict(retry_of(refusal))
     if isinstance(refusal, MethodNotAllowed):
         headers["allow"] = ", ".join(refusal.allowed)
     if isinstance(refusal, Unauthenticated):

@@ -10,7 +10,8 @@ from time import monotonic
 from slimsched.serving.api.bundle_link import BundleLink
 from slimsched.serving.api.connections import Connections
 from slimsched.serving.api.desk import CLIENT_LEFT, Desk, ModelsChangedError
-from slimsched.serving.api.express import Express, answer_of, is_available, listen
+from slimsched.serving.api.express import Express, answer_of, is_available
+from slimsched.serving.api.express_sockets import listen
 from slimsched.serving.api.http_message import read_call
 from slimsched.serving.api.http_protocol import HttpProtocol
 from slimsched.serving.api.http_response import HttpResponse, refused, require_method, response_of

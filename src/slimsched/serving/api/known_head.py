@@ -4,59 +4,52 @@ Clients send the same head with every request. It is read and checked once, by t
 request. After that the same bytes mean the same, until models or limits change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
 from slimsched.models.arrays import NUMPY
 from slimsched.serving.api.call import Call
-from slimsched.serving.api.http_message import Layout, write_head
 from slimsched.serving.api.model_face import LABELS, Outputs
 from slimsched.serving.api.receipt import write_receipt
-from slimsched.serving.api.request_reader import HttpRequest
+from slimsched.serving.api.request_parameters import Parameter
 from slimsched.serving.api.tensor import pack
 from slimsched.serving.execution.live.parcel import Receipt
 
-LARGEST_BYTES = 128 * 2**10
-"""The largest request that is worth it: larger ones are received straight where servers read them."""
-
 LARGEST_ANSWER_BYTES = 256 * 2**10
 
-UNUSUAL = ("transfer-encoding", "expect", "upgrade")
-"""A head with one of these headers is read each time."""
-
-START = b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\n"
-"""How answers begin; the lengths follow."""
-
-NETWORK, REQUEST = "\0network", "\0request"
-_marks = [b'"\\u0000network"', b'"\\u0000request"']
+Layout = list[tuple[int, int]]
+"""Where each input of the model begins behind the text of a request, and its size in bytes."""
 
 
-def is_plain(request: HttpRequest, call: Call) -> bool:
-    """Whether the head of this request can be known: nothing of it depends on more than its bytes."""
-    size = len(request.head) + len(request.body)
-    answer = call.count * sum(call.face.row_bytes(one.name, as_text=False) for one in call.outputs)
-    return (
-        bool(request.head)
-        and request.keep_alive
-        and size <= LARGEST_BYTES
-        and answer <= LARGEST_ANSWER_BYTES
-        and request.headers.get("connection", "keep-alive").lower() == "keep-alive"
-        and not any(name in request.headers for name in UNUSUAL)
-        and all(one.binary and one.place is None and one.name != LABELS for one in call.outputs)
-    )
+class AnswerForm(NamedTuple):
+    """How a protocol writes answers that differ in two numbers."""
+
+    around: Callable[[Call, dict[str, Parameter], Sequence[tuple[int, ...]]], tuple[bytes, bytes, bytes]]
+    """Writes the text around the network time and the number of the request, with outputs of these shapes."""
+    before_rows: Callable[[int], bytes]
+    """Writes what precedes an output of so many bytes."""
+
+
+def is_plain_call(call: Call) -> bool:
+    """Whether the answer to this call differs from others only in numbers."""
+    size = call.count * sum(call.face.row_bytes(one.name, as_text=False) for one in call.outputs)
+    is_raw = all(one.binary and one.place is None and one.name != LABELS for one in call.outputs)
+    return is_raw and size <= LARGEST_ANSWER_BYTES
 
 
 class KnownHead:
     """Calls with the same head, which differ only in the values of their tensors."""
 
-    def __init__(self, number: int, call: Call, layout: Layout) -> None:
-        self.number, self.layout = number, layout
+    def __init__(self, number: int, call: Call, layout: Layout, form: AnswerForm) -> None:
+        self.number, self.layout, self._around = number, layout, form.around
         self.call = replace(call, inputs=())
         self.count, self.model = call.count, call.face.model.number
         self.row_bytes = [call.face.row_bytes(one.name, as_text=False) for one in call.outputs]
         """What each output takes per example."""
+        self.before_rows = [form.before_rows(self.count * size) for size in self.row_bytes]
         self._kinds = [NUMPY[tensor.datatype] for tensor in call.face.spec.inputs]
         self._last: tuple[Receipt | None, tuple[bytes, bytes, bytes]] = (None, (b"", b"", b""))
 
@@ -82,22 +75,17 @@ class KnownHead:
         return [pack(self.call.face.tensor(one.name, outputs)[1]) for one in self.call.outputs]
 
     def text(self, receipt: Receipt) -> tuple[bytes, bytes, bytes]:
-        """Return the JSON of an answer, around its network time and the number of its first request."""
+        """Return the text of an answer, around its network time and the number of its first request."""
         if self._last[0] is not receipt:
             self._last = receipt, self._text(receipt)
         return self._last[1]
 
     def _text(self, receipt: Receipt) -> tuple[bytes, bytes, bytes]:
-        """Return the JSON around what differs between calls on one receipt."""
+        """Return the text around what differs between calls on one receipt."""
         call = self.call
         own, accuracy = replace(receipt, examples=self.count), call.face.model.quality.accuracy
         parameters = write_receipt(call.face.spec, [own], accuracy, call.terms)
-        parameters |= {"network_ms": NETWORK, "request": REQUEST}
-        shapes = [(self.count, *self._shape(one.name)) for one in call.outputs]
-        text = write_head(call, parameters, shapes)
-        before, _, rest = text.partition(_marks[0])
-        between, _, after = rest.partition(_marks[1])
-        return before, between, after
+        return self._around(call, parameters, [(self.count, *self._shape(one.name)) for one in call.outputs])
 
     def _shape(self, output: str) -> tuple[int, ...]:
         shapes = {tensor.name: tuple(tensor.shape) for tensor in self.call.face.spec.outputs}

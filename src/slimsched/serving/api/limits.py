@@ -54,6 +54,11 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shared_regions: Count = 64  # regions of shared memory that clients may register
     shared_bytes: Size = 16 * 2**30  # of all these regions
 
+    @property
+    def sending_s(self) -> float:
+        """How long a gRPC client may take to read an answer."""
+        return self.grace_s + self.answer_bytes / self.pace_bytes_per_s / 16
+
 
 def read_limits(settings: Sequence[str]) -> Limits:
     """Read limits as the command line gives them: NAME=VALUE."""

@@ -76,6 +76,13 @@ class TooMany(RefusalError):  # noqa: N818
         self.retry_after_s = retry_after_s
 
 
+class TooLarge(RefusalError):  # noqa: N818
+    """A message above the limit; send fewer examples per request."""
+
+    status = 413
+    grpc_code = "RESOURCE_EXHAUSTED"
+
+
 class Unavailable(RefusalError):  # noqa: N818
     """The server is not ready, or is shutting down; try again, perhaps at another server."""
 
@@ -99,3 +106,10 @@ class ExecutionFailed(RefusalError):  # noqa: N818
 
     status = 422
     grpc_code = "FAILED_PRECONDITION"
+
+
+def retry_of(refusal: RefusalError) -> tuple[tuple[str, str], ...]:
+    """Return when to try again, as a header or as trailing metadata; nothing if the refusal does not say."""
+    if refusal.retry_after_s is None:
+        return ()
+    return (("retry-after", f"{max(1, round(refusal.retry_after_s))}"),)

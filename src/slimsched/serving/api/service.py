@@ -66,7 +66,7 @@ class InferenceService:
         self.memory = SharedMemory(self.ledger, is_allowed=shared_memory)
         self.regions = SharedMemoryControl(self.memory, lambda: self.limits)
         self._cluster, self._limits, self._row_bytes = cluster, limits, row_bytes
-        self.when_models_change: Callable[[], None] = lambda: None
+        self.when_models_change: list[Callable[[], None]] = []
         self.use_models()
 
     def use_models(self) -> None:
@@ -78,7 +78,8 @@ class InferenceService:
         if self.arena is not None:
             self.arena.limit_bytes = self.limits.held_bytes
         self._by_name = {face.name: face for face in self.faces}
-        self.when_models_change()
+        for tell in self.when_models_change:
+            tell()
 
     @property
     def arena(self) -> InputArena | None:

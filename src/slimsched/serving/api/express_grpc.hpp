@@ -1,0 +1,555 @@
+// gRPC over HTTP/2 for calls whose heads are known; nghttp2 reads and writes the frames.
+//
+// A connection carries many calls, so none is lent: the thread keeps all connections, and gives every call that it
+// does not know to Python, message by message. It knows no rule but how much may be here and for how long.
+
+#pragma once
+
+#include "express_grpc_call.hpp"
+#include "express_line.hpp"
+
+extern "C" {  // since nghttp2 1.57, and in older ones that were repaired
+void nghttp2_option_set_stream_reset_rate_limit(nghttp2_option*, uint64_t, uint64_t) __attribute__((weak));
+}
+
+namespace {
+
+constexpr uint32_t CALL_WINDOW = 512 << 10, CONNECTION_WINDOW = 16 << 20, FRAME_BYTES = 128 << 10;
+constexpr size_t READ_BYTES = 256 << 10, WRITE_BYTES = 128 << 10;
+constexpr size_t FIRST_ROOM = 256 << 10;  // what a message gets before its bytes have come
+constexpr int READS = 4;                  // of one connection before others have their turn
+constexpr int MOST_CONTINUATIONS = 8;
+constexpr int64_t UNREAD_CALLS = 4;       // answers that may wait to be read, for each call that may be under way
+constexpr double LINGER_S = 1.0;          // how long a client may take to close a connection that has ended
+
+// What may happen so often at once, and so often per second.
+struct Allowance {
+    double most, per_s, left = most, at_s = 0.0;
+
+    bool take(double now_s) {
+        left = std::min(most, left + per_s * (now_s - at_s));
+        at_s = now_s;
+        return --left >= 0.0;
+    }
+};
+
+struct GrpcLimits {
+    std::atomic<int64_t> message_bytes{8 << 20}, calls{1024}, unread_bytes{64 << 20};
+    std::atomic<int64_t> header_bytes{32 << 10}, headers{100};
+    std::atomic<double> sending_s{60.0}, head_s{10.0};
+};
+
+struct GrpcConnection : Socket {
+    class GrpcLine* line = nullptr;
+    nghttp2_session* session = nullptr;
+    size_t calls = 0;
+    std::string out;  // what the system did not take yet
+    double blocked_s = 0.0, head_s = 0.0, ended_s = 0.0;  // since when; 0: it is not
+    int continuations = 0;
+    bool has_settings = false, is_broken = false, has_said_goodbye = false;
+    Allowance resets{2000.0, 1000.0}, odd_frames{2000.0, 200.0};
+};
+
+class GrpcLine : public Line<GrpcConnection> {
+  public:
+    GrpcLimits grpc_limits;
+
+    explicit GrpcLine(std::vector<int> listeners) : Line(std::move(listeners)), buffer_(new uint8_t[READ_BYTES]) {
+        nghttp2_option_new(&option_);
+        nghttp2_option_set_no_auto_window_update(option_, 1);
+        nghttp2_option_set_no_closed_streams(option_, 1);
+        if (nghttp2_option_set_stream_reset_rate_limit)  // ours is less strict, and counts only calls under way
+            nghttp2_option_set_stream_reset_rate_limit(option_, 1 << 20, 1 << 20);
+        nghttp2_session_callbacks_new(&callbacks_);
+        nghttp2_session_callbacks_set_on_begin_frame_callback(callbacks_, on_begin_frame);
+        nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks_, on_begin_headers);
+        nghttp2_session_callbacks_set_on_header_callback(callbacks_, on_header);
+        nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks_, on_frame_recv);
+        nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks_, on_data);
+        nghttp2_session_callbacks_set_on_frame_send_callback(callbacks_, on_frame_send);
+        nghttp2_session_callbacks_set_on_stream_close_callback(callbacks_, on_stream_close);
+    }
+    ~GrpcLine() override {
+        nghttp2_option_del(option_);
+        nghttp2_session_callbacks_del(callbacks_);
+    }
+
+    std::string network_text(double network_ms) const override { return double_text(network_ms); }
+    std::string number_text(int64_t number) const override { return varint_text(number); }
+    std::string opening(size_t text_bytes, size_t raw_bytes) const override {
+        return frame_prefix(text_bytes + raw_bytes);
+    }
+
+  private:
+    nghttp2_option* option_ = nullptr;
+    nghttp2_session_callbacks* callbacks_ = nullptr;
+    std::unique_ptr<uint8_t[]> buffer_;
+    std::string scratch_;
+    ByText<GrpcHead> heads_;
+    Table<GrpcCall> calls_;
+    int64_t unread_bytes_ = 0;  // of answers that are not sent
+    size_t answered_ = 0;       // calls that have an answer, which need not be sent
+
+    // -- between Python and this thread
+
+    void carry_out(Command& command) override {
+        GrpcCall* call = calls_.find(command.token);
+        if (!call || call->stage == Stage::ANSWERED) return;
+        GrpcConnection& connection = connection_of(*call);
+        switch (command.kind) {
+            case Command::ANSWER: answer(*call, command.text); break;
+            case Command::WRITE: write(*call, command.text); break;
+            case Command::READ:
+                call->is_wanted = true;
+                advance(*call);
+                break;
+            case Command::CANCEL: cancel(*call); break;
+            default: return;
+        }
+        queue(connection);
+        if (is_unread() && flush(connection)) make_read();
+    }
+
+    void learn(Command& command) override { heads_[command.head].learn(command.text, command.bytes, command.known); }
+    void forget() override { heads_.clear(); }
+
+    void notify(GrpcCall& call, int kind, Bytes message = {}) {
+        std::string head, text(message.data.get(), message.size);
+        if (call.stage == Stage::READING) {
+            kind |= OPENS;
+            call.stage = Stage::PYTHON;
+            head = std::move(call.head);
+        }
+        held_bytes += int64_t(text.size());
+        size_t held = text.size();
+        fresh_.notices.push_back({call.token, std::move(head), std::move(text), connection_of(call).address, kind, held});
+    }
+
+    // -- connections
+
+    void opened(GrpcConnection& one) override {
+        one.line = this;
+        nghttp2_session_server_new2(&one.session, callbacks_, &one, option_);
+        nghttp2_settings_entry settings[] = {
+            {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, uint32_t(grpc_limits.calls.load() + 1) / 2},
+            {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, CALL_WINDOW},
+            {NGHTTP2_SETTINGS_MAX_FRAME_SIZE, FRAME_BYTES},
+            {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, uint32_t(grpc_limits.header_bytes.load())},
+            {NGHTTP2_SETTINGS_NO_RFC7540_PRIORITIES, 1},
+        };
+        nghttp2_submit_settings(one.session, NGHTTP2_FLAG_NONE, settings, std::size(settings));
+        nghttp2_session_set_local_window_size(one.session, NGHTTP2_FLAG_NONE, 0, CONNECTION_WINDOW);
+        queue(one);
+    }
+
+    void closing(GrpcConnection& one) override {
+        if (one.calls)
+            calls_.each([&](GrpcCall& call) {
+                if (call.connection == one.token) let_go(call), end(call);
+            });
+        nghttp2_session_del(one.session);
+    }
+
+    bool is_idle(const GrpcConnection& one) const override { return !one.calls && !one.ended_s; }
+
+    void too_many(int fd, std::string address, int) override {
+        close(fd);
+        count_out(address);
+    }
+
+    void react(GrpcConnection& one, uint32_t events) override {
+        if (events & (EPOLLHUP | EPOLLERR)) return shut(one);
+        if (events & (EPOLLIN | EPOLLRDHUP)) one.is_readable = true;
+        if (events & EPOLLOUT) one.blocked_s = 0.0;
+        queue(one);
+    }
+
+    void go_on(GrpcConnection& one) override {
+        if (one.ended_s) return see_off(one);
+        if (receive(one)) flush(one);
+    }
+
+    void check(GrpcConnection& one) override {
+        if (one.ended_s) {
+            if (now_s_ > one.ended_s + LINGER_S) shut(one);
+            return;
+        }
+        double head_s = grpc_limits.head_s.load();
+        bool is_silent = !one.has_settings && now_s_ > one.since_s + head_s;
+        bool is_slow = one.head_s && now_s_ > one.head_s + head_s;
+        bool is_deaf = one.blocked_s && now_s_ > one.blocked_s + grpc_limits.sending_s.load();
+        if (is_silent || is_slow || is_deaf) return shut(one);
+        if (!one.calls && (is_draining_ || now_s_ > one.since_s + limits.idle_s.load())) say_goodbye(one);
+        else if (is_draining_ && !one.has_said_goodbye) refuse_more(one);
+    }
+
+    void drain(GrpcConnection& one) override {
+        if (!one.calls) return say_goodbye(one);
+        nghttp2_submit_shutdown_notice(one.session);  // calls that are on their way are still taken for a while
+        queue(one);
+    }
+
+    void refuse_more(GrpcConnection& one) {
+        one.has_said_goodbye = true;
+        int32_t last = nghttp2_session_get_last_proc_stream_id(one.session);
+        nghttp2_submit_goaway(one.session, NGHTTP2_FLAG_NONE, last, NGHTTP2_NO_ERROR, nullptr, 0);
+        queue(one);
+    }
+
+    void say_goodbye(GrpcConnection& one) {
+        one.has_said_goodbye = true;
+        nghttp2_session_terminate_session(one.session, NGHTTP2_NO_ERROR);
+        queue(one);
+    }
+
+    void look() override {
+        double sending_s = grpc_limits.sending_s.load();
+        calls_.each([&](GrpcCall& call) {
+            GrpcConnection& connection = connection_of(call);
+            if (now_s_ > call.deadline_s && call.stage != Stage::ANSWERED) {
+                let_go(call);
+                answer(call, trailers_text("4", "the deadline that the client gave has passed"));
+                queue(connection);
+            } else if (call.stage == Stage::READING && now_s_ > call.since_s + PROMPT_S) {
+                notify(call, 0);
+            } else if (call.answered_s && now_s_ > call.answered_s + sending_s) {
+                shut(connection);  // its client does not read
+            }
+        });
+        make_read();
+    }
+
+    bool is_unread() const {
+        bool is_many = int64_t(answered_) > UNREAD_CALLS * grpc_limits.calls.load();
+        return is_many || unread_bytes_ > grpc_limits.unread_bytes.load();
+    }
+
+    // Too many answers are here: the client that has not read for longest goes.
+    void make_read() {
+        while (is_unread()) {
+            GrpcCall* slowest = nullptr;
+            calls_.each([&](GrpcCall& call) {
+                bool is_behind = call.answered_s && call.answered_s < now_s_;
+                if (is_behind && (!slowest || call.answered_s < slowest->answered_s)) slowest = &call;
+            });
+            if (!slowest) return;
+            shut(connection_of(*slowest));
+        }
+    }
+
+    // Read what has come; false if the connection is gone.
+    bool receive(GrpcConnection& one) {
+        for (int turn = 0; one.is_readable && !one.blocked_s; ++turn) {
+            if (turn == READS) {
+                queue(one);
+                break;
+            }
+            ssize_t count = recv(one.fd, buffer_.get(), READ_BYTES, 0);
+            if (count < 0 && errno == EINTR) continue;
+            if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+                one.is_readable = false;
+                break;
+            }
+            if (count <= 0) {
+                shut(one);
+                return false;
+            }
+            one.is_readable = size_t(count) == READ_BYTES;
+            ssize_t taken = nghttp2_session_mem_recv(one.session, buffer_.get(), size_t(count));
+            if (taken < 0 || one.is_broken) {  // it does not speak HTTP/2, or makes work for nothing
+                shut(one);
+                return false;
+            }
+        }
+        return true;
+    }
+
+    // Write what is ready; false if the connection is gone.
+    bool flush(GrpcConnection& one) {
+        while (!one.blocked_s) {
+            std::string_view rest = one.out;
+            if (rest.empty()) {
+                if (!gather(one)) return false;
+                rest = scratch_;
+            }
+            if (rest.empty()) break;
+            ssize_t count = send(one.fd, rest.data(), rest.size(), MSG_NOSIGNAL);
+            if (count < 0 && errno == EINTR) count = 0;
+            if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+                shut(one);
+                return false;
+            }
+            if (count < 0) one.blocked_s = now_s_;
+            one.out = std::string(rest.substr(size_t(std::max<ssize_t>(0, count))));
+        }
+        bool is_over = !nghttp2_session_want_read(one.session) && !nghttp2_session_want_write(one.session);
+        if (!is_over || !one.out.empty() || one.ended_s) return true;
+        one.ended_s = now_s_;  // closing while the client still sends would reset it
+        shutdown(one.fd, SHUT_WR);
+        queue(one);
+        return true;
+    }
+
+    // Put the next frames into the scratch; false if the connection is gone.
+    bool gather(GrpcConnection& one) {
+        scratch_.clear();
+        while (scratch_.size() < WRITE_BYTES) {
+            const uint8_t* data;
+            ssize_t count = nghttp2_session_mem_send(one.session, &data);
+            if (count < 0) {
+                shut(one);
+                return false;
+            }
+            if (!count) break;
+            scratch_.append(reinterpret_cast<const char*>(data), size_t(count));
+        }
+        return true;
+    }
+
+    // Throw away what still comes on a connection that has ended, until its client closes it.
+    void see_off(GrpcConnection& one) {
+        while (one.is_readable) {
+            ssize_t count = recv(one.fd, buffer_.get(), READ_BYTES, 0);
+            if (count > 0) continue;
+            if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) one.is_readable = false;
+            else if (count == 0 || errno != EINTR) return shut(one);
+        }
+    }
+
+    // -- one call: read a message, wait for its answer, write it
+
+    GrpcConnection& connection_of(const GrpcCall& call) { return *connections_.find(call.connection); }
+
+    void hold(GrpcCall& call, size_t bytes) {
+        held_bytes += int64_t(bytes) - int64_t(call.held);
+        call.held = bytes;
+    }
+
+    // Nobody waits for it any more: tell whoever works for it.
+    void let_go(GrpcCall& call) {
+        if (call.stage == Stage::WAITING || call.stage == Stage::PYTHON) fresh_.left.push_back(call.token);
+    }
+
+    void end(GrpcCall& call) {
+        GrpcConnection& connection = connection_of(call);
+        hold(call, 0);
+        unread_bytes_ -= int64_t(call.unsent());
+        answered_ -= call.stage == Stage::ANSWERED;
+        if (!--connection.calls) connection.since_s = now_s_;
+        calls_.remove(call);
+    }
+
+    void take(GrpcCall& call, const char* data, size_t count) {
+        if (call.is_deaf) return;
+        call.in.append(data, count);
+        hold(call, call.in.size);
+        if (held_bytes.load() > limits.held_bytes.load()) return refuse(call, FULL);
+        advance(call);
+    }
+
+    // Python says what is wrong with the message.
+    void refuse(GrpcCall& call, int why) {
+        call.is_deaf = true;
+        call.in = Bytes{};
+        hold(call, 0);
+        notify(call, why);
+    }
+
+    // Do what can be done with the bytes that have come.
+    void advance(GrpcCall& call) {
+        if (!call.is_wanted || call.is_deaf) return;
+        if (!call.need && call.in.size >= PREFIX_BYTES) {
+            size_t size = message_bytes(call.in.data.get());
+            if (size > size_t(grpc_limits.message_bytes.load())) return refuse(call, TOO_LARGE);
+            call.need = PREFIX_BYTES + size;
+            call.in.reserve(std::min(call.need, call.in.size + FIRST_ROOM));
+        }
+        size_t due = std::min(call.in.size, call.need);
+        if (due > call.granted) {
+            nghttp2_session_consume_stream(connection_of(call).session, call.id, due - call.granted);
+            call.granted = due;
+        }
+        if (call.need && call.in.size >= call.need) complete(call);
+        else if (call.has_ended) call.is_wanted = false, notify(call, ENDS);
+    }
+
+    void complete(GrpcCall& call) {
+        Bytes rest = call.in.split(call.need), message = std::move(call.in);
+        call.in = std::move(rest);
+        call.need = call.granted = 0;
+        call.is_wanted = false;
+        size_t raw_at = 0;
+        std::shared_ptr<Known> known;
+        if (call.stage == Stage::READING)
+            if (auto found = heads_.find(call.head); found != heads_.end()) known = found->second.find(message, raw_at);
+        if (!known) {
+            hold(call, call.in.size);
+            return notify(call, MESSAGE, std::move(message));
+        }
+        call.is_deaf = true;
+        call.in = Bytes{};
+        if (now_s_ < known->closed_until_s) {
+            fresh_.refused[known->number] += 1;
+            return answer(call, known->refusal);
+        }
+        hold(call, message.size);
+        call.stage = Stage::WAITING;
+        fresh_.ready.push_back({call.token, std::move(known), now_s_, std::move(call.head), std::move(message), raw_at});
+    }
+
+    // Answer a call for good: with a framed message, or with the trailers of a refusal.
+    void answer(GrpcCall& call, const std::string& text) {
+        call.stage = Stage::ANSWERED, ++answered_;
+        call.is_deaf = call.is_final = true;
+        call.in = Bytes{};
+        hold(call, 0);
+        if (text[0] != '\0') call.trailers = text.substr(1);
+        write(call, text[0] == '\0' ? std::string_view(text) : std::string_view());
+    }
+
+    void write(GrpcCall& call, std::string_view text) {
+        call.out.append(text);
+        unread_bytes_ += int64_t(text.size());
+        if (!call.answered_s) call.answered_s = now_s_;
+        nghttp2_session* session = connection_of(call).session;
+        if (call.has_responded) {
+            nghttp2_session_resume_data(session, call.id);
+            return;
+        }
+        call.has_responded = true;
+        Headers headers = response_headers();
+        nghttp2_data_provider source{{.ptr = &call}, read_out};
+        bool is_short = call.is_final && call.out.empty();
+        if (is_short) add_trailers(headers, call.last_headers());
+        nghttp2_submit_response(session, call.id, headers.data(), headers.size(), is_short ? nullptr : &source);
+    }
+
+    void cancel(GrpcCall& call) {
+        call.stage = Stage::ANSWERED, ++answered_;
+        call.is_deaf = true;
+        nghttp2_submit_rst_stream(connection_of(call).session, NGHTTP2_FLAG_NONE, call.id, NGHTTP2_CANCEL);
+    }
+
+    // -- called by nghttp2
+
+    static GrpcConnection& own(void* data) { return *static_cast<GrpcConnection*>(data); }
+    static GrpcCall* call_of(nghttp2_session* session, int32_t id) {
+        return static_cast<GrpcCall*>(nghttp2_session_get_stream_user_data(session, id));
+    }
+
+    static int on_begin_frame(nghttp2_session*, const nghttp2_frame_hd* frame, void* data) {
+        GrpcConnection& one = own(data);
+        double now_s = one.line->now_s_;
+        bool is_empty = !frame->length && !(frame->flags & NGHTTP2_FLAG_END_STREAM);
+        switch (frame->type) {
+            case NGHTTP2_HEADERS: one.continuations = 0; break;
+            case NGHTTP2_CONTINUATION: one.is_broken |= ++one.continuations > MOST_CONTINUATIONS; break;
+            case NGHTTP2_DATA: one.is_broken |= is_empty && !one.odd_frames.take(now_s); break;
+            case NGHTTP2_WINDOW_UPDATE:
+            case NGHTTP2_RST_STREAM: break;
+            default: one.is_broken |= !one.odd_frames.take(now_s);
+        }
+        return one.is_broken ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
+    }
+
+    static int on_begin_headers(nghttp2_session* session, const nghttp2_frame* frame, void* data) {
+        GrpcConnection& one = own(data);
+        one.head_s = one.line->now_s_;
+        if (frame->hd.type != NGHTTP2_HEADERS || frame->headers.cat != NGHTTP2_HCAT_REQUEST) return 0;
+        GrpcCall& call = one.line->calls_.add();
+        call.connection = one.token, call.id = frame->hd.stream_id;
+        call.since_s = one.line->now_s_;
+        ++one.calls;
+        nghttp2_session_set_stream_user_data(session, call.id, &call);
+        return 0;
+    }
+
+    static int on_header(nghttp2_session* session, const nghttp2_frame* frame, const uint8_t* name, size_t name_bytes,
+                         const uint8_t* value, size_t value_bytes, uint8_t, void* data) {
+        if (frame->hd.type != NGHTTP2_HEADERS || frame->headers.cat != NGHTTP2_HCAT_REQUEST) return 0;
+        GrpcLine& line = *own(data).line;
+        GrpcCall* call = call_of(session, frame->hd.stream_id);
+        if (!call) return 0;
+        call->header_bytes += name_bytes + value_bytes + 32;
+        bool is_long = int64_t(call->header_bytes) > line.grpc_limits.header_bytes.load();
+        if (is_long || int64_t(++call->headers) > line.grpc_limits.headers.load())
+            return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+        call->add_header({reinterpret_cast<const char*>(name), name_bytes},
+                         {reinterpret_cast<const char*>(value), value_bytes});
+        return 0;
+    }
+
+    static int on_frame_recv(nghttp2_session* session, const nghttp2_frame* frame, void* data) {
+        GrpcConnection& one = own(data);
+        GrpcLine& line = *one.line;
+        if (frame->hd.type == NGHTTP2_SETTINGS) one.has_settings = true;
+        if (frame->hd.type != NGHTTP2_HEADERS && frame->hd.type != NGHTTP2_DATA) return 0;
+        GrpcCall* call = call_of(session, frame->hd.stream_id);
+        if (frame->hd.type == NGHTTP2_HEADERS) {
+            one.head_s = 0.0;
+            if (call && frame->headers.cat == NGHTTP2_HCAT_REQUEST) line.begin(*call);
+        }
+        if (call && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM)) {
+            call->has_ended = true;
+            line.advance(*call);
+        }
+        return 0;
+    }
+
+    void begin(GrpcCall& call) {
+        call.head += '\n';
+        if (call.timeout_s) call.deadline_s = now_s_ + call.timeout_s;
+        if (int64_t(calls_.size() - answered_) > grpc_limits.calls.load())
+            answer(call, trailers_text("8", "too many calls are under way; try again"));
+    }
+
+    static int on_data(nghttp2_session* session, uint8_t, int32_t id, const uint8_t* bytes, size_t count, void* data) {
+        nghttp2_session_consume_connection(session, count);
+        if (GrpcCall* call = call_of(session, id)) own(data).line->take(*call, reinterpret_cast<const char*>(bytes), count);
+        return 0;
+    }
+
+    static ssize_t read_out(nghttp2_session* session, int32_t id, uint8_t* to, size_t room, uint32_t* flags,
+                            nghttp2_data_source* source, void* data) {
+        GrpcLine& line = *own(data).line;
+        GrpcCall& call = *static_cast<GrpcCall*>(source->ptr);
+        size_t count = std::min(room, call.unsent());
+        memcpy(to, call.out.data() + call.out_at, count);
+        call.out_at += count;
+        line.unread_bytes_ -= int64_t(count);
+        if (call.unsent()) return ssize_t(count);
+        call.out = std::string(), call.out_at = 0;
+        call.answered_s = 0.0;
+        if (call.is_final) {
+            *flags |= NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
+            Headers headers;
+            add_trailers(headers, call.last_headers());
+            nghttp2_submit_trailer(session, id, headers.data(), headers.size());
+            return ssize_t(count);
+        }
+        if (!count) return NGHTTP2_ERR_DEFERRED;
+        line.notify(call, SENT);
+        return ssize_t(count);
+    }
+
+    static int on_frame_send(nghttp2_session* session, const nghttp2_frame* frame, void*) {
+        bool ends = frame->hd.type == NGHTTP2_HEADERS && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM);
+        if (ends && !nghttp2_session_get_stream_remote_close(session, frame->hd.stream_id))  // it need not send more
+            nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_NO_ERROR);
+        return 0;
+    }
+
+    static int on_stream_close(nghttp2_session* session, int32_t id, uint32_t error, void* data) {
+        GrpcConnection& one = own(data);
+        GrpcCall* call = call_of(session, id);
+        if (!call) return 0;
+        one.head_s = 0.0;
+        if (error != NGHTTP2_NO_ERROR && call->stage != Stage::ANSWERED)
+            one.is_broken |= !one.resets.take(one.line->now_s_);
+        one.line->let_go(*call);
+        one.line->end(*call);
+        return 0;
+    }
+};
+
+}  // namespace
