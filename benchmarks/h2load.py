@@ -53,12 +53,15 @@ def run_h2load(
     threads: int = 4,
     binary: str = "h2load",
 ) -> tuple[float, int]:
-    """Keep calls under way on all connections for a while; return answers per second and failures."""
+    """Keep calls under way on all connections for a while; return answers per second and failures.
+
+    h2load counts in whole seconds.
+    """
     with TemporaryDirectory() as folder:
         file = Path(folder) / "body"
         file.write_bytes(body)
         command = [binary, "-t", str(threads), "-c", str(connections), "-m", str(under_way // connections)]
-        command += ["-D", f"{seconds:g}", "--warm-up-time=1", "-d", str(file)]
+        command += ["-D", f"{max(1, round(seconds))}", "--warm-up-time=1", "-d", str(file)]
         command += ["-H", "content-type: application/grpc", "-H", "te: trailers"]
         before = statuses(metrics)
         text = subprocess.run(
