@@ -11,20 +11,26 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
-from recording import Window
+from recording import Window, aligned
 from served_log import Table
 
 from slimsched.serving.domain.bundling import LONGEST_S, later_s
 from slimsched.serving.domain.delays import Delays
-from slimsched.serving.domain.front_cost import FrontCost, MessageCost
+from slimsched.serving.domain.front_cost import FrontCost, MessageCost, Pauses
 from slimsched.serving.domain.key import onward
 from slimsched.serving.domain.service_cost import ServiceCost
-from slimsched.serving.execution.live.gateway_time import USUAL_RATIO, fit_cost
+from slimsched.serving.execution.live.gateway_time import fit_cost
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.gateway_cost import GatewayCost
 
 PACE_S = 0.01
 """How fine the pace of batches is."""
+
+PAUSE_S = 0.003
+"""The gateway's work on one event takes less; what takes longer is a pause."""
+
+SOON_S = 20e-6
+"""Events that come so soon after the last is done have waited for it."""
 
 LEANING = 0.05
 """How much a slowdown of 1 counts, as a share of all batches."""
@@ -70,6 +76,7 @@ class Fitted(Struct, frozen=True, kw_only=True):
             "crowding": round(self.crowding, 3),
             "event_us": round(1e6 * self.gateway.event_s, 1),
             "request_us": round(1e6 * self.gateway.request_s, 1),
+            "pauses": [self.fronts.pauses.every, *[round(1e3 * one, 1) for one in self.fronts.pauses.pause_s]],
             "front_message_us": round(1e6 * self.fronts.message_s),
             **{f"{name}_us": [round(1e6 * float(np.mean(one.delay_s))),
                               round(1e6 * float(np.percentile(one.delay_s, 99)))]
@@ -81,22 +88,23 @@ def fit(
     window: Window, scenario: Scenario, paths: Sequence[Sequence[int]], setting: dict[str, Any]
 ) -> Fitted:
     """Fit everything to one window."""
-    tables = window.tables
+    tables = aligned(window.tables)
     length_s = float(tables["calls"]["due_s"][-1])
     costs, crowding = _batches(tables["batch"], tables.get("full"), scenario, paths, length_s)
-    gateway = _gateway(tables)
+    gateway, pauses = _gateway(tables, length_s)
     images, deadline_s = int(setting["images"]), 1e-3 * float(setting["deadline_ms"])
     is_express = images * 3072 < EXPRESS_BYTES
-    inward, outward = _http(tables, gateway, length_s)
+    inward, outward = _http(tables, length_s)
     arrived = tables["arrived"]
-    message_s = float(np.percentile(arrived["at_s"] - arrived["arrival_s"], 10))
+    message_s = float(np.percentile(arrived["at_s"] - arrived["arrival_s"], 5))
     fronts = FrontCost(
         fronts=max(1, int(setting["fronts"])),
         inward=inward,
         outward=outward,
-        message_s=max(0.0, message_s - gateway.event_s),
+        message_s=max(0.0, message_s),
         longest_s=later_s(deadline_s) if is_express else LONGEST_S,
         gathers=is_express,
+        pauses=pauses,
     )
     messages = _messages(tables, gateway, length_s)
     return Fitted(costs=costs, crowding=crowding, gateway=gateway, messages=messages, fronts=fronts)
@@ -207,35 +215,66 @@ def _pace(began_s: Values, ratio: Values, length_s: float) -> tuple[float, ...]:
     return tuple(max(0.01, round(by_period[one], 4)) for one in nearest.tolist())
 
 
-def _gateway(tables: dict[str, Table]) -> GatewayCost:
-    """Fit what events and requests take to the processor time of the gateway's thread."""
-    activity, event = tables["activity"], tables["event"]
-    its = activity["kind"] == 0
-    at_s, ran_s = activity["at_s"][its], 1e-6 * activity["ran_us"][its]
-    slices = np.searchsorted(at_s, event["at_s"])
-    inside = (slices > 0) & (slices < len(at_s))
-    events = np.bincount(slices[inside], minlength=len(at_s))[1:]
-    requests = np.bincount(slices[inside], event["requests"][inside], minlength=len(at_s))[1:]
-    busy_s = np.diff(ran_s)
-    idle_s = max(0.0, float(np.polyfit(events + USUAL_RATIO * requests, busy_s, 1)[1]))  # views, telemetry
-    return fit_cost(np.maximum(0.0, busy_s - idle_s), events.astype(float), requests)
+def _gateway(tables: dict[str, Table], length_s: float) -> tuple[GatewayCost, Pauses]:
+    """Fit what events and requests take, and how often and how long the gateway stops.
+
+    While a report waits, the gateway goes from one event to the next, so the time between them is its work.
+    Far longer ones are pauses: Python's collector, which looks at everything once so many requests have come.
+    """
+    event, heard = tables["event"], tables["heard"]
+    at_s, requests = event["at_s"], event["requests"]
+    came_s = heard["finished_s"] + np.percentile(heard["at_s"] - heard["finished_s"], 1)
+    taken = np.searchsorted(at_s, heard["at_s"])  # which event each report was
+    waited = np.zeros(len(at_s))  # at each event, how long the report that waited longest had done so
+    np.maximum.at(waited, taken, heard["at_s"] - came_s)
+    took_s = np.diff(at_s)
+    inside = (at_s[:-1] >= 0.0) & (at_s[1:] < length_s)
+    busy = inside & (waited[1:] >= took_s)
+    work = busy & (took_s < PAUSE_S)
+    cost = fit_cost(took_s[work], np.ones(int(work.sum())), requests[:-1][work])
+    stops = _stops(at_s, came_s, heard["at_s"], inside)
+    every = max(1, int(requests[:-1][inside].sum() / max(1, len(stops))))
+    return cost, Pauses(every=every, pause_s=tuple(stops.tolist()))
+
+
+def _stops(at_s: Values, came_s: Values, heard_s: Values, inside: NDArray[np.bool_]) -> Values:
+    """Return the times between two events, long ones, in which a report came and waited for most of it."""
+    long = np.flatnonzero(inside & (np.diff(at_s) > PAUSE_S))
+    order = np.argsort(came_s)
+    first = np.searchsorted(came_s[order], at_s[long])
+    found = [
+        place
+        for place, begin in zip(long.tolist(), first.tolist(), strict=True)
+        if begin < len(order)
+        and came_s[order[begin]] < at_s[place + 1] - PAUSE_S
+        and heard_s[order[begin]] >= at_s[place + 1]
+    ]
+    stops: Values = np.diff(at_s)[found]
+    return stops
 
 
 def _messages(tables: dict[str, Table], gateway: GatewayCost, length_s: float) -> MessageCost:
-    """Return the delays of messages between gateway and servers."""
+    """Return how long messages between gateway and servers took.
+
+    Those to servers count from when the gateway began with an event, and hold its work on it. Of those to the
+    gateway, only reports count that found it free: the simulated gateway lets the others wait by itself.
+    """
     sent = dict(zip(tables["sent"]["block"].tolist(), tables["sent"]["at_s"].tolist(), strict=True))
     landed = tables["landed"]
     known = [block in sent for block in landed["block"].tolist()]
     began_s = np.array([sent[block] for block in landed["block"][known].tolist()])
-    out_s = landed["at_s"][known] - began_s - gateway.event_s - gateway.request_s
-    heard = tables["heard"]
+    event, heard = tables["event"], tables["heard"]
+    free_s = event["at_s"] + gateway.event_s + gateway.request_s * event["requests"]
+    before = np.searchsorted(event["at_s"], heard["at_s"]) - 1
+    free = (before < 0) | (free_s[before] + SOON_S < heard["at_s"])
+    ended_s, heard_s = heard["finished_s"][free], heard["at_s"][free]
     return MessageCost(
-        to_servers=_delays(began_s, out_s, length_s),
-        to_gateway=_delays(heard["finished_s"], heard["at_s"] - heard["finished_s"], length_s),
+        to_servers=_delays(began_s, landed["at_s"][known] - began_s, length_s),
+        to_gateway=_delays(ended_s, heard_s - ended_s, length_s),
     )
 
 
-def _http(tables: dict[str, Table], gateway: GatewayCost, length_s: float) -> tuple[Delays, Delays]:
+def _http(tables: dict[str, Table], length_s: float) -> tuple[Delays, Delays]:
     """Return the delays of calls: until a front has read them, and from the gateway to the client."""
     done, calls = tables["done"], tables["calls"]
     order = np.argsort(done["request"])
@@ -255,8 +294,7 @@ def _http(tables: dict[str, Table], gateway: GatewayCost, length_s: float) -> tu
             parts_s = at_s[begin:after]
             rows.append((sent_s, float(parts_s @ own) / size - inside_s, float(parts_s.max()), ended_s))
     sent, read, answered, ended = np.array(rows).T
-    after_s = gateway.event_s + gateway.request_s  # logs say when the gateway began with an event
-    return _delays(sent, read - sent, length_s), _delays(answered, ended - answered - after_s, length_s)
+    return _delays(sent, read - sent, length_s), _delays(answered, ended - answered, length_s)
 
 
 def _delays(at_s: Values, delay_s: Values, length_s: float) -> Delays:

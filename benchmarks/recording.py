@@ -76,8 +76,9 @@ def calls_table(seen: list[Seen]) -> Table:
 def log_zero_s(calls: Table, arrived: Table, done: Table) -> float:
     """Return the machine's time at which the log's clock began.
 
-    No call came before it was sent, and none was answered after its client had the answer. What lies between
-    is divided equally.
+    Few calls came before they were sent, and few were answered after their client had the answer; what lies
+    between is divided equally. Few, not none: on some machines the clock of one process is off by
+    milliseconds for a while.
     """
     size = int(np.gcd.reduce(arrived["count"]))  # of a call
     first = dict(zip(arrived["request"].tolist(), arrived["arrival_s"].tolist(), strict=True))
@@ -93,7 +94,16 @@ def log_zero_s(calls: Table, arrived: Table, done: Table) -> float:
             sent.append(sent_s - first[number])
         begin = int(np.searchsorted(numbers, number, side="right")) - 1
         ended.append(done_s - at_s[begin : np.searchsorted(numbers, number + size)].max())
-    return 0.5 * (max(sent) + min(ended))
+    return float(0.5 * (np.percentile(sent, 90) + np.percentile(ended, 1)))
+
+
+def aligned(tables: dict[str, Table]) -> dict[str, Table]:
+    """Return the tables of a window with the log's times on the clients' clock, whatever they were on."""
+    off_s = log_zero_s(tables["calls"], tables["arrived"], tables["done"])
+    return {
+        name: table if name in ("calls", "activity", "full") else from_start(table, -off_s)
+        for name, table in tables.items()
+    }
 
 
 def from_start(table: Table, start_s: float, *, relative: tuple[str, ...] = ()) -> Table:

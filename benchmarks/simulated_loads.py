@@ -5,6 +5,7 @@ that changes of the machine's speed between the two are left out.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from recording import Recording, Window
 
 from slimsched.cli.serving.scenario import LiveScenarioOptions
+from slimsched.kernel.observer import Observer
 from slimsched.serving.api.limits import Limits
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.fronts import SimulatedFronts
@@ -64,7 +66,11 @@ def recorded_scenario(setting: dict[str, Any]) -> Scenario:
 
 
 def simulated(
-    window: Window, scenario: Scenario, fitted: Fitted, setting: dict[str, Any]
+    window: Window,
+    scenario: Scenario,
+    fitted: Fitted,
+    setting: dict[str, Any],
+    observers: Sequence[Observer] = (),
 ) -> dict[str, float]:
     """Simulate the arrivals of a window, after the same warm-up as live."""
     images, deadline_s = int(setting["images"]), 1e-3 * float(setting["deadline_ms"])
@@ -78,7 +84,12 @@ def simulated(
         fitted.fronts, sent_s.tolist(), examples=images, deadline_s=deadline_s, seed=round(100 * window.load)
     )
     trace = simulate(
-        replace(fitted.apply(scenario), load=load), SERVING, fronts=fronts, drain=True, bound_accuracy=1.0
+        replace(fitted.apply(scenario), load=load),
+        SERVING,
+        fronts=fronts,
+        drain=True,
+        bound_accuracy=1.0,
+        observers=observers,
     )
     calls = fronts.calls()
     took_s = (calls.done_s - calls.sent_s)[len(before_s) :]

@@ -7,6 +7,16 @@ from slimsched.serving.domain.bundling import LONGEST_S
 from slimsched.serving.domain.delays import Delays
 
 
+class Pauses(Struct, frozen=True, kw_only=True):
+    """How long the gateway stops, in order and over and over, each time after so many requests.
+
+    A request counts in its arrival and once more in the report of its batch.
+    """
+
+    every: Count = 1
+    pause_s: tuple[Seconds, ...] = ()
+
+
 class FrontCost(Struct, frozen=True, kw_only=True):
     """How long HTTP takes, and how fronts pass calls on.
 
@@ -21,6 +31,7 @@ class FrontCost(Struct, frozen=True, kw_only=True):
     message_s: Seconds = 0.0  # between a front and the gateway
     longest_s: Seconds = LONGEST_S  # how much later than the first of its bundle a call may come
     gathers: bool = False  # let calls gather while every server is busy, as those with known heads do
+    pauses: Pauses = Pauses()  # of the gateway
 
 
 class MessageCost(Struct, frozen=True, kw_only=True):

@@ -72,6 +72,7 @@ class SimulatedFronts:
         self._left = [examples] * len(self._sent_s)
         self._done_s = np.full(len(self._sent_s), np.nan)
         self._untaken: list[_Front] = []
+        self._counted = 0  # requests that the gateway has handled
         self.backlog_s: Callable[[], float] = lambda: 0.0
         """How long every server has work for, at least."""
 
@@ -111,6 +112,15 @@ class SimulatedFronts:
         for front in self._untaken:
             front.free_s = now_s + self._cost.message_s + wait_s
         self._untaken.clear()
+
+    def pause_s(self, requests: int) -> float:
+        """Return how long the gateway stops after an event with this many requests."""
+        pauses = self._cost.pauses
+        before, self._counted = self._counted, self._counted + requests
+        if not pauses.pause_s:
+            return 0.0
+        first, end = before // pauses.every, self._counted // pauses.every
+        return sum(pauses.pause_s[one % len(pauses.pause_s)] for one in range(first, end))
 
     def answered(self, requests: Sequence[Request], now_s: float) -> None:
         """The gateway answers these examples; a call is done with the last of its own."""
