@@ -15,7 +15,6 @@ from recording import Window, aligned
 from served_log import Table
 
 from slimsched.serving.domain.bundling import LONGEST_S, later_s
-from slimsched.serving.domain.delays import Delays
 from slimsched.serving.domain.front_cost import FrontCost, MessageCost, Pauses
 from slimsched.serving.domain.key import onward
 from slimsched.serving.domain.service_cost import ServiceCost
@@ -29,9 +28,6 @@ PACE_S = 0.01
 PAUSE_S = 0.003
 """The gateway's work on one event takes less; what takes longer is a pause."""
 
-SOON_S = 20e-6
-"""Events that come so soon after the last is done have waited for it."""
-
 LEANING = 0.05
 """How much a slowdown of 1 counts, as a share of all batches."""
 
@@ -40,6 +36,7 @@ EXPRESS_BYTES = 128 * 2**10
 """Calls up to this size are read by the express line."""
 
 Values = NDArray[np.float64]
+Delays = tuple[float, ...]
 
 
 class Fitted(Struct, frozen=True, kw_only=True):
@@ -65,10 +62,10 @@ class Fitted(Struct, frozen=True, kw_only=True):
     def described(self) -> dict[str, Any]:
         """Return the figures of the fit, in microseconds and factors."""
         delays = {
-            "inward": self.fronts.inward,
-            "outward": self.fronts.outward,
-            "to_servers": self.messages.to_servers,
-            "to_gateway": self.messages.to_gateway,
+            "inward": self.fronts.inward_s,
+            "outward": self.fronts.outward_s,
+            "to_servers": self.messages.to_servers_s,
+            "to_gateway": self.messages.to_gateway_s,
         }
         return {
             "batch_us": [round(1e6 * one.overhead_s) for one in self.costs],
@@ -78,8 +75,8 @@ class Fitted(Struct, frozen=True, kw_only=True):
             "request_us": round(1e6 * self.gateway.request_s, 1),
             "pauses": [self.fronts.pauses.every, *[round(1e3 * one, 1) for one in self.fronts.pauses.pause_s]],
             "front_message_us": round(1e6 * self.fronts.message_s),
-            **{f"{name}_us": [round(1e6 * float(np.mean(one.delay_s))),
-                              round(1e6 * float(np.percentile(one.delay_s, 99)))]
+            **{f"{name}_us": [round(1e6 * float(np.mean(one))),
+                              round(1e6 * float(np.percentile(one, 99)))]
                for name, one in delays.items()},
         }  # fmt: skip
 
@@ -96,11 +93,12 @@ def fit(
     is_express = images * 3072 < EXPRESS_BYTES
     inward, outward = _http(tables, length_s)
     arrived = tables["arrived"]
-    message_s = float(np.percentile(arrived["at_s"] - arrived["arrival_s"], 5))
+    free = _found_free(tables["event"], gateway, arrived["arrival_s"], arrived["at_s"])
+    message_s = float(np.median((arrived["at_s"] - arrived["arrival_s"])[free]))
     fronts = FrontCost(
         fronts=max(1, int(setting["fronts"])),
-        inward=inward,
-        outward=outward,
+        inward_s=inward,
+        outward_s=outward,
         message_s=max(0.0, message_s),
         longest_s=later_s(deadline_s) if is_express else LONGEST_S,
         gathers=is_express,
@@ -256,22 +254,31 @@ def _stops(at_s: Values, came_s: Values, heard_s: Values, inside: NDArray[np.boo
 def _messages(tables: dict[str, Table], gateway: GatewayCost, length_s: float) -> MessageCost:
     """Return how long messages between gateway and servers took.
 
-    Those to servers count from when the gateway began with an event, and hold its work on it. Of those to the
-    gateway, only reports count that found it free: the simulated gateway lets the others wait by itself.
+    Those to servers count from when the gateway began with an event, and hold its work on it. Those to the
+    gateway count from the end of the batch: a server first starts the next one. Only reports that found the
+    gateway free count: the simulated gateway lets the others wait by itself.
     """
     sent = dict(zip(tables["sent"]["block"].tolist(), tables["sent"]["at_s"].tolist(), strict=True))
     landed = tables["landed"]
     known = [block in sent for block in landed["block"].tolist()]
     began_s = np.array([sent[block] for block in landed["block"][known].tolist()])
-    event, heard = tables["event"], tables["heard"]
-    free_s = event["at_s"] + gateway.event_s + gateway.request_s * event["requests"]
-    before = np.searchsorted(event["at_s"], heard["at_s"]) - 1
-    free = (before < 0) | (free_s[before] + SOON_S < heard["at_s"])
-    ended_s, heard_s = heard["finished_s"][free], heard["at_s"][free]
+    heard, batch = tables["heard"], tables["batch"]
+    batches = zip(batch["block"].tolist(), batch["server"].tolist(), strict=True)
+    ended = dict(zip(batches, batch["ended_s"].tolist(), strict=True))
+    reports = zip(heard["block"].tolist(), heard["server"].tolist(), strict=True)
+    ended_s = np.array([ended.get(one, np.nan) for one in reports])
+    free = _found_free(tables["event"], gateway, heard["finished_s"], heard["at_s"]) & ~np.isnan(ended_s)
     return MessageCost(
-        to_servers=_delays(began_s, landed["at_s"][known] - began_s, length_s),
-        to_gateway=_delays(ended_s, heard_s - ended_s, length_s),
+        to_servers_s=_delays(began_s, landed["at_s"][known] - began_s, length_s),
+        to_gateway_s=_delays(ended_s[free], (heard["at_s"] - ended_s)[free], length_s),
     )
+
+
+def _found_free(event: Table, gateway: GatewayCost, sent_s: Values, taken_s: Values) -> NDArray[np.bool_]:
+    """Say which messages found a gateway that had been done with everything when they were sent."""
+    done_s = event["at_s"] + gateway.event_s + gateway.request_s * event["requests"]
+    before = np.searchsorted(event["at_s"], taken_s) - 1
+    return (before < 0) | (done_s[before] <= sent_s)
 
 
 def _http(tables: dict[str, Table], length_s: float) -> tuple[Delays, Delays]:
@@ -301,5 +308,4 @@ def _delays(at_s: Values, delay_s: Values, length_s: float) -> Delays:
     """Return measured delays in the order of time, of those that began within the window."""
     inside = (at_s >= 0.0) & (at_s < length_s)
     order = np.argsort(at_s[inside], kind="stable")
-    times, delays = at_s[inside][order], np.maximum(0.0, delay_s[inside][order])
-    return Delays(at_s=tuple(times.tolist()), delay_s=tuple(delays.tolist()), length_s=length_s)
+    return tuple(np.maximum(0.0, delay_s[inside][order]).tolist()) or (0.0,)

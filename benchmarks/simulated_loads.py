@@ -74,7 +74,7 @@ def simulated(
 ) -> dict[str, float]:
     """Simulate the arrivals of a window, after the same warm-up as live."""
     images, deadline_s = int(setting["images"]), 1e-3 * float(setting["deadline_ms"])
-    due_s = window.tables["calls"]["due_s"]
+    due_s = np.sort(window.tables["calls"]["sent_s"])
     length_s = float(setting["seconds"])
     before_s = due_s[due_s < WARM_UP_S]
     sent_s = np.concatenate([before_s, WARM_UP_S + due_s])

@@ -8,7 +8,7 @@ request to the gateway. A call is answered when all its examples are and the ans
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import count
+from itertools import count, cycle
 from math import inf
 
 import numpy as np
@@ -61,7 +61,8 @@ class SimulatedFronts:
         self._examples, self._deadline_s = examples, deadline_s
         self._fronts = [_Front() for _ in range(cost.fronts)]
         chosen = np.random.default_rng(seed).integers(cost.fronts, size=len(self._sent_s)).tolist()
-        read = sorted((at_s + cost.inward.of(at_s), call) for call, at_s in enumerate(self._sent_s))
+        inward_s = cycle(cost.inward_s)
+        read = sorted((at_s + next(inward_s), call) for call, at_s in enumerate(self._sent_s))
         for read_s, call in read:
             self._fronts[chosen[call]].read.append((read_s, call))
         self._next_id = count(0, examples)
@@ -72,6 +73,7 @@ class SimulatedFronts:
         self._left = [examples] * len(self._sent_s)
         self._done_s = np.full(len(self._sent_s), np.nan)
         self._untaken: list[_Front] = []
+        self._outward_s = cycle(cost.outward_s)
         self._counted = 0  # requests that the gateway has handled
         self.backlog_s: Callable[[], float] = lambda: 0.0
         """How long every server has work for, at least."""
@@ -134,8 +136,7 @@ class SimulatedFronts:
                 if is_late:
                     self._left[call] = -1  # refused
                 if not self._left[call]:
-                    out_s = self._cost.outward.of(now_s)
-                    self._done_s[call] = now_s + out_s
+                    self._done_s[call] = now_s + next(self._outward_s)
                 at = after
 
     def calls(self) -> Calls:
