@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
-from recording import Window, aligned
+from recording import Window, aligned, stood_still
 from served_log import Table
 
 from slimsched.serving.domain.bundling import LONGEST_S, later_s
@@ -288,12 +288,13 @@ def _http(tables: dict[str, Table], length_s: float) -> tuple[Delays, Delays]:
     first, count, at_s = done["request"][order], done["count"][order], done["at_s"][order]
     size = int(np.gcd.reduce(tables["arrived"]["count"]))  # of a call
     rows: list[tuple[float, float, float, float]] = []  # sent, read, answered, ended
-    for number, status, sent_s, ended_s, inside_s in zip(
-        *(calls[name].tolist() for name in ("request", "status", "sent_s", "done_s", "inside_s")), strict=True
+    used = ~stood_still(calls) & (calls["status"] == 200)
+    for number, sent_s, ended_s, inside_s in zip(
+        *(calls[name][used].tolist() for name in ("request", "sent_s", "done_s", "inside_s")), strict=True
     ):
         begin = int(np.searchsorted(first, number, side="right")) - 1
         after = int(np.searchsorted(first, number + size))
-        if status != 200 or number < 0 or begin < 0:
+        if number < 0 or begin < 0:
             continue
         starts = np.maximum(first[begin:after], number)
         own = np.minimum(first[begin:after] + count[begin:after], number + size) - starts

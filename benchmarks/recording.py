@@ -10,10 +10,14 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 from open_loop import Seen
 from served_log import Table
 
 CALLS = ("due_s", "sent_s", "done_s", "status", "request", "inside_s", "client")
+
+STILL_S = 0.003
+"""A client looks at the clock every millisecond; a call that leaves this late shows that it did not."""
 
 
 class Window(Struct):
@@ -104,6 +108,28 @@ def aligned(tables: dict[str, Table]) -> dict[str, Table]:
         name: table if name in ("calls", "activity", "full") else from_start(table, -off_s)
         for name, table in tables.items()
     }
+
+
+def stood_still(calls: Table) -> NDArray[np.bool_]:
+    """Say which calls were under way while their own client stood still, as it does when it opens connections.
+
+    Calls that were due then left late, which shows when that was.
+    """
+    hit = np.zeros(len(calls["due_s"]), dtype=bool)
+    for client in np.unique(calls["client"]):
+        its = np.flatnonzero(calls["client"] == client)
+        due_s, sent_s, done_s = (calls[name][its] for name in ("due_s", "sent_s", "done_s"))
+        spans: list[list[float]] = []
+        for place in np.flatnonzero(sent_s - due_s > STILL_S).tolist():  # in the order in which they were due
+            if spans and due_s[place] <= spans[-1][1]:
+                spans[-1][1] = max(spans[-1][1], sent_s[place])
+            else:
+                spans.append([due_s[place], sent_s[place]])
+        if spans:
+            began_s, ended_s = np.array(spans).T
+            next_one = np.minimum(np.searchsorted(ended_s, sent_s), len(spans) - 1)
+            hit[its] = (ended_s[next_one] >= sent_s) & (began_s[next_one] <= done_s)
+    return hit
 
 
 def from_start(table: Table, start_s: float, *, relative: tuple[str, ...] = ()) -> Table:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from http_fit import Fitted, fit
 from msgspec.structs import replace
-from recording import Recording, Window
+from recording import Recording, Window, stood_still
 
 from slimsched.cli.serving.scenario import LiveScenarioOptions
 from slimsched.kernel.observer import Observer
@@ -98,10 +98,14 @@ def simulated(
     return _figures(took_s, float(accuracy), deadline_s)
 
 
-def live_figures(window: Window, setting: dict[str, Any]) -> dict[str, float]:
+def live_figures(
+    window: Window, setting: dict[str, Any], *, clients_stalls: bool = False
+) -> dict[str, float]:
     """Return the same figures as they were live."""
     calls = window.tables["calls"]
     took_s = np.where(calls["status"] == 200, calls["done_s"] - calls["sent_s"], np.nan)
+    if not clients_stalls:
+        took_s = took_s[~stood_still(calls)]
     return _figures(took_s, 0.01 * window.live["accuracy"], 1e-3 * float(setting["deadline_ms"]))
 
 
