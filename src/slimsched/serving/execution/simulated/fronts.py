@@ -110,6 +110,8 @@ class SimulatedFronts:
 
     def taken(self, now_s: float) -> None:
         """The gateway says that it has taken the messages; its word is under way for `message_s`."""
+        if not self._untaken:
+            return
         wait_s = hold_s(self.backlog_s()) if self._cost.gathers else 0.0
         for front in self._untaken:
             front.free_s = now_s + self._cost.message_s + wait_s

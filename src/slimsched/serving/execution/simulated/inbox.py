@@ -38,6 +38,7 @@ class Inbox:
         self._take, self._tell = take, tell
         self._events: deque[tuple[float, Event]] = deque()  # when each came, and what it is
         self._is_busy = False
+        self._round = 0  # events to come in this round of the event loop; fronts hear at its end
         self._untold: Event | None = None  # what the gateway is busy with and has not decided
         self._look_s = inf  # when the inbox looks for requests
         self._look_out()
@@ -66,6 +67,11 @@ class Inbox:
     def _begin(self) -> None:
         """Let the gateway begin with what came first, or wait for the next request."""
         now_s, events = self._timeline.now_s, self._events
+        if self._round <= 0:
+            if isinstance(self._stream, SimulatedFronts):
+                self._stream.taken(now_s)
+            self._round = len(events) + (self._stream.next_s() <= now_s)
+        self._round -= 1
         if self._stream.next_s() <= (events[0][0] if events else now_s):
             event: Event = self._take()
         elif events:
@@ -87,8 +93,6 @@ class Inbox:
         if not isinstance(self._stream, SimulatedFronts):
             self._untold = None
             self._tell(event)
-        elif isinstance(event, RequestsArrived):
-            self._stream.taken(self._timeline.now_s)
         self._is_busy = False
         self._begin()
 
