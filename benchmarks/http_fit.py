@@ -1,7 +1,7 @@
 """What serving over HTTP costs beyond the profiles, from one recorded window of a run.
 
 A batch takes (overhead + slowdown × profile) × (1 + crowding × share of its time in which the other servers
-of its GPU were busy) × pace. The pace and all delays are repeated as they were measured.
+of its GPU were busy) × pace. The pace and all ways are repeated as they were measured.
 """
 
 from collections.abc import Sequence
@@ -27,6 +27,9 @@ PACE_S = 0.01
 
 PAUSE_S = 0.003
 """The gateway's work on one event takes less; what takes longer is a pause."""
+
+WAITED_S = 0.001
+"""A report that waits this long has met a gateway that stands still."""
 
 LEANING = 0.05
 """How much a slowdown of 1 counts, as a share of all batches."""
@@ -73,7 +76,8 @@ class Fitted(Struct, frozen=True, kw_only=True):
             "crowding": round(self.crowding, 3),
             "event_us": round(1e6 * self.gateway.event_s, 1),
             "request_us": round(1e6 * self.gateway.request_s, 1),
-            "pauses": [self.fronts.pauses.every, *[round(1e3 * one, 1) for one in self.fronts.pauses.pause_s]],
+            "pause_every": self.fronts.pauses.every,
+            "pause_ms": [round(1e3 * one, 1) for one in self.fronts.pauses.pause_s],
             "front_message_us": round(1e6 * self.fronts.message_s),
             **{f"{name}_us": [round(1e6 * float(np.mean(one))),
                               round(1e6 * float(np.percentile(one, 99)))]
@@ -236,7 +240,7 @@ def _gateway(tables: dict[str, Table], length_s: float) -> tuple[GatewayCost, Pa
 
 
 def _stops(at_s: Values, came_s: Values, heard_s: Values, inside: NDArray[np.bool_]) -> Values:
-    """Return the times between two events, long ones, in which a report came and waited for most of it."""
+    """Return the times between two events, long ones, in which a report waited."""
     long = np.flatnonzero(inside & (np.diff(at_s) > PAUSE_S))
     order = np.argsort(came_s)
     first = np.searchsorted(came_s[order], at_s[long])
@@ -244,7 +248,7 @@ def _stops(at_s: Values, came_s: Values, heard_s: Values, inside: NDArray[np.boo
         place
         for place, begin in zip(long.tolist(), first.tolist(), strict=True)
         if begin < len(order)
-        and came_s[order[begin]] < at_s[place + 1] - PAUSE_S
+        and came_s[order[begin]] < at_s[place + 1] - WAITED_S
         and heard_s[order[begin]] >= at_s[place + 1]
     ]
     stops: Values = np.diff(at_s)[found]

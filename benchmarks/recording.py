@@ -105,13 +105,13 @@ def aligned(tables: dict[str, Table]) -> dict[str, Table]:
     """Return the tables of a window with the log's times on the clients' clock, whatever they were on."""
     off_s = log_zero_s(tables["calls"], tables["arrived"], tables["done"])
     return {
-        name: table if name in ("calls", "activity", "full") else from_start(table, -off_s)
+        name: table if name in ("calls", "full") else from_start(table, -off_s)
         for name, table in tables.items()
     }
 
 
 def stood_still(calls: Table) -> NDArray[np.bool_]:
-    """Say which calls were under way while their own client stood still, as it does when it opens connections.
+    """Say which calls were under way while their own client stood still, as when it opens connections.
 
     Calls that were due then left late, which shows when that was.
     """

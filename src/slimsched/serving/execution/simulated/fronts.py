@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from slimsched.serving.domain.bundling import fits, hold_s
 from slimsched.serving.domain.front_cost import FrontCost
 from slimsched.serving.domain.request import NEVER_S, Request
+from slimsched.serving.routing.events import Event
+from slimsched.serving.routing.gateway_cost import requests_in
 
 
 class Calls(Struct, frozen=True, kw_only=True):
@@ -117,14 +119,12 @@ class SimulatedFronts:
             front.free_s = now_s + self._cost.message_s + wait_s
         self._untaken.clear()
 
-    def pause_s(self, requests: int) -> float:
-        """Return how long the gateway stops after an event with this many requests."""
-        pauses = self._cost.pauses
-        before, self._counted = self._counted, self._counted + requests
-        if not pauses.pause_s:
-            return 0.0
-        first, end = before // pauses.every, self._counted // pauses.every
-        return sum(pauses.pause_s[one % len(pauses.pause_s)] for one in range(first, end))
+    def pause_s(self, event: Event) -> float:
+        """Return how long the gateway stops after an event."""
+        before, self._counted = self._counted, self._counted + requests_in(event)
+        every, pause_s = self._cost.pauses.every, self._cost.pauses.pause_s
+        due = range(before // every, self._counted // every) if pause_s else ()
+        return sum(pause_s[one % len(pause_s)] for one in due)
 
     def answered(self, requests: Sequence[Request], now_s: float) -> None:
         """The gateway answers these examples; a call is done with the last of its own."""

@@ -15,7 +15,7 @@ from slimsched.kernel.timeline import Timeline
 from slimsched.serving.domain.request import Request
 from slimsched.serving.execution.simulated.fronts import SimulatedFronts
 from slimsched.serving.routing.events import Event, RequestsArrived
-from slimsched.serving.routing.gateway_cost import GatewayCost, requests_in
+from slimsched.serving.routing.gateway_cost import GatewayCost
 from slimsched.serving.workload.requests import RequestStream
 
 
@@ -83,7 +83,7 @@ class Inbox:
         took_s = self._cost.of(event)
         if isinstance(self._stream, SimulatedFronts):
             self._tell(event)
-            took_s += self._stream.pause_s(requests_in(event))
+            took_s += self._stream.pause_s(event)
         else:
             self._untold = event
         self._timeline.at(now_s + took_s, self._finish, event)
