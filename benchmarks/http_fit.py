@@ -1,7 +1,7 @@
 """What serving over HTTP costs beyond the profiles, from one recorded window of a run.
 
 A batch takes (overhead + slowdown × profile) × (1 + crowding × share of its time in which the other servers
-of its GPU were busy) × pace. The pace and all ways are repeated as they were measured.
+of its GPU were busy). Ways of calls and messages are repeated as they were measured.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,6 @@ from slimsched.serving.domain.service_cost import ServiceCost
 from slimsched.serving.execution.live.gateway_time import fit_cost
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.gateway_cost import GatewayCost
-
-PACE_S = 0.01
-"""How fine the pace of batches is."""
 
 PAUSE_S = 0.003
 """The gateway's work on one event takes less; what takes longer is a pause."""
@@ -91,7 +88,7 @@ def fit(
     """Fit everything to one window."""
     tables = aligned(window.tables)
     length_s = float(tables["calls"]["due_s"][-1])
-    costs, crowding = _batches(tables["batch"], tables.get("full"), scenario, paths, length_s)
+    costs, crowding = _batches(tables["batch"], tables.get("full"), scenario, paths)
     gateway, pauses = _gateway(tables, length_s)
     images, deadline_s = int(setting["images"]), 1e-3 * float(setting["deadline_ms"])
     is_express = images * 3072 < EXPRESS_BYTES
@@ -113,17 +110,16 @@ def fit(
 
 
 def _batches(
-    own: Table, full: Table | None, scenario: Scenario, paths: Sequence[Sequence[int]], length_s: float
+    own: Table, full: Table | None, scenario: Scenario, paths: Sequence[Sequence[int]]
 ) -> tuple[tuple[ServiceCost, ...], float]:
-    """Fit overhead, slowdown and pace of each server, and one crowding for all.
+    """Fit overhead and slowdown of each server, and one crowding for all.
 
-    The batches of the full server, where there are any, help to tell size and crowding apart. The pace is
-    that of the window's own.
+    The batches of the full server, where there are any, help to tell size and crowding apart.
     """
     batch = own
     if full is not None:  # long before the others
         batch = {name: np.append(_earlier(name, full[name]), values) for name, values in own.items()}
-    began_s, took_s = batch["at_s"], batch["ended_s"] - batch["at_s"]
+    took_s = batch["ended_s"] - batch["at_s"]
     alone_s = np.array(
         [
             _alone_s(scenario, int(server), int(size), paths[path])
@@ -146,10 +142,7 @@ def _batches(
         its = batch["server"] == server
         factor = 1.0 + crowding * shares[its]
         overhead_s, slowdown = _line(alone_s[its] * factor, took_s[its], factor)
-        usual_s = (overhead_s + slowdown * alone_s[its]) * factor
-        inside = (began_s[its] >= 0.0) & (began_s[its] < length_s)
-        pace = _pace(began_s[its][inside], (took_s[its] / usual_s)[inside], length_s)
-        costs.append(ServiceCost(overhead_s=overhead_s, slowdown=slowdown, pace=pace, pace_s=PACE_S))
+        costs.append(ServiceCost(overhead_s=overhead_s, slowdown=slowdown))
     return tuple(costs), crowding
 
 
@@ -203,18 +196,6 @@ def _busy_until(at_s: Values, starts: Values, ends: Values) -> Values:
     total = np.append(0.0, np.cumsum(ends - starts))
     running = np.where(begun > done, at_s - starts[np.minimum(done, len(starts) - 1)], 0.0)
     return total[done] + running
-
-
-def _pace(began_s: Values, ratio: Values, length_s: float) -> tuple[float, ...]:
-    """Return how much longer than usual the batches of each period took; periods without any: as before."""
-    periods = max(1, int(length_s / PACE_S))
-    bins = np.clip((began_s / PACE_S).astype(int), 0, periods - 1)
-    counts, sums = np.bincount(bins, minlength=periods), np.bincount(bins, ratio, minlength=periods)
-    has = np.flatnonzero(counts)
-    means = sums[has] / counts[has]
-    nearest = has[np.abs(has[:, None] - np.arange(periods)).argmin(axis=0)] if len(has) else has
-    by_period = dict(zip(has.tolist(), means.tolist(), strict=True))
-    return tuple(max(0.01, round(by_period[one], 4)) for one in nearest.tolist())
 
 
 def _gateway(tables: dict[str, Table], length_s: float) -> tuple[GatewayCost, Pauses]:
