@@ -23,7 +23,6 @@ from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
-from activity import Activity
 from data_plane import PATH, Taken, measure
 from open_clients import run_clients, write_http
 from open_loop import Seen
@@ -37,6 +36,7 @@ from slimsched.serving.api.limits import Limits
 from slimsched.serving.execution.scenario import Scenario
 
 COUNTS = re.compile(r"^(slim_images_[a-z_]+)(?:\{([^}]*)\})? ([\d.e+]+)$", re.MULTILINE)
+THROTTLED = Path("/sys/fs/cgroup/cpu.stat")
 WARM_UP_S = 1.0
 CALIBRATION_SEED = 7919
 FULL_S = 2.0
@@ -128,12 +128,23 @@ def measure_load(
     how = {"clients": options.clients, "seed": seed, "receipts": bool(options.out or options.simulate)}
     run_clients(options.port, [request], rate, WARM_UP_S, **how)
     before = counted(url)
-    with Taken(root) as taken, Activity(root) as activity:
+    rested = throttled()
+    with Taken(root) as taken:
         seen = run_clients(options.port, [request], rate, options.seconds, **how)
+    rests = {name: count - rested[name] for name, count in throttled().items()}
     after = counted(url)
     grown = {name: after[name] - before.get(name, 0.0) for name in after}
-    live = figures(seen, grown, options) | taken.figures | activity.throttled
-    return Window(load, live, {"calls": calls_table(seen), "activity": activity.table()})
+    live = figures(seen, grown, options) | taken.figures | rests
+    return Window(load, live, {"calls": calls_table(seen)})
+
+
+def throttled() -> dict[str, int]:
+    """Return how often and how long the system made this group of processes rest, where it says so."""
+    try:
+        pairs = [line.split() for line in THROTTLED.read_text().splitlines()]
+    except OSError:
+        return {}
+    return {name: int(value) for name, value in pairs if "throttled" in name}
 
 
 def figures(seen: list[Seen], grown: dict[str, float], options: argparse.Namespace) -> dict[str, Any]:
@@ -168,7 +179,7 @@ def add_logs(windows: list[Window], logs: Path, config: str, full_s: float) -> l
     log = ServedLog(logs, list(scenario_of(config).cluster.names))
     everything = log.between(-np.inf, np.inf)
     for window in windows:
-        calls, activity = window.tables["calls"], window.tables["activity"]
+        calls = window.tables["calls"]
         zero_s = log_zero_s(calls, everything["arrived"], everything["done"])
         start_s = float(calls["due_s"][0])
         end_s = float(np.nanmax(np.append(calls["done_s"], calls["due_s"])))
@@ -178,7 +189,6 @@ def add_logs(windows: list[Window], logs: Path, config: str, full_s: float) -> l
             full = log.between(full_s - FULL_S - zero_s, full_s - zero_s)["batch"]
             window.tables["full"] = from_start(full, full_s - FULL_S - zero_s)
         window.tables["calls"] = from_start(calls, start_s)
-        window.tables["activity"] = from_start(activity, start_s)
     return [list(path) for path in log.paths]
 
 

@@ -10,10 +10,14 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 from open_loop import Seen
 from served_log import Table
 
 CALLS = ("due_s", "sent_s", "done_s", "status", "request", "inside_s", "client")
+
+STILL_S = 0.003
+"""A client looks at the clock every millisecond; a call that leaves this late shows that it did not."""
 
 
 class Window(Struct):
@@ -76,8 +80,9 @@ def calls_table(seen: list[Seen]) -> Table:
 def log_zero_s(calls: Table, arrived: Table, done: Table) -> float:
     """Return the machine's time at which the log's clock began.
 
-    No call came before it was sent, and none was answered after its client had the answer. What lies between
-    is divided equally.
+    Few calls came before they were sent, and few were answered after their client had the answer; what lies
+    between is divided equally. Few, not none: on some machines the clock of one process is off by
+    milliseconds for a while.
     """
     size = int(np.gcd.reduce(arrived["count"]))  # of a call
     first = dict(zip(arrived["request"].tolist(), arrived["arrival_s"].tolist(), strict=True))
@@ -93,7 +98,38 @@ def log_zero_s(calls: Table, arrived: Table, done: Table) -> float:
             sent.append(sent_s - first[number])
         begin = int(np.searchsorted(numbers, number, side="right")) - 1
         ended.append(done_s - at_s[begin : np.searchsorted(numbers, number + size)].max())
-    return 0.5 * (max(sent) + min(ended))
+    return float(0.5 * (np.percentile(sent, 90) + np.percentile(ended, 1)))
+
+
+def aligned(tables: dict[str, Table]) -> dict[str, Table]:
+    """Return the tables of a window with the log's times on the clients' clock, whatever they were on."""
+    off_s = log_zero_s(tables["calls"], tables["arrived"], tables["done"])
+    return {
+        name: table if name in ("calls", "full") else from_start(table, -off_s)
+        for name, table in tables.items()
+    }
+
+
+def stood_still(calls: Table) -> NDArray[np.bool_]:
+    """Say which calls were under way while their own client stood still, as when it opens connections.
+
+    Calls that were due then left late, which shows when that was.
+    """
+    hit = np.zeros(len(calls["due_s"]), dtype=bool)
+    for client in np.unique(calls["client"]):
+        its = np.flatnonzero(calls["client"] == client)
+        due_s, sent_s, done_s = (calls[name][its] for name in ("due_s", "sent_s", "done_s"))
+        spans: list[list[float]] = []
+        for place in np.flatnonzero(sent_s - due_s > STILL_S).tolist():  # in the order in which they were due
+            if spans and due_s[place] <= spans[-1][1]:
+                spans[-1][1] = max(spans[-1][1], sent_s[place])
+            else:
+                spans.append([due_s[place], sent_s[place]])
+        if spans:
+            began_s, ended_s = np.array(spans).T
+            next_one = np.minimum(np.searchsorted(ended_s, sent_s), len(spans) - 1)
+            hit[its] = (ended_s[next_one] >= sent_s) & (began_s[next_one] <= done_s)
+    return hit
 
 
 def from_start(table: Table, start_s: float, *, relative: tuple[str, ...] = ()) -> Table:

@@ -1,7 +1,8 @@
 """Simulates the loads of a recording with what its calibration measured, and prints them beside live.
 
 The calibration is another run with other arrivals. "At its own speed" the fit comes from the load itself, so
-that changes of the machine's speed between the two are left out.
+that changes of the machine's speed between the two are left out. Calls that were under way while their own
+client stood still are left out on both sides; "with stalls" has them.
 """
 
 import json
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from http_fit import Fitted, fit
 from msgspec.structs import replace
-from recording import Recording, Window
+from recording import Recording, Window, stood_still
 
 from slimsched.cli.serving.scenario import LiveScenarioOptions
 from slimsched.serving.api.limits import Limits
@@ -23,6 +24,9 @@ from slimsched.serving.routing.registry import SERVING
 
 WARM_UP_S = 1.0
 """Each load was sent for this long before it was measured, with the same arrivals."""
+
+RUNS = 3
+"""How often each load is simulated, with other fronts chosen for the calls."""
 
 
 def print_beside(recording: Recording) -> None:
@@ -41,6 +45,7 @@ def print_beside(recording: Recording) -> None:
                 {
                     name: window.load,
                     "live": live,
+                    "live_with_stalls": live_figures(window, setting, clients_stalls=True),
                     "simulated": model,
                     "ratio": ratios(model, live),
                     "ratio_at_own_speed": ratios(at_own_speed, live),
@@ -64,33 +69,48 @@ def recorded_scenario(setting: dict[str, Any]) -> Scenario:
 
 
 def simulated(
-    window: Window, scenario: Scenario, fitted: Fitted, setting: dict[str, Any]
+    window: Window,
+    scenario: Scenario,
+    fitted: Fitted,
+    setting: dict[str, Any],
 ) -> dict[str, float]:
-    """Simulate the arrivals of a window, after the same warm-up as live."""
+    """Simulate the calls of a window as they left their clients, after the same warm-up as live."""
     images, deadline_s = int(setting["images"]), 1e-3 * float(setting["deadline_ms"])
-    due_s = window.tables["calls"]["due_s"]
+    calls = window.tables["calls"]
+    order = np.argsort(calls["sent_s"])
+    left_s, compared = calls["sent_s"][order], ~stood_still(calls)[order]
     length_s = float(setting["seconds"])
-    before_s = due_s[due_s < WARM_UP_S]
-    sent_s = np.concatenate([before_s, WARM_UP_S + due_s])
-    load = replace(scenario.load, rate_per_s=len(due_s) / length_s, seconds=WARM_UP_S + length_s)
+    before_s = left_s[left_s < WARM_UP_S]
+    sent_s = np.concatenate([before_s, WARM_UP_S + left_s])
+    load = replace(scenario.load, rate_per_s=len(left_s) / length_s, seconds=WARM_UP_S + length_s)
     load = replace(load, warmup_s=WARM_UP_S, deadline_s=deadline_s)
-    fronts = SimulatedFronts(
-        fitted.fronts, sent_s.tolist(), examples=images, deadline_s=deadline_s, seed=round(100 * window.load)
-    )
-    trace = simulate(
-        replace(fitted.apply(scenario), load=load), SERVING, fronts=fronts, drain=True, bound_accuracy=1.0
-    )
-    calls = fronts.calls()
-    took_s = (calls.done_s - calls.sent_s)[len(before_s) :]
-    answers = trace.answers.plan[trace.answers.answered_s >= WARM_UP_S]
-    accuracy = scenario.cluster.models[0].quality.by_plan[answers].mean() if len(answers) else 0.0
-    return _figures(took_s, float(accuracy), deadline_s)
+    took_s, answers = [], []
+    for seed in range(RUNS):
+        fronts = SimulatedFronts(
+            fitted.fronts, sent_s.tolist(), examples=images, deadline_s=deadline_s, seed=seed
+        )
+        trace = simulate(
+            replace(fitted.apply(scenario), load=load),
+            SERVING,
+            fronts=fronts,
+            drain=True,
+            bound_accuracy=1.0,
+        )
+        done = fronts.calls()
+        took_s.append((done.done_s - done.sent_s)[len(before_s) :][compared])
+        answers.append(trace.answers.plan[trace.answers.answered_s >= WARM_UP_S])
+    accuracy = scenario.cluster.models[0].quality.by_plan[np.concatenate(answers)].mean()
+    return _figures(np.concatenate(took_s), float(accuracy), deadline_s)
 
 
-def live_figures(window: Window, setting: dict[str, Any]) -> dict[str, float]:
+def live_figures(
+    window: Window, setting: dict[str, Any], *, clients_stalls: bool = False
+) -> dict[str, float]:
     """Return the same figures as they were live."""
     calls = window.tables["calls"]
     took_s = np.where(calls["status"] == 200, calls["done_s"] - calls["sent_s"], np.nan)
+    if not clients_stalls:
+        took_s = took_s[~stood_still(calls)]
     return _figures(took_s, 0.01 * window.live["accuracy"], 1e-3 * float(setting["deadline_ms"]))
 
 

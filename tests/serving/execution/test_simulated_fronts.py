@@ -7,16 +7,16 @@ import pytest
 from msgspec.structs import replace
 
 from slimsched.serving.domain.bundling import HOLD_S, LONGEST_S, MOST_EXAMPLES
-from slimsched.serving.domain.delays import Delays
-from slimsched.serving.domain.front_cost import FrontCost, MessageCost
-from slimsched.serving.domain.request import NEVER_S
+from slimsched.serving.domain.front_cost import FrontCost, MessageCost, Pauses
+from slimsched.serving.domain.request import NEVER_S, Request
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.fronts import SimulatedFronts
 from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.routing.events import RequestsArrived
 
 MS = 1e-3
 H200 = load_scenario("h200")
-COST = FrontCost(inward=Delays.always(MS), outward=Delays.always(2 * MS), message_s=MS)
+COST = FrontCost(inward_s=(MS,), outward_s=(2 * MS,), message_s=MS)
 
 
 def fronts(
@@ -99,10 +99,34 @@ def took_ms(change: Callable[[FrontCost], FrontCost], messages: MessageCost | No
 
 def test_what_http_and_messages_take_is_in_the_latency() -> None:
     usual = took_ms(lambda cost: cost)
-    slow = took_ms(lambda cost: replace(cost, inward=Delays.always(4 * MS), outward=Delays.always(4 * MS)))
+    slow = took_ms(lambda cost: replace(cost, inward_s=(4 * MS,), outward_s=(4 * MS,)))
     assert slow - usual == pytest.approx(5.0, abs=0.5)
     quick = took_ms(lambda cost: cost, MessageCost())
-    far = took_ms(
-        lambda cost: cost, MessageCost(to_servers=Delays.always(3 * MS), to_gateway=Delays.always(MS))
-    )
+    far = took_ms(lambda cost: cost, MessageCost(to_servers_s=(3 * MS,), to_gateway_s=(MS,)))
     assert far - quick == pytest.approx(4.0, abs=0.5)
+
+
+def test_ways_are_played_in_order() -> None:
+    some = fronts(0.0, 10 * MS, 20 * MS, cost=replace(COST, inward_s=(MS, 3 * MS), outward_s=(MS, 2 * MS)))
+    (first,) = some.take_until(2 * MS)
+    some.taken(3 * MS)
+    (second,) = some.take_until(14.5 * MS)
+    some.taken(15 * MS)
+    (third,) = some.take_until(22.5 * MS)
+    assert [one.arrival_s for one in (first, second, third)] == pytest.approx([MS, 13 * MS, 21 * MS])
+    some.answered([first, second, third], 30 * MS)
+    assert some.calls().done_s == pytest.approx([31 * MS, 32 * MS, 31 * MS])
+
+
+def test_the_gateway_stops_each_time_after_so_many_requests() -> None:
+    some = fronts(0.0, cost=replace(COST, pauses=Pauses(every=3, pause_s=(5 * MS, 7 * MS))))
+    requests = tuple(Request(id=one, arrival_s=0.0) for one in range(2))
+    stops = [some.pause_s(RequestsArrived(requests=requests)) for _ in range(5)]
+    assert stops == pytest.approx([0.0, 5 * MS, 7 * MS, 0.0, 5 * MS])
+    assert some.pause_s(RequestsArrived(requests=requests * 3)) == pytest.approx(12 * MS), "two are due"
+
+
+def test_what_waits_while_the_gateway_stops_is_late() -> None:
+    usual = took_ms(lambda cost: cost)
+    stopped = took_ms(lambda cost: replace(cost, pauses=Pauses(every=1, pause_s=(3 * MS,))))
+    assert stopped - usual > 2.0, "each report comes while the gateway stands still after the arrival"

@@ -4,7 +4,16 @@ from msgspec import Struct
 
 from slimsched.kernel.quantity import Count, Seconds
 from slimsched.serving.domain.bundling import LONGEST_S
-from slimsched.serving.domain.delays import Delays
+
+
+class Pauses(Struct, frozen=True, kw_only=True):
+    """How long the gateway stops, in order and over and over, each time after so many requests.
+
+    A request counts in its arrival and once more in the report of its batch.
+    """
+
+    every: Count = 1
+    pause_s: tuple[Seconds, ...] = ()
 
 
 class FrontCost(Struct, frozen=True, kw_only=True):
@@ -16,15 +25,16 @@ class FrontCost(Struct, frozen=True, kw_only=True):
     """
 
     fronts: Count = 1
-    inward: Delays = Delays()
-    outward: Delays = Delays()
+    inward_s: tuple[Seconds, ...] = (0.0,)
+    outward_s: tuple[Seconds, ...] = (0.0,)
     message_s: Seconds = 0.0  # between a front and the gateway
     longest_s: Seconds = LONGEST_S  # how much later than the first of its bundle a call may come
     gathers: bool = False  # let calls gather while every server is busy, as those with known heads do
+    pauses: Pauses = Pauses()  # of the gateway
 
 
 class MessageCost(Struct, frozen=True, kw_only=True):
     """How long messages between gateway and servers really take; routers go on to believe the links."""
 
-    to_servers: Delays = Delays()
-    to_gateway: Delays = Delays()
+    to_servers_s: tuple[Seconds, ...] = (0.0,)
+    to_gateway_s: tuple[Seconds, ...] = (0.0,)

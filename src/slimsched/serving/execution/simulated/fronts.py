@@ -8,7 +8,7 @@ request to the gateway. A call is answered when all its examples are and the ans
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import count
+from itertools import count, cycle
 from math import inf
 
 import numpy as np
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from slimsched.serving.domain.bundling import fits, hold_s
 from slimsched.serving.domain.front_cost import FrontCost
 from slimsched.serving.domain.request import NEVER_S, Request
+from slimsched.serving.routing.events import Event
+from slimsched.serving.routing.gateway_cost import requests_in
 
 
 class Calls(Struct, frozen=True, kw_only=True):
@@ -61,7 +63,8 @@ class SimulatedFronts:
         self._examples, self._deadline_s = examples, deadline_s
         self._fronts = [_Front() for _ in range(cost.fronts)]
         chosen = np.random.default_rng(seed).integers(cost.fronts, size=len(self._sent_s)).tolist()
-        read = sorted((at_s + cost.inward.of(at_s), call) for call, at_s in enumerate(self._sent_s))
+        inward_s = cycle(cost.inward_s)
+        read = sorted((at_s + next(inward_s), call) for call, at_s in enumerate(self._sent_s))
         for read_s, call in read:
             self._fronts[chosen[call]].read.append((read_s, call))
         self._next_id = count(0, examples)
@@ -72,6 +75,8 @@ class SimulatedFronts:
         self._left = [examples] * len(self._sent_s)
         self._done_s = np.full(len(self._sent_s), np.nan)
         self._untaken: list[_Front] = []
+        self._outward_s = cycle(cost.outward_s)
+        self._counted = 0  # requests that the gateway has handled
         self.backlog_s: Callable[[], float] = lambda: 0.0
         """How long every server has work for, at least."""
 
@@ -107,10 +112,19 @@ class SimulatedFronts:
 
     def taken(self, now_s: float) -> None:
         """The gateway says that it has taken the messages; its word is under way for `message_s`."""
+        if not self._untaken:
+            return
         wait_s = hold_s(self.backlog_s()) if self._cost.gathers else 0.0
         for front in self._untaken:
             front.free_s = now_s + self._cost.message_s + wait_s
         self._untaken.clear()
+
+    def pause_s(self, event: Event) -> float:
+        """Return how long the gateway stops after an event."""
+        before, self._counted = self._counted, self._counted + requests_in(event)
+        every, pause_s = self._cost.pauses.every, self._cost.pauses.pause_s
+        due = range(before // every, self._counted // every) if pause_s else ()
+        return sum(pause_s[one % len(pause_s)] for one in due)
 
     def answered(self, requests: Sequence[Request], now_s: float) -> None:
         """The gateway answers these examples; a call is done with the last of its own."""
@@ -124,8 +138,7 @@ class SimulatedFronts:
                 if is_late:
                     self._left[call] = -1  # refused
                 if not self._left[call]:
-                    out_s = self._cost.outward.of(now_s)
-                    self._done_s[call] = now_s + out_s
+                    self._done_s[call] = now_s + next(self._outward_s)
                 at = after
 
     def calls(self) -> Calls:

@@ -1,7 +1,8 @@
 """The inbox of a simulated gateway whose work takes time: events wait here until it is free.
 
 The gateway handles one event after another, as the one process does that it runs in. An event that comes at
-t is done at max(t, free) + its cost, and its commands are carried out then. Requests wait in their stream:
+t is done at max(t, free) + its cost, and its commands are carried out then. With fronts, ways were measured
+from when the gateway began with an event, so they are carried out at once. Requests wait in their stream:
 all that have come by the time the gateway is free are one event, as live, where one round of the event loop
 takes all that has come.
 """
@@ -36,7 +37,9 @@ class Inbox:
         self._cost, self._timeline, self._stream = cost, timeline, stream
         self._take, self._tell = take, tell
         self._events: deque[tuple[float, Event]] = deque()  # when each came, and what it is
-        self._current: Event | None = None  # what the gateway is busy with
+        self._is_busy = False
+        self._round = 0  # events to come in this round of the event loop; fronts hear at its end
+        self._untold: Event | None = None  # what the gateway is busy with and has not decided
         self._look_s = inf  # when the inbox looks for requests
         self._look_out()
 
@@ -48,22 +51,27 @@ class Inbox:
     @property
     def has_requests(self) -> bool:
         """Whether requests have arrived that the gateway has not seen."""
-        return isinstance(self._current, RequestsArrived) or self._stream.next_s() <= self._timeline.now_s
+        return isinstance(self._untold, RequestsArrived) or self._stream.next_s() <= self._timeline.now_s
 
     def take_requests(self) -> tuple[Request, ...]:
         """Take the requests that have arrived and that the gateway has not seen."""
-        begun = self._current.requests if isinstance(self._current, RequestsArrived) else ()
+        begun = self._untold.requests if isinstance(self._untold, RequestsArrived) else ()
         return (*begun, *self._stream.take_until(self._timeline.now_s))
 
     def add(self, event: Event) -> None:
         """Take in an event that has come now; the gateway begins with it at once if it is free."""
         self._events.append((self._timeline.now_s, event))
-        if self._current is None:
+        if not self._is_busy:
             self._begin()
 
     def _begin(self) -> None:
         """Let the gateway begin with what came first, or wait for the next request."""
         now_s, events = self._timeline.now_s, self._events
+        if self._round <= 0:
+            if isinstance(self._stream, SimulatedFronts):
+                self._stream.taken(now_s)
+            self._round = len(events) + (self._stream.next_s() <= now_s)
+        self._round -= 1
         if self._stream.next_s() <= (events[0][0] if events else now_s):
             event: Event = self._take()
         elif events:
@@ -71,15 +79,21 @@ class Inbox:
         else:
             self._look_out()
             return
-        self._current = event
-        self._timeline.at(now_s + self._cost.of(event), self._finish, event)
+        self._is_busy = True
+        took_s = self._cost.of(event)
+        if isinstance(self._stream, SimulatedFronts):
+            self._tell(event)
+            took_s += self._stream.pause_s(event)
+        else:
+            self._untold = event
+        self._timeline.at(now_s + took_s, self._finish, event)
 
     def _finish(self, event: Event) -> None:
         """The gateway is done with an event: carry out what it decided, and go on with the next."""
-        self._tell(event)
-        if isinstance(self._stream, SimulatedFronts) and isinstance(event, RequestsArrived):
-            self._stream.taken(self._timeline.now_s)
-        self._current = None
+        if not isinstance(self._stream, SimulatedFronts):
+            self._untold = None
+            self._tell(event)
+        self._is_busy = False
         self._begin()
 
     def _look_out(self) -> None:
@@ -90,5 +104,5 @@ class Inbox:
             self._timeline.at(next_s, self._look)
 
     def _look(self, _: None) -> None:
-        if self._current is None:
+        if not self._is_busy:
             self._begin()

@@ -1,5 +1,7 @@
 """The simulated network between gateway and servers: transfers take time and queue at both ends."""
 
+from itertools import cycle
+
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
 from slimsched.serving.domain.front_cost import MessageCost
 
@@ -9,7 +11,8 @@ class SimulatedNetwork:
 
     def __init__(self, cluster: Cluster, messages: MessageCost | None = None) -> None:
         """`messages` says what messages between gateway and servers take, in place of the links' latency."""
-        self._messages = messages
+        self._to_servers_s = cycle(messages.to_servers_s) if messages is not None else None
+        self._to_gateway_s = cycle(messages.to_gateway_s) if messages is not None else None
         places = [GATEWAY, *range(len(cluster))]
         self._links = {place: cluster.link_of(place) for place in places}
         self._slowdown = dict.fromkeys(places, 1.0)
@@ -23,13 +26,15 @@ class SimulatedNetwork:
         """
         if source == target:
             return now_s
+        if self._to_servers_s is not None and GATEWAY in (source, target):
+            return now_s + self._message_s(source, target)  # measured with the bytes in it
         out, into = self._links[source], self._links[target]
         start_s = max(now_s, self._out_free_s[source])
         sent_s = start_s + size_bytes * self._slowdown[source] / out.bandwidth_bytes_per_s
         into_s = size_bytes * self._slowdown[target] / into.bandwidth_bytes_per_s
         taken_s = max(sent_s, max(start_s, self._in_free_s[target]) + into_s)
         self._out_free_s[source], self._in_free_s[target] = sent_s, taken_s
-        return taken_s + self._message_s(source, target, now_s)
+        return taken_s + self._message_s(source, target)
 
     def slow(self, place: int, factor: float) -> None:
         """From now on, let transfers over a link take `factor` times as long as its bandwidth says."""
@@ -37,11 +42,11 @@ class SimulatedNetwork:
 
     def notify(self, source: int, target: int, now_s: float) -> float:
         """Return when a message arrives that is too small to queue."""
-        return now_s + self._message_s(source, target, now_s)
+        return now_s + self._message_s(source, target)
 
-    def _message_s(self, source: int, target: int, now_s: float) -> float:
-        if self._messages is not None and source == GATEWAY:
-            return self._messages.to_servers.of(now_s)
-        if self._messages is not None and target == GATEWAY:
-            return self._messages.to_gateway.of(now_s)
+    def _message_s(self, source: int, target: int) -> float:
+        if self._to_servers_s is not None and source == GATEWAY:
+            return next(self._to_servers_s)
+        if self._to_gateway_s is not None and target == GATEWAY:
+            return next(self._to_gateway_s)
         return self._links[source].latency_s + self._links[target].latency_s
