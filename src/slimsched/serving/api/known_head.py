@@ -30,7 +30,7 @@ class AnswerForm(NamedTuple):
     around: Callable[[Call, dict[str, Parameter], Sequence[tuple[int, ...]]], tuple[bytes, bytes, bytes]]
     """Writes the text around the network time and the number of the request, with outputs of these shapes."""
     before_rows: Callable[[int], bytes]
-    """Writes what precedes an output of so many bytes."""
+    """Writes what precedes an output with this number of bytes."""
 
 
 def is_plain_call(call: Call) -> bool:

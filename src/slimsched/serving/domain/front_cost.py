@@ -7,7 +7,7 @@ from slimsched.serving.domain.bundling import LONGEST_S
 
 
 class Pauses(Struct, frozen=True, kw_only=True):
-    """How long the gateway stops, in order and over and over, each time after so many requests.
+    """How long the gateway stops, in order and again from the start, each time after a number of requests.
 
     A request counts in its arrival and once more in the report of its batch.
     """

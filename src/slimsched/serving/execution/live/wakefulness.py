@@ -16,7 +16,7 @@ MANY_CORES = 8
 
 
 def has_many_cores() -> bool:
-    """Whether this process may use so many cores that one can be kept busy with waiting."""
+    """Whether this process may use enough cores to keep one busy with waiting."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores >= MANY_CORES
 
