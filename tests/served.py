@@ -74,6 +74,26 @@ class Served:
         """Its front processes."""
         return self._running("front_main")
 
+    def renew_fronts(self) -> None:
+        """Kill its front processes, and wait until others have taken their places."""
+        old = set(self.fronts())
+        for victim in old:
+            os.kill(victim, signal.SIGKILL)
+        give_up_s = time.monotonic() + 60
+        while old & set(self.fronts()) or len(self.fronts()) < len(old) or not self._is_ready():
+            assert time.monotonic() < give_up_s, "the fronts did not come back"
+            time.sleep(0.1)
+
+    def _is_ready(self) -> bool:
+        connection = http.client.HTTPConnection(self.http, timeout=30)
+        try:
+            connection.request("GET", "/v2/health/ready")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
     def _running(self, module: str) -> list[int]:
         task = Path(f"/proc/{self.process.pid}/task")
         found = [pid for path in task.glob("*/children") for pid in path.read_text().split()]

@@ -3,11 +3,9 @@
 import http.client
 import json
 import os
-import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -56,35 +54,18 @@ def connect(served: Served) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(served.http, timeout=30)
 
 
-def metric(served: Served, name: str) -> float:
-    connection = connect(served)
-    connection.request("GET", "/metrics")
-    text = connection.getresponse().read().decode()
-    connection.close()
-    return sum(float(value) for value in re.findall(rf"^{re.escape(name)}\S* (\S+)$", text, re.M))
-
-
-@pytest.fixture(scope="module", params=["no fronts", "two fronts"])
-def expressed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    fronts = ("--fronts", "2") if request.param == "two fronts" else ()
-    running = serve(tmp_path_factory.mktemp("express"), *fronts)
-    yield running
-    assert running.stop() == 0
-    assert "Traceback" not in running.log.read_text()
-
-
 def counted(served: Served, more: float, than: float) -> None:
     """Wait until the express line has counted so many more responses: fronts report ten times per second."""
     until_s = time.monotonic() + 5.0
-    while metric(served, "slim_express_responses_total") < than + more and time.monotonic() < until_s:
+    while served.metric("slim_express_responses_total") < than + more and time.monotonic() < until_s:
         time.sleep(0.05)
-    assert metric(served, "slim_express_responses_total") >= than + more
+    assert served.metric("slim_express_responses_total") >= than + more
 
 
 def test_the_same_head_is_read_by_the_express_line_and_answered_alike(
     expressed: Served, images: NDArray[np.uint8]
 ) -> None:
-    before = metric(expressed, "slim_express_responses_total")
+    before = expressed.metric("slim_express_responses_total")
     connection = connect(expressed)
     first = ask(connection, images, plan="0.5")
     others = [ask(connection, images[::-1].copy(), plan="0.5") for _ in range(3)]
@@ -166,9 +147,9 @@ def test_a_client_that_leaves_is_let_go(expressed: Served, images: NDArray[np.ui
         leaving.close()
     assert ask(connection, images)[0] == 200
     until_s = time.monotonic() + 10.0
-    while metric(expressed, "slim_images_in_system") and time.monotonic() < until_s:
+    while expressed.metric("slim_images_in_system") and time.monotonic() < until_s:
         time.sleep(0.05)
-    assert metric(expressed, "slim_images_in_system") == 0.0
+    assert expressed.metric("slim_images_in_system") == 0.0
 
 
 def test_a_client_that_is_slow_in_the_middle_of_a_known_request_is_answered(
@@ -196,7 +177,7 @@ def test_what_cannot_be_answered_in_time_is_refused_and_counted(
 ) -> None:
     """More than the servers can do: each request is answered or refused, and the counts agree."""
     outcomes: list[int] = []
-    before = metric(expressed, 'slim_responses_total{protocol="http",kind="infer"')
+    before = expressed.metric('slim_responses_total{protocol="http",kind="infer"')
 
     def client() -> None:
         own = connect(expressed)
@@ -210,10 +191,10 @@ def test_what_cannot_be_answered_in_time_is_refused_and_counted(
     assert len(outcomes) == 480
     assert set(outcomes) <= {200, 429, 504}
     until_s, name = time.monotonic() + 5.0, 'slim_responses_total{protocol="http",kind="infer"'
-    while metric(expressed, name) < before + 480 and time.monotonic() < until_s:
+    while expressed.metric(name) < before + 480 and time.monotonic() < until_s:
         ask(connect(expressed), images[:1])  # what was refused is told with the next request
         before += 1
-    assert metric(expressed, name) >= before + 480
+    assert expressed.metric(name) >= before + 480
 
 
 def test_without_the_compiled_part_everything_is_read_in_python(
@@ -223,5 +204,5 @@ def test_without_the_compiled_part_everything_is_read_in_python(
     running = serve(tmp_path)
     connection = connect(running)
     assert {ask(connection, images, plan="0.5")[0] for _ in range(3)} == {200}
-    assert metric(running, "slim_express_responses_total") == 0.0
+    assert running.metric("slim_express_responses_total") == 0.0
     assert running.stop() == 0

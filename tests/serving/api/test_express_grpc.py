@@ -56,15 +56,6 @@ def classes(answer: Any) -> list[int]:
     return list(np.frombuffer(answer.raw_output_contents[at], np.int64).tolist())
 
 
-@pytest.fixture(scope="module", params=["no fronts", "two fronts"])
-def expressed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    fronts = ("--fronts", "2") if request.param == "two fronts" else ()
-    running = serve(tmp_path_factory.mktemp("express"), *fronts)
-    yield running
-    assert running.stop() == 0
-    assert "Traceback" not in running.log.read_text()
-
-
 @pytest.fixture
 def stub(expressed: Served) -> Iterator[Any]:
     with grpc.insecure_channel(expressed.grpc, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:

@@ -73,7 +73,7 @@ class Launched(Protocol):
 
     @property
     def legs_s(self) -> tuple[float, ...]:
-        """How long the device worked for each segment, if there were several; known after `wait`."""
+        """How long the device worked for each of several segments, if it can tell; known after `wait`."""
         ...
 
     def ready(self) -> bool:
