@@ -53,7 +53,9 @@ class Connections:
         """Count a new connection; return why it cannot be served, or nothing."""
         self._open.add(connection)
         account = connection.account
-        if account.connections > limits.connections_per_address and not self._make_room(account):
+        is_proxy = account.address in self.ledger.proxies
+        is_greedy = account.connections > limits.connections_per_address and not is_proxy
+        if is_greedy and not self._make_room(account):
             return f"{limits.connections_per_address} connections are open from this address"
         if len(self._open) > limits.connections and not self._make_room(None):
             return f"{limits.connections} connections are open"

@@ -1,6 +1,6 @@
 """The desk: where both protocols hand in inference calls, in the gateway or in a front process."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from slimsched.kernel.errors import SlimError
@@ -32,6 +32,9 @@ class ResponseTally(Protocol):
 
     def count_responses(self, protocol: str, kind: str, code: str, seconds: Seconds) -> None:
         """Count responses with one code."""
+
+    def count_cuts(self, protocol: str, cuts: Mapping[str, int]) -> None:
+        """Count clients that were turned away unheard, by reason."""
 
     def count_examples(self, receipts: Sequence[Receipt]) -> None:
         """Count answered examples."""

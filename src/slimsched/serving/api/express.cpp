@@ -29,6 +29,21 @@ PyObject* express_gone(PyObject* self, PyObject* args) {
     return tell(self, std::move(command));
 }
 
+PyObject* express_full(PyObject* self, PyObject* args) {
+    Command command{Command::FULL};
+    int why;
+    const char* text;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "iy#", &why, &text, &size)) return nullptr;
+    if (why < 1 || why > 2) {
+        PyErr_SetString(PyExc_ValueError, "1: connections in all; 2: from one address");
+        return nullptr;
+    }
+    command.token = uint64_t(why);
+    command.text.assign(text, size_t(size));
+    return tell(self, std::move(command));
+}
+
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "_express", "Reads HTTP requests with known heads without Python.", -1,
                       nullptr,               nullptr,    nullptr,                                                  nullptr,
                       nullptr};
@@ -38,5 +53,6 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "_express", "Reads HTTP requests wi
 PyMODINIT_FUNC PyInit__express(void) {
     return make_module(module, "slimsched.serving.api._express.Express",
                        {{"adopt", express_adopt, METH_VARARGS, "Take a connection back."},
-                        {"gone", express_gone, METH_VARARGS, "A connection that was lent is closed."}});
+                        {"gone", express_gone, METH_VARARGS, "A connection that was lent is closed."},
+                        {"full", express_full, METH_VARARGS, "Set what a connection over a limit is told."}});
 }

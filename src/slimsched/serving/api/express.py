@@ -24,7 +24,7 @@ from slimsched.serving.api.http_response import HttpResponse, refused, response_
 from slimsched.serving.api.known_head import AnswerForm, is_plain_call
 from slimsched.serving.api.lent_connection import LentConnection
 from slimsched.serving.api.receipt import InferenceResult
-from slimsched.serving.api.refusal import RefusalError, TooMany
+from slimsched.serving.api.refusal import RefusalError, TooMany, Unavailable
 from slimsched.serving.api.request_reader import HttpRequest, RequestReader, read_length
 
 if TYPE_CHECKING:
@@ -63,6 +63,16 @@ class Express(ExpressLine):
         super().__init__(self._native, desk, link, sockets)
 
     # -- heads
+
+    def forget(self) -> None:
+        """Forget all heads: models or limits have changed."""
+        super().forget()
+        limits = self._desk.limits
+        full = {1: f"{limits.connections} connections are open"}
+        full[2] = f"{limits.connections_per_address} connections are open from this address"
+        for why, text in full.items():
+            refusal = response_of(Unavailable(f"{text}, which is the limit; try again"))
+            self._native.full(why, written(refusal, keep_alive=False))
 
     def learn(self, request: HttpRequest, call: Call, json_bytes: int | None) -> None:
         """Learn the head of a request that was read, if it can be known."""
@@ -103,12 +113,9 @@ class Express(ExpressLine):
     def _take_notice(self, notice: "Notice") -> None:
         self._spawn(self._lend(*notice))
 
-    async def _lend(self, file: int, arrived: bytes, unsent: bytes, address: str, why: int) -> None:
+    async def _lend(self, file: int, arrived: bytes, unsent: bytes, address: str, _: int) -> None:
         """Let the protocol serve a connection."""
-        limits = self._desk.limits
-        full = {1: f"{limits.connections} connections are open"}
-        full[2] = f"{limits.connections_per_address} connections are open from this address"
-        lent = LentConnection(self, address, arrived, unsent, full.get(why, ""))
+        lent = LentConnection(self, address, arrived, unsent)
         try:
             connection = socket.socket(fileno=file)
             await self._loop.connect_accepted_socket(lambda: self._connect(lent), connection)

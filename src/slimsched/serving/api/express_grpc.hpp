@@ -16,25 +16,18 @@ namespace {
 
 constexpr uint32_t CALL_WINDOW = 512 << 10, CONNECTION_WINDOW = 16 << 20, FRAME_BYTES = 128 << 10;
 constexpr size_t READ_BYTES = 256 << 10, WRITE_BYTES = 128 << 10;
+constexpr size_t FIRST_READ_BYTES = 4 << 10, LEAST_READ_BYTES = 2 << 10;  // of a client that makes Python work
 constexpr size_t FIRST_ROOM = 256 << 10;  // what a message gets before its bytes have come
 constexpr int READS = 4;                  // of one connection before others have their turn
 constexpr int MOST_CONTINUATIONS = 8;
-constexpr int64_t UNREAD_CALLS = 4;       // answers that may wait to be read, for each call that may be under way
+constexpr int64_t UNREAD_CALLS = 2;       // answers that may wait to be read, for each call that may be under way
+constexpr uint32_t SMALL_BYTES = 256;     // a part of a message that is hardly worth its frame
+constexpr double EARNED_FRAMES = 4.0;     // small frames that each message, either way, lets its client send
+constexpr int64_t FEW_CALLS = 256;        // that are over, and not worth tidying up
 constexpr double LINGER_S = 1.0;          // how long a client may take to close a connection that has ended
 
-// What may happen so often at once, and so often per second.
-struct Allowance {
-    double most, per_s, left = most, at_s = 0.0;
-
-    bool take(double now_s) {
-        left = std::min(most, left + per_s * (now_s - at_s));
-        at_s = now_s;
-        return --left >= 0.0;
-    }
-};
-
 struct GrpcLimits {
-    std::atomic<int64_t> message_bytes{8 << 20}, calls{1024}, unread_bytes{64 << 20};
+    std::atomic<int64_t> message_bytes{8 << 20}, calls{2048}, unread_bytes{64 << 20};
     std::atomic<int64_t> header_bytes{32 << 10}, headers{100};
     std::atomic<double> sending_s{60.0}, head_s{10.0};
 };
@@ -43,11 +36,19 @@ struct GrpcConnection : Socket {
     class GrpcLine* line = nullptr;
     nghttp2_session* session = nullptr;
     size_t calls = 0;
+    size_t read_bytes = FIRST_READ_BYTES;
     std::string out;  // what the system did not take yet
-    double blocked_s = 0.0, head_s = 0.0, ended_s = 0.0;  // since when; 0: it is not
+    double blocked_s = 0.0, head_s = 0.0, ended_s = 0.0, spoke_s = 0.0;  // since when; 0: it is not
     int continuations = 0;
-    bool has_settings = false, is_broken = false, has_said_goodbye = false;
-    Allowance resets{2000.0, 1000.0}, odd_frames{2000.0, 200.0};
+    bool has_settings = false, has_said_goodbye = false, is_broken = false;
+    Cut broken_by = FRAMES;
+    Allowance odd_frames{2000.0, 200.0};
+
+    void break_if(bool is_bad, Cut why) {
+        if (is_bad && !is_broken) is_broken = true, broken_by = why;
+    }
+    // It moved a message, or has read one: small frames are a part of that.
+    void earn() { odd_frames.left = std::min(odd_frames.most, odd_frames.left + EARNED_FRAMES); }
 };
 
 class GrpcLine : public Line<GrpcConnection> {
@@ -60,7 +61,10 @@ class GrpcLine : public Line<GrpcConnection> {
         nghttp2_option_set_no_closed_streams(option_, 1);
         if (nghttp2_option_set_stream_reset_rate_limit)  // ours is less strict, and counts only calls under way
             nghttp2_option_set_stream_reset_rate_limit(option_, 1 << 20, 1 << 20);
+        for (int type = NGHTTP2_CONTINUATION + 1; type <= 255; ++type)  // unknown frames are counted, too
+            nghttp2_option_set_user_recv_extension_type(option_, uint8_t(type));
         nghttp2_session_callbacks_new(&callbacks_);
+        nghttp2_session_callbacks_set_unpack_extension_callback(callbacks_, on_unknown_frame);
         nghttp2_session_callbacks_set_on_begin_frame_callback(callbacks_, on_begin_frame);
         nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks_, on_begin_headers);
         nghttp2_session_callbacks_set_on_header_callback(callbacks_, on_header);
@@ -89,6 +93,8 @@ class GrpcLine : public Line<GrpcConnection> {
     Table<GrpcCall> calls_;
     int64_t unread_bytes_ = 0;  // of answers that are not sent
     size_t answered_ = 0;       // calls that have an answer, which need not be sent
+    int64_t busy_ = 0;          // calls under way, with their messages
+    int64_t unsent_ = 0;        // calls whose messages have not come
 
     // -- between Python and this thread
 
@@ -119,10 +125,12 @@ class GrpcLine : public Line<GrpcConnection> {
             kind |= OPENS;
             call.stage = Stage::PYTHON;
             head = std::move(call.head);
+            hold(call, call.in.size);
         }
-        held_bytes += int64_t(text.size());
-        size_t held = text.size();
-        fresh_.notices.push_back({call.token, std::move(head), std::move(text), connection_of(call).address, kind, held});
+        size_t held = text.size() + head.size();
+        held_bytes += int64_t(held);
+        Account& account = account_of(call);
+        Line::notify(account, {call.token, std::move(head), std::move(text), account.address, kind, held, bool(kind & OPENS)});
     }
 
     // -- connections
@@ -131,7 +139,7 @@ class GrpcLine : public Line<GrpcConnection> {
         one.line = this;
         nghttp2_session_server_new2(&one.session, callbacks_, &one, option_);
         nghttp2_settings_entry settings[] = {
-            {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, uint32_t(grpc_limits.calls.load() + 1) / 2},
+            {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, uint32_t(grpc_limits.calls.load() + 3) / 4},
             {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, CALL_WINDOW},
             {NGHTTP2_SETTINGS_MAX_FRAME_SIZE, FRAME_BYTES},
             {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, uint32_t(grpc_limits.header_bytes.load())},
@@ -152,9 +160,9 @@ class GrpcLine : public Line<GrpcConnection> {
 
     bool is_idle(const GrpcConnection& one) const override { return !one.calls && !one.ended_s; }
 
-    void too_many(int fd, std::string address, int) override {
+    void too_many(int fd, Account& account, int) override {
         close(fd);
-        count_out(address);
+        count_out(account);
     }
 
     void react(GrpcConnection& one, uint32_t events) override {
@@ -179,7 +187,8 @@ class GrpcLine : public Line<GrpcConnection> {
         bool is_slow = one.head_s && now_s_ > one.head_s + head_s;
         bool is_deaf = one.blocked_s && now_s_ > one.blocked_s + grpc_limits.sending_s.load();
         if (is_silent || is_slow || is_deaf) return shut(one);
-        if (!one.calls && (is_draining_ || now_s_ > one.since_s + limits.idle_s.load())) say_goodbye(one);
+        double idle_since_s = std::max(one.since_s, one.spoke_s);
+        if (!one.calls && (is_draining_ || now_s_ > idle_since_s + limits.idle_s.load())) say_goodbye(one);
         else if (is_draining_ && !one.has_said_goodbye) refuse_more(one);
     }
 
@@ -211,7 +220,7 @@ class GrpcLine : public Line<GrpcConnection> {
                 answer(call, trailers_text("4", "the deadline that the client gave has passed"));
                 queue(connection);
             } else if (call.stage == Stage::READING && now_s_ > call.since_s + PROMPT_S) {
-                notify(call, 0);
+                if (has_room(*connection.account)) notify(call, 0);
             } else if (call.answered_s && now_s_ > call.answered_s + sending_s) {
                 shut(connection);  // its client does not read
             }
@@ -244,7 +253,8 @@ class GrpcLine : public Line<GrpcConnection> {
                 queue(one);
                 break;
             }
-            ssize_t count = recv(one.fd, buffer_.get(), READ_BYTES, 0);
+            if (set_aside(one)) break;
+            ssize_t count = recv(one.fd, buffer_.get(), one.read_bytes, 0);
             if (count < 0 && errno == EINTR) continue;
             if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
                 one.is_readable = false;
@@ -254,12 +264,15 @@ class GrpcLine : public Line<GrpcConnection> {
                 shut(one);
                 return false;
             }
-            one.is_readable = size_t(count) == READ_BYTES;
+            one.is_readable = size_t(count) == one.read_bytes;
+            int64_t notices = one.account->notices;
             ssize_t taken = nghttp2_session_mem_recv(one.session, buffer_.get(), size_t(count));
             if (taken < 0 || one.is_broken) {  // it does not speak HTTP/2, or makes work for nothing
-                shut(one);
+                cut(one, one.is_broken ? one.broken_by : FRAMES);
                 return false;
             }
+            bool is_quiet = one.account->notices == notices;
+            one.read_bytes = is_quiet ? std::min(READ_BYTES, 4 * one.read_bytes) : LEAST_READ_BYTES;
         }
         return true;
     }
@@ -319,36 +332,81 @@ class GrpcLine : public Line<GrpcConnection> {
     // -- one call: read a message, wait for its answer, write it
 
     GrpcConnection& connection_of(const GrpcCall& call) { return *connections_.find(call.connection); }
+    Account& account_of(const GrpcCall& call) { return *connection_of(call).account; }
 
     void hold(GrpcCall& call, size_t bytes) {
-        held_bytes += int64_t(bytes) - int64_t(call.held);
+        int64_t more = int64_t(bytes) - int64_t(call.held);
+        held_bytes += more;
+        account_of(call).held_bytes += more;
         call.held = bytes;
     }
 
     // Nobody waits for it any more: tell whoever works for it.
     void let_go(GrpcCall& call) {
-        if (call.stage == Stage::WAITING || call.stage == Stage::PYTHON) fresh_.left.push_back(call.token);
+        if (call.stage == Stage::WAITING || call.stage == Stage::PYTHON) tell_left(account_of(call), call.token);
     }
 
     void end(GrpcCall& call) {
         GrpcConnection& connection = connection_of(call);
         hold(call, 0);
+        count(call, -1);
         unread_bytes_ -= int64_t(call.unsent());
         answered_ -= call.stage == Stage::ANSWERED;
         if (!--connection.calls) connection.since_s = now_s_;
         calls_.remove(call);
     }
 
+    // Count a call that is not answered: with its message it is under way, without one it only takes a place.
+    void count(const GrpcCall& call, int change) {
+        if (call.stage == Stage::ANSWERED || !call.has_begun) return;
+        Account& account = account_of(call);
+        (call.has_message ? busy_ : unsent_) += change;
+        (call.has_message ? account.calls : account.unsent_calls) += change;
+    }
+
+    // A client that opens calls and sends nothing loses the oldest of them to those that come.
+    void make_place(Account& newcomer) {
+        int64_t most = grpc_limits.calls.load();
+        Account* account = &newcomer;
+        if (newcomer.unsent_calls <= newcomer.share(most)) {
+            if (unsent_ <= most) return;
+            each_account([&](Account& one) { account = one.unsent_calls > account->unsent_calls ? &one : account; });
+        }
+        while (!account->unsent.empty()) {
+            GrpcCall* oldest = calls_.find(account->unsent.front());
+            account->unsent.pop_front();
+            if (!oldest || oldest->has_message || oldest->stage == Stage::ANSWERED) continue;
+            ++cuts[UNSENT];
+            let_go(*oldest);
+            queue(connection_of(*oldest));
+            return answer(*oldest, trailers_text("8", "too many calls wait for their messages; try again"));
+        }
+    }
+
+    // The first message has come: the call is under way. False if there are too many.
+    bool enter(GrpcCall& call) {
+        if (call.has_message) return true;
+        count(call, -1);
+        call.has_message = true;
+        count(call, 1);
+        int64_t most = grpc_limits.calls.load();
+        if (busy_ <= most && account_of(call).calls <= account_of(call).share(most)) return true;
+        let_go(call);
+        answer(call, trailers_text("8", "too many calls are under way; try again"));
+        return false;
+    }
+
     void take(GrpcCall& call, const char* data, size_t count) {
         if (call.is_deaf) return;
         call.in.append(data, count);
-        hold(call, call.in.size);
-        if (held_bytes.load() > limits.held_bytes.load()) return refuse(call, FULL);
+        hold(call, call.in.size + call.head.size());
+        if (is_full(account_of(call))) return refuse(call, FULL);
         advance(call);
     }
 
     // Python says what is wrong with the message.
     void refuse(GrpcCall& call, int why) {
+        ++cuts[BYTES];
         call.is_deaf = true;
         call.in = Bytes{};
         hold(call, 0);
@@ -370,10 +428,12 @@ class GrpcLine : public Line<GrpcConnection> {
             call.granted = due;
         }
         if (call.need && call.in.size >= call.need) complete(call);
-        else if (call.has_ended) call.is_wanted = false, notify(call, ENDS);
+        else if (call.has_ended && enter(call)) call.is_wanted = false, notify(call, ENDS);
     }
 
     void complete(GrpcCall& call) {
+        connection_of(call).earn();
+        if (!enter(call)) return;
         Bytes rest = call.in.split(call.need), message = std::move(call.in);
         call.in = std::move(rest);
         call.need = call.granted = 0;
@@ -399,9 +459,11 @@ class GrpcLine : public Line<GrpcConnection> {
 
     // Answer a call for good: with a framed message, or with the trailers of a refusal.
     void answer(GrpcCall& call, const std::string& text) {
+        count(call, -1);
         call.stage = Stage::ANSWERED, ++answered_;
         call.is_deaf = call.is_final = true;
         call.in = Bytes{};
+        call.head = std::string();
         hold(call, 0);
         if (text[0] != '\0') call.trailers = text.substr(1);
         write(call, text[0] == '\0' ? std::string_view(text) : std::string_view());
@@ -425,6 +487,7 @@ class GrpcLine : public Line<GrpcConnection> {
     }
 
     void cancel(GrpcCall& call) {
+        count(call, -1);
         call.stage = Stage::ANSWERED, ++answered_;
         call.is_deaf = true;
         nghttp2_submit_rst_stream(connection_of(call).session, NGHTTP2_FLAG_NONE, call.id, NGHTTP2_CANCEL);
@@ -440,17 +503,19 @@ class GrpcLine : public Line<GrpcConnection> {
     static int on_begin_frame(nghttp2_session*, const nghttp2_frame_hd* frame, void* data) {
         GrpcConnection& one = own(data);
         double now_s = one.line->now_s_;
-        bool is_empty = !frame->length && !(frame->flags & NGHTTP2_FLAG_END_STREAM);
+        bool is_small = frame->length < SMALL_BYTES && !(frame->flags & NGHTTP2_FLAG_END_STREAM);
         switch (frame->type) {
             case NGHTTP2_HEADERS: one.continuations = 0; break;
-            case NGHTTP2_CONTINUATION: one.is_broken |= ++one.continuations > MOST_CONTINUATIONS; break;
-            case NGHTTP2_DATA: one.is_broken |= is_empty && !one.odd_frames.take(now_s); break;
-            case NGHTTP2_WINDOW_UPDATE:
-            case NGHTTP2_RST_STREAM: break;
-            default: one.is_broken |= !one.odd_frames.take(now_s);
+            case NGHTTP2_CONTINUATION: one.break_if(++one.continuations > MOST_CONTINUATIONS, HEADS); break;
+            case NGHTTP2_DATA: one.break_if(is_small && !one.odd_frames.take(now_s), FRAMES); break;
+            case NGHTTP2_RST_STREAM: break;  // counted where it ends a call
+            default: one.break_if(!one.odd_frames.take(now_s), FRAMES);
         }
+        if (frame->type == NGHTTP2_PING) one.spoke_s = now_s;
         return one.is_broken ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
     }
+
+    static int on_unknown_frame(nghttp2_session*, void**, const nghttp2_frame_hd*, void*) { return NGHTTP2_ERR_CANCEL; }
 
     static int on_begin_headers(nghttp2_session* session, const nghttp2_frame* frame, void* data) {
         GrpcConnection& one = own(data);
@@ -497,10 +562,23 @@ class GrpcLine : public Line<GrpcConnection> {
     }
 
     void begin(GrpcCall& call) {
-        call.head += '\n';
         if (call.timeout_s) call.deadline_s = now_s_ + call.timeout_s;
-        if (int64_t(calls_.size() - answered_) > grpc_limits.calls.load())
-            answer(call, trailers_text("8", "too many calls are under way; try again"));
+        if (call.is_odd) {
+            ++cuts[HEADS];
+            return answer(call, trailers_text("3", "the headers are too long, or one of them is repeated"));
+        }
+        call.head += '\n';
+        Account& account = account_of(call);
+        call.has_begun = true;
+        count(call, 1);
+        hold(call, call.head.size());
+        account.unsent.push_back(call.token);
+        if (int64_t(account.unsent.size()) > 2 * account.unsent_calls + FEW_CALLS)
+            std::erase_if(account.unsent, [this](uint64_t token) {
+                GrpcCall* one = calls_.find(token);
+                return !one || one->has_message || one->stage == Stage::ANSWERED;
+            });
+        make_place(account);
     }
 
     static int on_data(nghttp2_session* session, uint8_t, int32_t id, const uint8_t* bytes, size_t count, void* data) {
@@ -532,20 +610,21 @@ class GrpcLine : public Line<GrpcConnection> {
         return ssize_t(count);
     }
 
-    static int on_frame_send(nghttp2_session* session, const nghttp2_frame* frame, void*) {
+    static int on_frame_send(nghttp2_session* session, const nghttp2_frame* frame, void* data) {
+        if (frame->hd.type == NGHTTP2_HEADERS || frame->hd.type == NGHTTP2_DATA) own(data).earn();
         bool ends = frame->hd.type == NGHTTP2_HEADERS && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM);
         if (ends && !nghttp2_session_get_stream_remote_close(session, frame->hd.stream_id))  // it need not send more
             nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_NO_ERROR);
         return 0;
     }
 
-    static int on_stream_close(nghttp2_session* session, int32_t id, uint32_t error, void* data) {
+    static int on_stream_close(nghttp2_session* session, int32_t id, uint32_t, void* data) {
         GrpcConnection& one = own(data);
         GrpcCall* call = call_of(session, id);
         if (!call) return 0;
         one.head_s = 0.0;
-        if (error != NGHTTP2_NO_ERROR && call->stage != Stage::ANSWERED)
-            one.is_broken |= !one.resets.take(one.line->now_s_);
+        if (call->stage != Stage::ANSWERED)  // reset by its client, with whatever code
+            one.break_if(!one.account->resets.take(one.line->now_s_), RESETS);
         one.line->let_go(*call);
         one.line->end(*call);
         return 0;

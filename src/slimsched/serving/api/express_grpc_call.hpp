@@ -11,6 +11,7 @@
 namespace {
 
 constexpr size_t PREFIX_BYTES = 5;  // before each message: whether it is compressed, and its size
+constexpr size_t LONGEST_KEPT_BYTES = 8192;  // of the headers that matter
 
 // What a notice to Python says about a call.
 enum Kind { OPENS = 1, MESSAGE = 2, ENDS = 4, TOO_LARGE = 8, FULL = 16, SENT = 32 };
@@ -121,6 +122,8 @@ struct GrpcCall {
     size_t granted = 0;  // of what is here, that the client may replace by more
     size_t held = 0;
     bool is_wanted = true, is_deaf = false, has_ended = false;
+    bool has_begun = false, has_message = false;  // its headers are here, its first message is
+    bool is_odd = false;       // its headers are too long, or repeated
 
     std::string out, trailers;
     size_t out_at = 0;
@@ -130,14 +133,21 @@ struct GrpcCall {
     size_t unsent() const { return out.size() - out_at; }
     std::string_view last_headers() const { return trailers.empty() ? OK_TRAILERS : std::string_view(trailers); }
 
-    // Keep a header if the answer can depend on it.
+    // Keep a header if the answer can depend on it. A few bytes of a client can repeat one, so none is kept twice.
     void add_header(std::string_view name, std::string_view value) {
         if (name == "grpc-timeout") timeout_s = seconds_of(value);
-        for (std::string_view one : {":method", ":path", "content-type", "grpc-encoding", "authorization"})
-            if (name == one) head.append(name).append(1, '\0').append(value).append(1, '\n');
+        constexpr std::string_view KEPT[] = {":method", ":path", "content-type", "grpc-encoding", "authorization"};
+        for (size_t at = 0; at < std::size(KEPT); ++at) {
+            if (name != KEPT[at]) continue;
+            is_odd |= kept_ & (1u << at) || head.size() + name.size() + value.size() > LONGEST_KEPT_BYTES;
+            kept_ |= 1u << at;
+            if (!is_odd) head.append(name).append(1, '\0').append(value).append(1, '\n');
+        }
     }
 
   private:
+    unsigned kept_ = 0;  // which of them are here
+
     static double seconds_of(std::string_view text) {  // such as 100m; 0 if it is nothing of the kind
         double value = 0.0;
         size_t at = 0;

@@ -1,7 +1,7 @@
 // HTTP/1.1 for requests whose heads are known.
 //
-// Everything unusual is lent: unknown heads, slow senders, slow readers, too many bytes or connections. So this
-// file knows no HTTP beyond the blank line that ends a head.
+// Everything unusual is lent: unknown heads, slow senders, slow readers, too many bytes. So this file knows no HTTP
+// beyond the blank line that ends a head. A connection over the limit gets a text that Python wrote before.
 
 #pragma once
 
@@ -14,6 +14,8 @@ namespace {
 constexpr size_t FIRST_BYTES = 4096;
 constexpr size_t LONGEST_HEAD_BYTES = 16384;  // a longer head is lent
 constexpr int TURN = 16;                      // requests of one connection before others have their turn
+constexpr double LEAVE_S = 1.0;               // how long a client that was turned away may take to read why
+constexpr int MOST_LEAVING = 64;              // clients of this kind; others are closed at once
 
 struct HttpHead {
     std::string text;
@@ -22,7 +24,7 @@ struct HttpHead {
     ByText<std::shared_ptr<Known>> calls;  // by JSON
 };
 
-enum class Stage { READING, WAITING, WRITING };
+enum class Stage { READING, WAITING, WRITING, LEAVING };
 
 struct HttpConnection : Socket {
     Stage stage = Stage::READING;
@@ -49,19 +51,38 @@ class HttpLine : public Line<HttpConnection> {
     std::string opening(size_t text_bytes, size_t raw_bytes) const override {
         char text[256];
         snprintf(text, sizeof text,
-                 "HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ncontent-length: %zu\r\n"
-                 "inference-header-content-length: %zu\r\n\r\n",
-                 text_bytes + raw_bytes, text_bytes);
+                 "HTTP/1.1 200 OK\r\ndate: %s\r\ncontent-type: application/octet-stream\r\n"
+                 "content-length: %zu\r\ninference-header-content-length: %zu\r\n\r\n",
+                 date_text(), text_bytes + raw_bytes, text_bytes);
         return text;
     }
 
   private:
     ByText<std::shared_ptr<HttpHead>> heads_;
+    std::string full_texts_[3];  // what a connection over a limit is told: in all, and from this address
+    int leaving_ = 0;
+    mutable time_t dated_s_ = 0;  // of Python's threads, which have its lock
+    mutable char date_[40] = "";
+
+    const char* date_text() const {
+        time_t now_s = time(nullptr);
+        if (now_s != dated_s_) {
+            tm parts;
+            gmtime_r(&now_s, &parts);
+            strftime(date_, sizeof date_, "%a, %d %b %Y %H:%M:%S GMT", &parts);
+            dated_s_ = now_s;
+        }
+        return date_;
+    }
 
     // -- between Python and this thread
 
     void carry_out(Command& command) override {
-        if (command.kind == Command::ADOPT) return adopt(command.fd, std::move(command.text));
+        if (command.kind == Command::ADOPT) return adopt(command.fd, account_of(command.text));
+        if (command.kind == Command::FULL) {
+            full_texts_[command.token] = std::move(command.text);
+            return;
+        }
         if (command.kind != Command::ANSWER) return;
         HttpConnection* one = connections_.find(command.token);
         if (one && one->stage == Stage::WAITING) answer(*one, std::move(command.text));
@@ -85,59 +106,82 @@ class HttpLine : public Line<HttpConnection> {
     // -- connections
 
     void opened(HttpConnection&) override {}
-    void closing(HttpConnection& one) override { hold(one, 0); }
+    void closing(HttpConnection& one) override {
+        hold(one, 0);
+        leaving_ -= one.stage == Stage::LEAVING;
+    }
     bool is_idle(const HttpConnection& one) const override { return one.stage == Stage::READING && !one.in.size; }
 
-    void too_many(int fd, std::string address, int why) override { lend(fd, "", "", std::move(address), why); }
+    void too_many(int fd, Account& account, int why) override {
+        const std::string& text = full_texts_[why];
+        bool is_told = leaving_ < MOST_LEAVING && send(fd, text.data(), text.size(), MSG_NOSIGNAL) >= 0;
+        if (!is_told) {
+            close(fd);
+            return count_out(account);
+        }
+        shutdown(fd, SHUT_WR);
+        open_up(fd, account).stage = Stage::LEAVING;
+        ++leaving_;
+    }
 
     void react(HttpConnection& one, uint32_t events) override {
-        uint64_t token = one.token;
-        bool has_left = events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP);
-        if (has_left && one.stage != Stage::READING) return drop(one);
-        if (has_left || (events & EPOLLIN)) one.is_readable = true;
+        if (events & (EPOLLHUP | EPOLLERR)) return drop(one);
+        if (events & (EPOLLRDHUP | EPOLLIN)) one.is_readable = true;  // a client that sends no more may still read
         if (one.stage == Stage::WRITING && (events & EPOLLOUT)) flush(one);
-        else if (one.stage == Stage::READING && one.is_readable) proceed(one);
-        if (has_left && connections_.find(token)) drop(one);
+        else if (one.is_readable) go_on(one);
     }
 
     void go_on(HttpConnection& one) override {
         if (one.stage == Stage::READING) proceed(one);
+        else if (one.stage == Stage::LEAVING) see_off(one);
     }
 
-    void adopt(int fd, std::string address) {
+    // Throw away what still comes from a client that was turned away: closing earlier would reset what it reads.
+    void see_off(HttpConnection& one) {
+        char thrown_away[4096];
+        for (int turn = 0; turn < TURN; ++turn) {
+            ssize_t count = recv(one.fd, thrown_away, sizeof thrown_away, 0);
+            if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+            if (count <= 0) return shut(one);
+        }
+        queue(one);
+    }
+
+    void adopt(int fd, Account& account) {
         if (is_draining_) {
             close(fd);
-            return count_out(address);
+            return count_out(account);
         }
-        queue(open_up(fd, std::move(address)));
+        queue(open_up(fd, account));
     }
 
     void hold(HttpConnection& one, size_t bytes) {
-        held_bytes += int64_t(bytes) - int64_t(one.held);
+        int64_t more = int64_t(bytes) - int64_t(one.held);
+        held_bytes += more;
+        one.account->held_bytes += more;
         one.held = bytes;
     }
 
     void drop(HttpConnection& one) {  // the client has left
-        if (one.stage == Stage::WAITING) fresh_.left.push_back(one.token);
+        if (one.stage == Stage::WAITING) tell_left(*one.account, one.token);
         shut(one);
     }
 
+    // The connection goes to Python, with what has arrived of the next request and what is not yet written.
     void lend(HttpConnection& one) {
+        if (set_aside(one)) return;
         unwatch(one.fd);
         std::string in = one.in.size ? std::string(one.in.data.get(), one.in.size) : std::string();
         std::string out = one.stage == Stage::WRITING ? one.out.substr(one.out_at) : std::string();
-        lend(one.fd, std::move(in), std::move(out), one.address, 0);
+        notify(*one.account, {uint64_t(one.fd), std::move(in), std::move(out), one.account->address, 0});
         release(one);
-    }
-
-    // The connection goes to Python, with what has arrived of the next request and what is not yet written.
-    void lend(int fd, std::string in, std::string out, std::string address, int why) {
-        fresh_.notices.push_back({uint64_t(fd), std::move(in), std::move(out), std::move(address), why});
     }
 
     void check(HttpConnection& one) override {
         if (one.stage == Stage::WAITING) return;
-        if (is_idle(one)) {
+        if (one.stage == Stage::LEAVING) {
+            if (now_s_ > one.since_s + LEAVE_S) shut(one);
+        } else if (is_idle(one)) {
             if (now_s_ > one.since_s + limits.idle_s.load()) shut(one);
         } else if (now_s_ > one.since_s + PROMPT_S) {
             lend(one);
@@ -211,11 +255,10 @@ class HttpLine : public Line<HttpConnection> {
     bool begin(HttpConnection& one, std::shared_ptr<HttpHead> head) {
         one.need = head->text.size() + head->body_bytes;
         one.head = std::move(head);
-        one.is_head_known = true;
         hold(one, one.need);
-        if (held_bytes.load() <= limits.held_bytes.load()) return true;
-        lend(one);  // Python says that there is too much
-        return false;
+        one.is_head_known = !is_full(*one.account);
+        if (!one.is_head_known) lend(one);  // Python says that there is too much
+        return one.is_head_known;
     }
 
     // Pass a whole request on, or refuse it; false if the connection was lent.

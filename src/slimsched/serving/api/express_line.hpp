@@ -2,6 +2,11 @@
 //
 // One thread owns all connections of a line. This is what all protocols share; `express_http.hpp` and
 // `express_grpc.hpp` say how each of them reads and writes.
+//
+// What clients can make the thread and Python keep is bounded, in total and for each address: connections, bytes,
+// calls, and what waits for Python. A client that has had its share of a round is set aside: it is read again once
+// Python has taken what waits. So a flood slows down whoever sends it, and costs others little. A proxy, whose
+// clients share its address, may have all that there is.
 
 #pragma once
 
@@ -24,9 +29,14 @@ constexpr double PROMPT_S = 1.0;      // a client that takes longer to send is l
 constexpr double SWEEP_S = 0.25;
 constexpr double ROOM_AFTER_S = 5.0;  // at the limit, a connection that was idle for longer makes room
 constexpr double REST_S = 0.1;        // how long not to accept after the system had no more files
+constexpr double PAUSE_S = 0.02;      // how long not to accept while much waits for Python
+constexpr int ACCEPTS = 64;           // connections before those that are open have their turn
+constexpr int64_t NOTICES = 256;      // how much may wait for Python; one address may have half of it
+constexpr size_t MOST_ACCOUNTS = 1 << 16;
 constexpr double NAP_SHARE = 0.25, LEAST_NAP_S = 0.001;
 constexpr uint64_t WAKE = ~0ull, LISTENERS = ~0ull - 64;  // tokens of what is no connection
 constexpr int INDEX_BITS = 24;
+constexpr double PROXY_SHARE = 64.0;  // how many clients a proxy may reset calls for
 
 struct TextHash {
     using is_transparent = void;
@@ -78,12 +88,45 @@ class Table {
     size_t size_ = 0;
 };
 
+// What may happen so often at once, and so often per second.
+struct Allowance {
+    double most, per_s, left = most, at_s = 0.0;
+
+    void renew(double now_s) {
+        left = std::min(most, left + per_s * (now_s - at_s));
+        at_s = now_s;
+    }
+    bool take(double now_s) {
+        renew(now_s);
+        if (left < 1.0) return false;
+        left -= 1.0;
+        return true;
+    }
+};
+
+// What one client address has here. It outlives its connections until its allowance is whole again.
+struct Account {
+    std::string address;
+    bool is_proxy = false;
+    int64_t connections = 0;  // here and lent
+    int64_t calls = 0;        // under way, with their messages
+    int64_t held_bytes = 0;
+    uint64_t round = 0;  // in which these wait for Python:
+    int64_t notices = 0, notice_bytes = 0;
+    Allowance resets{0.0, 0.0};
+    std::deque<uint64_t> unsent;  // calls whose messages have not come, the oldest first, and some that are over
+    int64_t unsent_calls = 0;
+
+    // How much of a limit it may have: half of it, so that no client can take all.
+    int64_t share(int64_t limit) const { return is_proxy ? limit : (limit + 1) / 2; }
+};
+
 // What connections of all protocols have.
 struct Socket {
     int fd = -1;
     uint64_t token = 0;
-    bool is_readable = true, is_queued = false;
-    std::string address;
+    bool is_readable = true, is_queued = false, is_aside = false;
+    Account* account = nullptr;
     double since_s = 0.0;  // when what it does now began; idle is something, too
 };
 
@@ -116,7 +159,7 @@ class Line : public Mailbox {
 
     virtual void opened(Connection& one) = 0;
     virtual void closing(Connection& one) = 0;
-    virtual void too_many(int fd, std::string address, int why) = 0;  // 1: in all; 2: from this address
+    virtual void too_many(int fd, Account& account, int why) = 0;  // 1: in all; 2: from this address
     virtual void react(Connection& one, uint32_t events) = 0;
     virtual void go_on(Connection& one) = 0;  // it was queued
     virtual void check(Connection& one) = 0;  // each is looked at regularly
@@ -127,10 +170,10 @@ class Line : public Mailbox {
     virtual void forget() = 0;
     virtual void look() {}
 
-    Connection& open_up(int fd, std::string address) {
+    Connection& open_up(int fd, Account& account) {
         Connection& one = connections_.add();
         one.fd = fd;
-        one.address = std::move(address);
+        one.account = &account;
         one.since_s = now_s_;
         ++open;
         watch(fd, one.token, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
@@ -144,8 +187,13 @@ class Line : public Mailbox {
     }
     void shut(Connection& one) {
         close(one.fd);
-        count_out(one.address);
+        Account& account = *one.account;
         release(one);
+        count_out(account);
+    }
+    void cut(Connection& one, Cut why) {  // its client makes work for nothing
+        ++cuts[why];
+        shut(one);
     }
     void unwatch(int fd) { epoll_ctl(poll_fd_, EPOLL_CTL_DEL, fd, nullptr); }
 
@@ -155,21 +203,86 @@ class Line : public Mailbox {
         again_.push_back(one.token);
     }
 
-    void count_out(const std::string& address) {
+    // -- what an address has here
+
+    Account& account_of(const std::string& address) {
+        auto [found, is_new] = accounts_.try_emplace(address);
+        Account& account = found->second;
+        if (is_new) {
+            account.address = address;
+            set_limits(account);
+        }
+        return account;
+    }
+    void count_out(Account& account) {
         --total_;
-        auto found = by_address_.find(address);
-        if (found != by_address_.end() && --found->second <= 0) by_address_.erase(found);
+        --account.connections;
+        forget(account);
+    }
+    template <class Visit>
+    void each_account(Visit visit) {
+        for (auto& [_, account] : accounts_) visit(account);
+    }
+    bool is_full(const Account& account) const {  // too many bytes of requests are here
+        int64_t limit = limits.held_bytes.load();
+        int64_t own = account.held_bytes + (account.round == round_.load() ? account.notice_bytes : 0);
+        return held_bytes.load() > limit || own > account.share(limit);
+    }
+
+    // Leave something to Python.
+    void notify(Account& account, Notice notice) {
+        begin_round(account);
+        ++account.notices, ++notices_;
+        account.notice_bytes += int64_t(notice.held);
+        fresh_.notices.push_back(std::move(notice));
+    }
+    void tell_left(Account& account, uint64_t token) {  // nobody waits for this any more
+        begin_round(account);
+        ++account.notices, ++notices_;
+        fresh_.left.push_back(token);
+    }
+    bool has_room(Account& account) {  // for more that waits for Python
+        begin_round(account);
+        return notices_ < NOTICES && account.notices < account.share(NOTICES);
+    }
+    // Whether this client must wait until Python has taken what waits; then it goes on by itself.
+    bool set_aside(Connection& one) {
+        if (has_room(*one.account)) return false;
+        if (!one.is_aside) aside_.push_back(one.token);
+        return one.is_aside = true;
     }
 
   private:
     std::vector<int> listeners_;
     int poll_fd_;
     std::thread thread_;
-    ByText<int64_t> by_address_;  // connections here and lent
-    int64_t total_ = 0;           // likewise
-    std::vector<uint64_t> again_;
+    ByText<Account> accounts_;
+    std::unordered_set<std::string> proxies_;
+    int64_t total_ = 0;  // connections here and lent
+    uint64_t in_round_ = 0;
+    int64_t notices_ = 0;  // of this round
+    std::vector<uint64_t> again_, aside_;
     double swept_s_ = 0.0, rests_until_s_ = 0.0;
     bool is_stopped_ = false, is_resting_ = false;
+
+    void set_limits(Account& account) {
+        account.is_proxy = proxies_.count(account.address);
+        double per_s = double(limits.resets_per_s.load()) * (account.is_proxy ? PROXY_SHARE : 1.0);
+        account.resets = {2.0 * per_s, per_s};
+    }
+
+    void begin_round(Account& account) {
+        uint64_t round = round_.load();
+        if (in_round_ != round) in_round_ = round, notices_ = 0;
+        if (account.round != round) account.round = round, account.notices = account.notice_bytes = 0;
+    }
+
+    void forget(Account& account) {  // if nothing of it is here
+        if (account.connections > 0) return;
+        account.resets.renew(now_s_);
+        bool is_whole = account.resets.left >= account.resets.most;
+        if (is_whole || accounts_.size() > MOST_ACCOUNTS) accounts_.erase(accounts_.find(account.address));
+    }
 
     void watch(int fd, uint64_t token, uint32_t events) {
         epoll_event event{};
@@ -187,14 +300,17 @@ class Line : public Mailbox {
         while (!is_stopped_) {
             int timeout_ms = timeout();
             sleeps_.store(true);
-            if (has_commands()) timeout_ms = 0;
+            if (!aside_.empty()) waits_for_round_.store(true);
+            if (has_commands() || (!aside_.empty() && round_.load() != in_round_)) timeout_ms = 0;
             int count = epoll_wait(poll_fd_, events, 128, timeout_ms);
             sleeps_.store(false);
             now_s_ = monotonic_s();
             for (auto& one : commands()) obey(one);
             for (int at = 0; at < count; ++at) react(events[at]);
+            if (round_.load() != in_round_) take_up();
             go_on();
             if (now_s_ > swept_s_ + SWEEP_S) sweep();
+            rest_no_more();
             publish(now_s_);
             nap();
         }
@@ -211,14 +327,15 @@ class Line : public Mailbox {
 
     int timeout() {
         if (!again_.empty() || now_s_ < awake_until_s_) return 0;
-        double left_s = swept_s_ + SWEEP_S - now_s_;
+        double left_s = (is_resting_ ? std::min(swept_s_ + SWEEP_S, rests_until_s_) : swept_s_ + SWEEP_S) - now_s_;
         if (waits_to_notify_) left_s = std::min(left_s, notify_at_s() - now_s_);
         return std::max(0, int(std::ceil(1e3 * left_s)));
     }
 
     void obey(Command& one) {
         switch (one.kind) {
-            case Command::GONE: count_out(one.text); break;
+            case Command::GONE: count_out(account_of(one.text)); break;
+            case Command::LIMIT: name_proxies(one.text); break;
             case Command::LEARN: learn(one), known_[one.known->number] = one.known; break;
             case Command::FORGET: forget(), known_.clear(); break;
             case Command::CLOSE_FOR:
@@ -249,14 +366,28 @@ class Line : public Mailbox {
             }
     }
 
+    // Go on with clients that were set aside, in the order in which they were.
+    void take_up() {
+        std::vector<uint64_t> tokens;
+        std::swap(tokens, aside_);
+        for (uint64_t token : tokens)
+            if (Connection* one = connections_.find(token)) one->is_aside = false, queue(*one);
+    }
+
     void sweep() {
         swept_s_ = now_s_;
-        if (is_resting_ && now_s_ > rests_until_s_ && !is_draining_) {
-            is_resting_ = false;
-            listen();
-        }
         connections_.each([this](Connection& one) { check(one); });
         look();
+        for (auto at = accounts_.begin(); at != accounts_.end();) forget((at++)->second);
+    }
+
+    void name_proxies(const std::string& text) {  // one address per line
+        proxies_.clear();
+        for (size_t at = 0, end; at < text.size(); at = end + 1) {
+            end = std::min(text.find('\n', at), text.size());
+            proxies_.insert(text.substr(at, end - at));
+        }
+        each_account([this](Account& account) { set_limits(account); });
     }
 
     void drain() {
@@ -268,50 +399,75 @@ class Line : public Mailbox {
     // -- new connections
 
     void accept_all(int listener) {
-        while (!is_draining_) {
+        for (int turn = 0; turn < ACCEPTS && !is_draining_; ++turn) {
+            if (in_round_ == round_.load() && notices_ >= NOTICES) return rest(PAUSE_S);
             sockaddr_storage from{};
             socklen_t length = sizeof from;
             int fd = accept4(listener, reinterpret_cast<sockaddr*>(&from), &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
             if (fd < 0) {
-                if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) rest();
+                if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) rest(REST_S);
                 return;
             }
             int yes = 1;
             setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-            std::string address = text_of(from);
-            int why = count_in(address);
-            if (why) too_many(fd, std::move(address), why);
-            else open_up(fd, std::move(address));
+            Account& account = account_of(text_of(from));
+            int why = count_in(account);
+            if (why) ++cuts[CONNECTIONS], too_many(fd, account, why);
+            else open_up(fd, account);
         }
     }
 
-    void rest() {  // a listener that cannot be served would be reported again and again
+    void rest(double seconds) {  // a listener that cannot be served would be reported again and again
+        if (is_resting_) return;
         for (int fd : listeners_) unwatch(fd);
         is_resting_ = true;
-        rests_until_s_ = now_s_ + REST_S;
+        rests_until_s_ = now_s_ + seconds;
     }
 
+    void rest_no_more() {
+        if (!is_resting_ || now_s_ < rests_until_s_ || is_draining_) return;
+        is_resting_ = false;
+        listen();
+    }
+
+    // An address as text; all of a network of version 6, which one client may have, count as one.
     static std::string text_of(const sockaddr_storage& from) {
         char text[INET6_ADDRSTRLEN] = "";
         if (from.ss_family == AF_INET)
             inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(from).sin_addr, text, sizeof text);
-        else if (from.ss_family == AF_INET6)
-            inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6&>(from).sin6_addr, text, sizeof text);
+        if (from.ss_family == AF_INET6) {
+            in6_addr address = reinterpret_cast<const sockaddr_in6&>(from).sin6_addr;
+            if (!IN6_IS_ADDR_LOOPBACK(&address)) memset(address.s6_addr + 8, 0, 8);
+            inet_ntop(AF_INET6, &address, text, sizeof text);
+        }
         return text;
     }
 
-    int count_in(const std::string& address) {
-        int64_t& own = by_address_[address];
-        ++own, ++total_;
-        if (own > limits.per_address.load() && !make_room(&address)) return 2;
-        if (total_ > limits.connections.load() && !make_room(nullptr)) return 1;
+    int count_in(Account& account) {
+        ++account.connections, ++total_;
+        int64_t most = limits.connections.load(), own = account.is_proxy ? most : limits.per_address.load();
+        if (account.connections > own && !make_room(&account)) return 2;
+        if (total_ > most && !make_room(nullptr) && !displace(account)) return 1;
         return 0;
     }
 
-    bool make_room(const std::string* address) {
+    // Where all places are taken, an address with few connections gets one of the address that has most.
+    bool displace(const Account& account) {
         Connection* longest = nullptr;
         connections_.each([&](Connection& one) {
-            if (is_idle(one) && (!address || one.address == *address) && (!longest || one.since_s < longest->since_s))
+            if (!is_idle(one) || one.account->connections <= 2 * account.connections) return;
+            bool is_greedier = longest && one.account->connections > longest->account->connections;
+            bool is_longer = longest && one.account == longest->account && one.since_s < longest->since_s;
+            if (!longest || is_greedier || is_longer) longest = &one;
+        });
+        if (longest) shut(*longest);
+        return longest;
+    }
+
+    bool make_room(const Account* account) {
+        Connection* longest = nullptr;
+        connections_.each([&](Connection& one) {
+            if (is_idle(one) && (!account || one.account == account) && (!longest || one.since_s < longest->since_s))
                 longest = &one;
         });
         if (!longest || now_s_ < longest->since_s + ROOM_AFTER_S) return false;

@@ -6,6 +6,7 @@ way of its protocol: `express.py` for HTTP, `express_grpc.py` for gRPC.
 """
 
 import asyncio
+import logging
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
@@ -32,11 +33,23 @@ from slimsched.serving.execution.live.wakefulness import AWAKE_S, has_many_cores
 if TYPE_CHECKING:
     from slimsched.serving.api._compiled_line import CompiledLine, Group, Notice
 
+log = logging.getLogger("slim.line")
+
 CLOSED_SHARE, LEAST_CLOSED_S, MOST_CLOSED_S = 0.01, 0.0005, 0.005
 """After a refusal, the same call is refused without asking for this share of its deadline, within limits."""
 
-HELD_SHARE = 0.5
-"""Share of the bytes of all requests that may be here."""
+CUTS = {
+    "connections": "new connections: too many are open (--limit connections, connections_per_address)",
+    "resets": "connections whose clients took back too many calls (--limit resets_per_s)",
+    "frames": "connections that sent frames without a use, or no HTTP/2",
+    "unsent": "calls whose messages did not come, for others (--limit calls)",
+    "heads": "calls or connections with headers that are too long or repeated",
+    "bytes": "calls: too many bytes of requests are here (--limit held_bytes)",
+}
+"""Why a thread turns clients away unheard, in the order of `Cut` in `express_mailbox.hpp`."""
+
+REPORT_S = 1.0
+"""How often what was turned away is counted and logged."""
 
 DRAIN_LOOK_S = 0.01
 MOST_HEADS = 256
@@ -67,6 +80,8 @@ class ExpressLine(ABC):
         link.lines.append(self)
         if has_many_cores():
             native.awake(AWAKE_S)
+        self._cuts = dict.fromkeys(CUTS, 0)
+        self._reporting = self._loop.call_later(REPORT_S, self._report)
         self.forget()
         self._loop.add_reader(native.fileno(), self._notified)
 
@@ -96,8 +111,14 @@ class ExpressLine(ABC):
         self._heads.clear()
         self._line.forget()
         limits = self._desk.limits
-        held_bytes = int(HELD_SHARE * limits.held_bytes)
-        self._line.limit(limits.connections, limits.connections_per_address, held_bytes, limits.idle_s)
+        self._line.limit(
+            limits.connections,
+            limits.connections_per_address,
+            limits.held_bytes,
+            limits.resets_per_s,
+            limits.idle_s,
+            "\n".join(limits.proxy_addresses),
+        )
 
     def _is_to_learn(self, head: bytes, text: bytes) -> bool:
         """Whether a head is not known and comes again: heads that differ each time need not be learnt."""
@@ -281,6 +302,18 @@ class ExpressLine(ABC):
         self._open.pop(token, None)
         self._spawn(self._read(token, self._line.whole(bundle.group, place)))
 
+    def _report(self) -> None:
+        """Count and log, once per second, what the thread turned away."""
+        cuts = dict(zip(CUTS, self._line.cuts(), strict=True))
+        fresh = {reason: count - self._cuts[reason] for reason, count in cuts.items()}
+        fresh = {reason: count for reason, count in fresh.items() if count}
+        self._cuts = cuts
+        self._desk.tally.count_cuts(self.protocol, fresh)
+        if fresh:
+            what = "; ".join([f"{count} {CUTS[reason]}" for reason, count in fresh.items()])
+            log.warning("%s: turned away in a second: %s", self.protocol, what)
+        self._reporting = self._loop.call_later(REPORT_S, self._report)
+
     # -- the end
 
     async def stop(self, within_s: float) -> None:
@@ -294,6 +327,7 @@ class ExpressLine(ABC):
 
     def abort(self) -> None:
         """Close all connections at once."""
+        self._reporting.cancel()
         with suppress(ValueError, OSError):
             self._loop.remove_reader(self._line.fileno())
         self._line.stop()

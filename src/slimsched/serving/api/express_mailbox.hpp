@@ -1,7 +1,8 @@
 // What Python and the thread of a line exchange: requests and notices one way, answers and commands the other.
 //
 // Both sides put vectors in place under a lock, and wake each other with eventfds, written only if the other side
-// sleeps.
+// sleeps. What waits for Python is bounded: a line counts its notices by rounds, which end when Python takes them,
+// and reads no more of a client that has had its share of a round.
 
 #pragma once
 
@@ -94,11 +95,12 @@ struct Notice {
     uint64_t token;
     std::string first, second, address;
     int kind;
-    size_t held = 0;  // bytes that count as held here until Python takes them
+    size_t held = 0;     // bytes that count as held here until Python takes them
+    bool opens = false;  // Python has not heard of the token before
 };
 
 struct Command {
-    enum Kind { ANSWER, WRITE, READ, CANCEL, ADOPT, GONE, LEARN, FORGET, CLOSE_FOR, DRAIN, STOP } kind;
+    enum Kind { ANSWER, WRITE, READ, CANCEL, ADOPT, GONE, LEARN, FORGET, CLOSE_FOR, LIMIT, FULL, DRAIN, STOP } kind;
     uint64_t token = 0;
     int fd = -1;
     std::string text = {}, head = {};
@@ -108,9 +110,12 @@ struct Command {
 };
 
 struct Limits {
-    std::atomic<int64_t> connections{2048}, per_address{1024}, held_bytes{1 << 30};
+    std::atomic<int64_t> connections{2048}, per_address{1024}, held_bytes{1 << 30}, resets_per_s{1000};
     std::atomic<double> idle_s{75.0};
 };
+
+// Why a line turned clients away without asking Python; `express_line.py` names them in the same order.
+enum Cut { CONNECTIONS, RESETS, FRAMES, UNSENT, HEADS, BYTES, CUTS };
 
 struct Published {
     std::vector<Ready> ready;
@@ -134,6 +139,7 @@ class Mailbox : public AnswerFormat {
     std::atomic<double> hold_s{0.0};  // how long Python may be left alone after it took requests
     std::atomic<double> awake_s{0.0};  // how long not to sleep after requests came, whose answers come soon
     std::atomic<int64_t> held_bytes{0}, open{0};
+    std::atomic<int64_t> cuts[CUTS] = {};
     int notify_fd;
 
     Mailbox() : notify_fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
@@ -166,12 +172,15 @@ class Mailbox : public AnswerFormat {
             std::swap(taken.left, outbox_.left);
         }
         for (const auto& one : taken.notices) held_bytes -= int64_t(one.held);
+        ++round_;
+        if (waits_for_round_.exchange(false)) ring(wake_fd_);
         return taken;
     }
 
   protected:
     int wake_fd_;
-    std::atomic<bool> sleeps_{false};
+    std::atomic<bool> sleeps_{false}, waits_for_round_{false};
+    std::atomic<uint64_t> round_{1};  // how often Python has taken notices
     Published fresh_;  // of the thread alone
     bool waits_to_notify_ = false;
     double awake_until_s_ = 0.0;
@@ -228,11 +237,21 @@ class Mailbox : public AnswerFormat {
     bool is_expected_ = false;  // Python knows of requests, and takes them when it is ready
     std::atomic<double> last_take_s_{0.0};
 
-    // Drop requests that Python has not taken and whose clients have left: it need not hear of either.
+    // Drop requests and calls that Python has not taken and whose clients have left: it need not hear of either.
     void drop_left() {
-        std::unordered_set<uint64_t> left(fresh_.left.begin(), fresh_.left.end());
+        std::unordered_set<uint64_t> left(fresh_.left.begin(), fresh_.left.end()), unheard_of;
         for (auto* ready : {&fresh_.ready, &outbox_.ready})
             std::erase_if(*ready, [&](const Ready& one) { return left.erase(one.token) > 0; });
+        for (auto* notices : {&fresh_.notices, &outbox_.notices}) {
+            for (const Notice& one : *notices)
+                if (one.opens && left.erase(one.token)) unheard_of.insert(one.token);
+        }
+        for (auto* notices : {&fresh_.notices, &outbox_.notices})
+            std::erase_if(*notices, [&](const Notice& one) {
+                bool is_dropped = unheard_of.count(one.token);
+                if (is_dropped) held_bytes -= int64_t(one.held);
+                return is_dropped;
+            });
         std::erase_if(fresh_.left, [&](uint64_t token) { return !left.count(token); });
     }
 

@@ -142,13 +142,24 @@ PyObject* express_close_for(PyObject* self, PyObject* args) {
 }
 
 PyObject* express_limit(PyObject* self, PyObject* args) {
-    long long connections, per_address, held_bytes;
+    long long connections, per_address, held_bytes, resets_per_s;
     double idle_s;
-    if (!PyArg_ParseTuple(args, "LLLd", &connections, &per_address, &held_bytes, &idle_s)) return nullptr;
+    const char* proxies;
+    if (!PyArg_ParseTuple(args, "LLLLds", &connections, &per_address, &held_bytes, &resets_per_s, &idle_s, &proxies))
+        return nullptr;
     Limits& limits = line_of(self).limits;
     limits.connections = connections, limits.per_address = per_address;
-    limits.held_bytes = held_bytes, limits.idle_s = idle_s;
-    Py_RETURN_NONE;
+    limits.held_bytes = held_bytes, limits.resets_per_s = resets_per_s, limits.idle_s = idle_s;
+    Command command{Command::LIMIT};
+    command.text = proxies;
+    return tell(self, std::move(command));
+}
+
+PyObject* express_cuts(PyObject* self, PyObject*) {
+    PyObject* counts = PyList_New(CUTS);
+    for (int at = 0; counts && at < CUTS; ++at)
+        PyList_SetItem(counts, at, PyLong_FromLongLong(line_of(self).cuts[at].load()));
+    return counts;
 }
 
 PyObject* express_awake(PyObject* self, PyObject* args) {
@@ -398,7 +409,8 @@ const std::vector<PyMethodDef> common_methods = {
     {"learn", express_learn, METH_VARARGS, "Learn what a head and a text mean."},
     {"forget", express_forget, METH_NOARGS, "Forget all heads."},
     {"close_for", express_close_for, METH_VARARGS, "Refuse requests that mean this, until a time."},
-    {"limit", express_limit, METH_VARARGS, "Set the limits."},
+    {"limit", express_limit, METH_VARARGS, "Set the limits, and name the proxies, a line each."},
+    {"cuts", express_cuts, METH_NOARGS, "Return how often clients were turned away, by reason."},
     {"awake", express_awake, METH_VARARGS, "Set how long not to sleep after requests came."},
     {"hold", express_hold, METH_VARARGS, "Set how long requests may gather after the last were taken."},
     {"counts", express_counts, METH_NOARGS, "Return open connections, and bytes of requests."},

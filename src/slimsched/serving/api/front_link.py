@@ -75,6 +75,7 @@ class FrontLink:
                 models = map(_model, entries, accuracies)
                 self._faces = {model.name: ModelFace(model) for model in models}
                 self.limits = limits
+                self.ledger.proxies = limits.proxy_addresses
                 if self.arena is not None:
                     self.arena.limit_bytes = limits.held_bytes
                 for tell in self.when_models_change:

@@ -157,8 +157,6 @@ class HttpProtocol(asyncio.BufferedProtocol):
 
     def _go_on(self, lent: LentConnection) -> None:
         """Go on with a connection that was lent."""
-        if lent.full and self._failure is None:
-            self._fail(UnreadableError(503, f"{lent.full}, which is the limit; try again"))
         if lent.unsent:
             self._transport.write(lent.unsent)
         if lent.arrived and self._failure is None:

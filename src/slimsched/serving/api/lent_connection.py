@@ -20,17 +20,8 @@ class Lender(Protocol):
 
 
 class LentConnection:
-    """A connection that was lent: what has arrived of its next request, and what is not yet sent.
+    """A connection that was lent: what has arrived of its next request, and what is not yet sent."""
 
-    `full` says why it cannot be served at all.
-    """
-
-    def __init__(self, lender: Lender, address: str, arrived: bytes, unsent: bytes, full: str) -> None:
-        self.lender, self.address, self.arrived, self.unsent, self.full = (
-            lender,
-            address,
-            arrived,
-            unsent,
-            full,
-        )
+    def __init__(self, lender: Lender, address: str, arrived: bytes, unsent: bytes) -> None:
+        self.lender, self.address, self.arrived, self.unsent = lender, address, arrived, unsent
         self.is_over = False

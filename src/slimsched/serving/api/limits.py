@@ -4,6 +4,7 @@ Each limit is a field with a range, so a new one is checked and can be set with 
 """
 
 from collections.abc import Sequence
+from ipaddress import ip_address
 from typing import Annotated
 
 import msgspec
@@ -11,6 +12,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from slimsched.kernel.errors import ConfigError
+from slimsched.serving.api.ledger import network_of
 from slimsched.serving.routing.gateway_options import SERVED_QUEUE_S
 
 Count = Annotated[int, Meta(ge=1, le=10**6)]
@@ -40,7 +42,9 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unread_bytes: SizeByModel = 0  # of all answers that their clients do not read
     connections: Count = 2048
     connections_per_address: Count = 1024
-    calls: Count = 1024  # gRPC calls at the same time
+    proxies: str = ""  # addresses that many clients share, with commas between: they may have all there is
+    calls: Count = 2048  # gRPC calls at the same time; one address may have half of them
+    resets_per_s: Count = 1000  # gRPC calls that one address may take back; twice as many at once
     streams: Count = 16  # of these, streams
     pipelined_requests: Count = 32
     pipelined_bytes: Size = 256 * 2**10
@@ -53,6 +57,19 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     drain_s: Seconds = 20.0
     shared_regions: Count = 64  # regions of shared memory that clients may register
     shared_bytes: Size = 16 * 2**30  # of all these regions
+
+    def __post_init__(self) -> None:
+        self.proxy_addresses  # noqa: B018 - refuses what is no address
+
+    @property
+    def proxy_addresses(self) -> frozenset[str]:
+        """The addresses that many clients share."""
+        try:
+            return frozenset(
+                [network_of(str(ip_address(one.strip()))) for one in self.proxies.split(",") if one.strip()]
+            )
+        except ValueError as error:
+            raise ValueError(f"proxies: {error}; give addresses such as 10.0.0.7,10.0.0.8") from None
 
     @property
     def sending_s(self) -> float:
@@ -106,6 +123,7 @@ def shared(limits: Limits, fronts: int) -> Limits:
         connections=-(-limits.connections // fronts),
         connections_per_address=-(-limits.connections_per_address // fronts),
         calls=-(-limits.calls // fronts),
+        resets_per_s=-(-limits.resets_per_s // fronts),
         streams=min(limits.streams, 2 * -(-limits.streams // fronts)),  # the system spreads them unevenly
         held_bytes=max(limits.held_bytes // fronts, 4 * limits.body_bytes),
         unread_bytes=max(limits.unread_bytes // fronts, 2 * limits.answer_bytes),

@@ -75,6 +75,7 @@ class InferenceService:
         largest = max([self._row_bytes, *(face.spec.row_bytes for face in self.faces)])
         answer = max([face.answer_bytes for face in self.faces], default=0)
         self.limits = fitted(self._limits, largest, answer, memory_bytes())
+        self.ledger.proxies = self.limits.proxy_addresses
         if self.arena is not None:
             self.arena.limit_bytes = self.limits.held_bytes
         self._by_name = {face.name: face for face in self.faces}

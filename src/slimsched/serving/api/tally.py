@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -28,6 +28,7 @@ class Counted(Struct, frozen=True, kw_only=True, tag=True):
     responses: list[tuple[str, str, str, int]]
     seconds: list[tuple[list[int], float]]
     express: int = 0
+    cuts: list[tuple[str, str, int]] = []
 
 
 class Tally:
@@ -36,6 +37,7 @@ class Tally:
     def __init__(self) -> None:
         self.access_log = False
         self._responses: Counter[tuple[str, str, str]] = Counter()
+        self._cuts: Counter[tuple[str, str]] = Counter()
         self._took_s = {"http": Histogram(SECONDS), "grpc": Histogram(SECONDS)}
         self.express = 0
         """Responses that were written without reading their requests in Python."""
@@ -63,6 +65,11 @@ class Tally:
         if kind == "infer":
             self._took_s[protocol].observe_all(seconds)
 
+    def count_cuts(self, protocol: str, cuts: Mapping[str, int]) -> None:
+        """Count clients that were turned away unheard, by reason."""
+        for reason, count in cuts.items():
+            self._cuts[protocol, reason] += count
+
     def note_lag(self, lag_s: float) -> None:
         """Note how long a call waited until the gateway came to it."""
         self.lag_s += LAG_GAIN * (lag_s - self.lag_s)
@@ -86,13 +93,17 @@ class Tally:
         self._responses.clear()
         express, self.express = self.express, 0
         seconds = [one.take() for one in self._histograms]
-        return Counted(responses=responses, seconds=seconds, express=express)
+        cuts = [(*key, count) for key, count in self._cuts.items()]
+        self._cuts.clear()
+        return Counted(responses=responses, seconds=seconds, express=express, cuts=cuts)
 
     def add(self, counted: "Counted") -> None:
         """Add the counts of another process."""
         for protocol, kind, code, count in counted.responses:
             self._responses[protocol, kind, code] += count
         self.express += counted.express
+        for protocol, reason, count in counted.cuts:
+            self._cuts[protocol, reason] += count
         for one, (counts, total) in zip(self._histograms, counted.seconds, strict=True):
             one.add(counts, total)
 
@@ -106,6 +117,10 @@ class Tally:
             ({"protocol": protocol, "kind": kind, "code": code}, float(count))
             for (protocol, kind, code), count in sorted(self._responses.items())
         ]
+        cuts = [
+            ({"protocol": protocol, "reason": reason}, float(count))
+            for (protocol, reason), count in sorted(self._cuts.items())
+        ]
         took = [({"protocol": name}, one) for name, one in self._took_s.items()]
         example = "of an answered example, over all its segments."
         return [
@@ -115,6 +130,12 @@ class Tally:
                 "counter",
                 "Of these, responses to requests with known heads, which the express line read.",
                 [({}, float(self.express))],
+            ),
+            *family(
+                "slim_turned_away_total",
+                "counter",
+                "Connections and calls that were turned away unheard, by the limit that they were over.",
+                cuts,
             ),
             *histogram(
                 "slim_infer_seconds", "Inference requests, from the complete request to the response.", took
