@@ -19,13 +19,14 @@ class Vitals:
     `health_s` allows more where this machine is so busy that health is slow before the attack as well.
     """
 
-    def __init__(self, served: Served) -> None:
-        self._served = served
+    def __init__(self, served: Served, growth_bytes: int = GROWTH_BYTES) -> None:
+        self._served, self._growth_bytes = served, growth_bytes
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch)
         self.idle_bytes = self.peak_bytes = rss_bytes(served)
         self.health_s = HEALTH_S + 5.0 * max(health_s(served.http) for _ in range(20))
         self.slowest_s = 0.0
+        self.most_files = 0
         self.failures: list[str] = []
 
     def __enter__(self) -> Self:
@@ -41,13 +42,14 @@ class Vitals:
             assert not self.failures, f"health failed: {self.failures[:3]}"
             assert self.slowest_s < self.health_s, f"health took {self.slowest_s:.2f} s"
             grown = self.peak_bytes - self.idle_bytes
-            assert grown < GROWTH_BYTES, f"the gateway grew by {grown / 2**20:.0f} MiB"
+            assert grown < self._growth_bytes, f"the gateway grew by {grown / 2**20:.0f} MiB"
 
     def _watch(self) -> None:
         while not self._is_over.wait(0.02):
             try:
                 self.slowest_s = max(self.slowest_s, health_s(self._served.http))
                 self.peak_bytes = max(self.peak_bytes, rss_bytes(self._served))
+                self.most_files = max(self.most_files, open_files(self._served))
             except (OSError, AssertionError, http.client.HTTPException) as error:
                 self.failures.append(f"{type(error).__name__} {error}")
 
@@ -65,3 +67,8 @@ def health_s(address: str) -> float:
 def rss_bytes(served: Served) -> int:
     """Return the memory of the gateway's process."""
     return 4096 * int(Path(f"/proc/{served.process.pid}/statm").read_text().split()[1])
+
+
+def open_files(served: Served) -> int:
+    """Return how many descriptors the gateway has open."""
+    return len(list(Path(f"/proc/{served.process.pid}/fd").iterdir()))

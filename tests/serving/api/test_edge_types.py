@@ -59,12 +59,21 @@ def test_no_parameter_takes_what_is_no_sensible_number(name: str, value: float |
         read_parameters({name: value})
 
 
-@pytest.mark.parametrize("name", Limits.__struct_fields__)
+@pytest.mark.parametrize("name", sorted({*Limits.__struct_fields__} - {"proxies"}))
 def test_every_limit_can_be_set_and_none_to_nonsense(name: str) -> None:
     assert getattr(read_limits([f"{name}=7"]), name) == 7
     for value in ("nan", "inf", "-1", "x", "", "1e400", "true"):
         with pytest.raises(ConfigError, match="--limit"):
             read_limits([f"{name}={value}"])
+
+
+def test_proxies_are_addresses() -> None:
+    given = read_limits(["proxies=10.0.0.7, 2001:db8::1,::1"])
+    assert given.proxy_addresses == {"10.0.0.7", "2001:db8::", "::1"}, "a client may have a whole network"
+    assert read_limits(["proxies="]).proxy_addresses == frozenset()
+    for value in ("7", "example.org", "10.0.0.7;10.0.0.8"):
+        with pytest.raises(ConfigError, match="give addresses such as"):
+            read_limits([f"proxies={value}"])
 
 
 @pytest.mark.parametrize("setting", ["connections", "unknown=3", "=3", ""])

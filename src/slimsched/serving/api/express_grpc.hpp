@@ -565,6 +565,7 @@ class GrpcLine : public Line<GrpcConnection> {
         if (call.timeout_s) call.deadline_s = now_s_ + call.timeout_s;
         if (call.is_odd) {
             ++cuts[HEADS];
+            connection_of(call).break_if(!account_of(call).resets.take(now_s_), HEADS);
             return answer(call, trailers_text("3", "the headers are too long, or one of them is repeated"));
         }
         call.head += '\n';

@@ -114,8 +114,8 @@ class HttpLine : public Line<HttpConnection> {
 
     void too_many(int fd, Account& account, int why) override {
         const std::string& text = full_texts_[why];
-        bool is_told = leaving_ < MOST_LEAVING && send(fd, text.data(), text.size(), MSG_NOSIGNAL) >= 0;
-        if (!is_told) {
+        (void)!send(fd, text.data(), text.size(), MSG_NOSIGNAL);
+        if (leaving_ >= MOST_LEAVING) {
             close(fd);
             return count_out(account);
         }

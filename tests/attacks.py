@@ -1,4 +1,4 @@
-"""Attacks that each ended a server once: what a client can send without a token, as fast as Python can send it.
+"""Attacks that each ended a server once: what a client can send without a token, as fast as it can.
 
 Each one is bounded in time, and returns what it did, so that a test can say that it attacked at all.
 """
@@ -37,27 +37,27 @@ def remembered(name: str, value: str) -> bytes:
 
 
 class Call:
-    """Headers of a call: long for the first one on a connection, a few bytes for all others."""
+    """The headers of a call: long for the first one on a connection, a few bytes for all others."""
 
-    def __init__(self, path: str = h2.INFER, **more: str) -> None:
-        given = {"te": "trailers", "content-type": "application/grpc", ":authority": "x", ":path": path}
-        fields = {**given, **more}
-        self.first = b"\x83\x86" + b"".join([remembered(name, value) for name, value in fields.items()])
-        names = list(fields)  # the last one that was remembered has index 62
-        index = {name: 62 + len(names) - 1 - at for at, name in enumerate(names)}
-        pseudo = [":authority", ":path"]
-        regular = [name for name in fields if name not in pseudo]
-        self.index = {name: bytes([0x80 | at]) for name, at in index.items()}
-        self.again = b"\x83\x86" + b"".join([self.index[name] for name in pseudo + regular])
+    def __init__(self, **more: str) -> None:
+        fields = {
+            ":path": h2.INFER,
+            ":authority": "x",
+            "te": "trailers",
+            "content-type": "application/grpc",
+            **more,
+        }
+        method_and_scheme = b"\x83\x86"
+        self.first = method_and_scheme + b"".join([remembered(*field) for field in fields.items()])
+        last = 61 + len(fields)  # the table numbers what it remembers from 62 on, the newest first
+        self.index = {name: bytes([0x80 | last - at]) for at, name in enumerate(fields)}
+        self.again = method_and_scheme + b"".join(self.index.values())
 
     @property
     def hello(self) -> bytes:
         """Return what opens a connection, and its first call."""
-        ordered = h2.head() if not self.first else b"".join([b"\x83\x86", *self._ordered()])
-        return h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0) + h2.frame(h2.HEADERS, h2.END_HEADERS, 1, ordered)
-
-    def _ordered(self) -> Iterator[bytes]:
-        yield self.first[2:]
+        settings = h2.frame(h2.SETTINGS, 0, 0)
+        return h2.PREFACE + settings + h2.frame(h2.HEADERS, h2.END_HEADERS, 1, self.first)
 
 
 def rapid_resets(address: str, seconds: float, *, code: int = 0, ends: bool = False) -> int:
@@ -77,10 +77,10 @@ def rapid_resets(address: str, seconds: float, *, code: int = 0, ends: bool = Fa
     return streams
 
 
-def reconnecting_resets(address: str, seconds: float, *, clients: int = 8) -> int:
-    """Open connections, each with calls whose heads are large by repetition; reset all; return how many."""
-    call = Call(authorization="Bearer " + "y" * 3900)
-    large = call.again + 7 * call.index["authorization"]
+def reconnecting_resets(address: str, seconds: float, *, repeated: int = 0, clients: int = 8) -> int:
+    """Open connections, each with calls whose heads are large, and reset all; return how many connections."""
+    call = Call(authorization="Bearer " + "y" * 3700)
+    large = call.again + repeated * call.index["authorization"]
     parts = [call.hello]
     for stream in range(3, 1003, 2):
         parts.append(h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, stream, large))
@@ -145,11 +145,11 @@ def connects(address: str, seconds: float, *, clients: int = 4, sends: bytes = b
 
 
 def frames(address: str, seconds: float, data: bytes, before: bytes = b"") -> int:
-    """Send frames that mean nothing, over one connection after the other; return how many connections ended."""
+    """Send frames that mean nothing, over one connection after the other; return how many ended."""
     ended, until_s = 0, time.monotonic() + seconds
     while time.monotonic() < until_s:
         with h2.connect(address) as client:
-            alive = send(client, before) if before else True
+            alive = send(client, before)
             while alive and time.monotonic() < until_s:
                 alive = send(client, data)
             ended += not alive
