@@ -92,7 +92,6 @@ def reconnecting_resets(address: str, seconds: float, *, repeated: int = 0, clie
         while time.monotonic() < until_s:
             try:
                 with connect(address) as client:
-                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                     send(client, data)
                     done += 1
             except OSError:

@@ -16,7 +16,8 @@ namespace {
 
 constexpr uint32_t CALL_WINDOW = 512 << 10, CONNECTION_WINDOW = 16 << 20, FRAME_BYTES = 128 << 10;
 constexpr size_t READ_BYTES = 256 << 10, WRITE_BYTES = 128 << 10;
-constexpr size_t FIRST_READ_BYTES = 4 << 10, LEAST_READ_BYTES = 2 << 10;  // of a client that makes Python work
+constexpr size_t FIRST_READ_BYTES = 4 << 10, LEAST_READ_BYTES = 2 << 10;
+constexpr int MANY_FRAMES = 64;           // in what was read at once: less is read the next time
 constexpr size_t FIRST_ROOM = 256 << 10;  // what a message gets before its bytes have come
 constexpr int READS = 4;                  // of one connection before others have their turn
 constexpr int MOST_CONTINUATIONS = 8;
@@ -38,8 +39,9 @@ struct GrpcConnection : Socket {
     size_t calls = 0;
     size_t read_bytes = FIRST_READ_BYTES;
     std::string out;  // what the system did not take yet
-    double blocked_s = 0.0, head_s = 0.0, ended_s = 0.0, spoke_s = 0.0;  // since when; 0: it is not
-    int continuations = 0;
+    double blocked_s = 0.0, head_s = 0.0, ended_s = 0.0, leaves_s = 0.0;  // since when; 0: it is not
+    double pinged_s = 0.0;                                                // when it last was
+    int continuations = 0, frames = 0;
     bool has_settings = false, has_said_goodbye = false, is_broken = false;
     Cut broken_by = FRAMES;
     Allowance odd_frames{2000.0, 200.0};
@@ -183,16 +185,29 @@ class GrpcLine : public Line<GrpcConnection> {
             return;
         }
         double head_s = grpc_limits.head_s.load();
-        bool is_silent = !one.has_settings && now_s_ > one.since_s + head_s;
-        bool is_slow = one.head_s && now_s_ > one.head_s + head_s;
+        bool is_read = !one.is_readable;  // else what it sent may wait here
+        bool is_silent = is_read && !one.has_settings && now_s_ > one.since_s + head_s;
+        bool is_slow = is_read && one.head_s && now_s_ > one.head_s + head_s;
         bool is_deaf = one.blocked_s && now_s_ > one.blocked_s + grpc_limits.sending_s.load();
         if (is_silent || is_slow || is_deaf) return shut(one);
-        double idle_since_s = std::max(one.since_s, one.spoke_s);
-        if (!one.calls && (is_draining_ || now_s_ > idle_since_s + limits.idle_s.load())) say_goodbye(one);
+        if (one.leaves_s) {
+            if (!one.calls && is_read && now_s_ > one.leaves_s + LINGER_S) say_goodbye(one);
+            return;
+        }
+        bool is_idle = !one.calls && now_s_ > std::max(one.since_s, one.pinged_s) + limits.idle_s.load();
+        if (!one.calls && is_draining_) say_goodbye(one);
         else if (is_draining_ && !one.has_said_goodbye) refuse_more(one);
+        else if (is_idle && !one.has_said_goodbye) let_leave(one);
+    }
+
+    void let_leave(GrpcConnection& one) {  // a call that is on its way is still taken
+        one.leaves_s = now_s_;
+        nghttp2_submit_shutdown_notice(one.session);
+        queue(one);
     }
 
     void drain(GrpcConnection& one) override {
+        one.leaves_s = 0.0;
         if (!one.calls) return say_goodbye(one);
         nghttp2_submit_shutdown_notice(one.session);  // calls that are on their way are still taken for a while
         queue(one);
@@ -265,14 +280,15 @@ class GrpcLine : public Line<GrpcConnection> {
                 return false;
             }
             one.is_readable = size_t(count) == one.read_bytes;
-            int64_t notices = one.account->notices;
+            one.frames = 0;
             ssize_t taken = nghttp2_session_mem_recv(one.session, buffer_.get(), size_t(count));
             if (taken < 0 || one.is_broken) {  // it does not speak HTTP/2, or makes work for nothing
                 cut(one, one.is_broken ? one.broken_by : FRAMES);
                 return false;
             }
-            bool is_quiet = one.account->notices == notices;
-            one.read_bytes = is_quiet ? std::min(READ_BYTES, 4 * one.read_bytes) : LEAST_READ_BYTES;
+            bool is_dense = one.frames > MANY_FRAMES;  // its bytes make much work, and others wait
+            one.read_bytes = is_dense ? std::max(LEAST_READ_BYTES, one.read_bytes / 4) : 4 * one.read_bytes;
+            one.read_bytes = std::min(READ_BYTES, one.read_bytes);
         }
         return true;
     }
@@ -504,6 +520,7 @@ class GrpcLine : public Line<GrpcConnection> {
         GrpcConnection& one = own(data);
         double now_s = one.line->now_s_;
         bool is_small = frame->length < SMALL_BYTES && !(frame->flags & NGHTTP2_FLAG_END_STREAM);
+        ++one.frames;
         switch (frame->type) {
             case NGHTTP2_HEADERS: one.continuations = 0; break;
             case NGHTTP2_CONTINUATION: one.break_if(++one.continuations > MOST_CONTINUATIONS, HEADS); break;
@@ -511,7 +528,7 @@ class GrpcLine : public Line<GrpcConnection> {
             case NGHTTP2_RST_STREAM: break;  // counted where it ends a call
             default: one.break_if(!one.odd_frames.take(now_s), FRAMES);
         }
-        if (frame->type == NGHTTP2_PING) one.spoke_s = now_s;
+        if (frame->type == NGHTTP2_PING) one.pinged_s = now_s;
         return one.is_broken ? NGHTTP2_ERR_CALLBACK_FAILURE : 0;
     }
 

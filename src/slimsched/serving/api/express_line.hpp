@@ -259,7 +259,7 @@ class Line : public Mailbox {
     ByText<Account> accounts_;
     std::unordered_set<std::string> proxies_;
     int64_t total_ = 0;  // connections here and lent
-    uint64_t in_round_ = 0;
+    uint64_t in_round_ = 0, taken_up_ = 0;
     int64_t notices_ = 0;  // of this round
     std::vector<uint64_t> again_, aside_;
     double swept_s_ = 0.0, rests_until_s_ = 0.0;
@@ -300,17 +300,17 @@ class Line : public Mailbox {
         while (!is_stopped_) {
             int timeout_ms = timeout();
             sleeps_.store(true);
-            if (!aside_.empty()) waits_for_round_.store(true);
-            if (has_commands() || (!aside_.empty() && round_.load() != in_round_)) timeout_ms = 0;
+            if (has_commands() || (!aside_.empty() && round_.load() != taken_up_)) timeout_ms = 0;
             int count = epoll_wait(poll_fd_, events, 128, timeout_ms);
             sleeps_.store(false);
             now_s_ = monotonic_s();
             for (auto& one : commands()) obey(one);
             for (int at = 0; at < count; ++at) react(events[at]);
-            if (round_.load() != in_round_) take_up();
+            if (round_.load() != taken_up_) take_up();
             go_on();
             if (now_s_ > swept_s_ + SWEEP_S) sweep();
             rest_no_more();
+            if (!aside_.empty()) waits_for_round_.store(true);
             publish(now_s_);
             nap();
         }
@@ -368,6 +368,7 @@ class Line : public Mailbox {
 
     // Go on with clients that were set aside, in the order in which they were.
     void take_up() {
+        taken_up_ = round_.load();
         std::vector<uint64_t> tokens;
         std::swap(tokens, aside_);
         for (uint64_t token : tokens)

@@ -221,7 +221,8 @@ class Mailbox : public AnswerFormat {
         if (notified_) return;
         bool has_requests = !outbox_.ready.empty() && !is_expected_;
         bool is_due = has_requests && now_s >= notify_at_s();
-        if (is_due || !outbox_.notices.empty() || !outbox_.left.empty()) {  // what was refused can wait
+        bool is_awaited = waits_for_round_.load();  // even if those who filled it have left meanwhile
+        if (is_due || is_awaited || !outbox_.notices.empty() || !outbox_.left.empty()) {  // what was refused can wait
             notified_ = true;
             ring(notify_fd);
         } else {
