@@ -11,7 +11,7 @@ import pytest
 
 import attacks
 import raw_http2 as h2
-from good_client import GoodClient, http_head
+from good_client import GoodClient, http_head, request
 from served import Served
 from vitals import Vitals, open_files
 
@@ -99,23 +99,18 @@ def test_a_header_that_is_repeated_is_refused(attacked: Served) -> None:
         assert turned_away(attacked, "grpc", "heads") == before + 1
 
 
-def test_one_address_may_not_have_all_calls(attacked: Served) -> None:
-    """Whole messages for a method that waits for more: only half of the places are for one address."""
-    call = attacks.Call()
-    clients = [attacks.connect(attacked.grpc, "127.0.0.2") for _ in range(8)]
-    try:
-        for client in clients:
-            client.sendall(call.hello)
-            for start in range(3, 1000, 100):
-                calls = range(start, start + 100, 2)
-                client.sendall(
-                    b"".join([h2.frame(h2.HEADERS, h2.END_HEADERS, at, call.again) for at in calls])
-                )
-        with GoodClient(attacked, "grpc", least=100):
-            pass
-    finally:
-        for client in clients:
-            client.close()
+def test_one_address_may_not_have_all_streams(attacked: Served) -> None:
+    stream = "/inference.GRPCInferenceService/ModelStreamInfer"
+    with attacks.connect(attacked.grpc, "127.0.0.2") as greedy:
+        calls = [h2.frame(h2.HEADERS, h2.END_HEADERS, at, h2.head(stream)) for at in range(1, 101, 2)]
+        greedy.sendall(h2.PREFACE + h2.frame(h2.SETTINGS, 0, 0) + b"".join(calls))
+        give_up_s = time.monotonic() + 10
+        while not attacked.metric('slim_responses_total{protocol="grpc",kind="infer",code="RESOURCE_EXHAUSTED"'):
+            assert time.monotonic() < give_up_s, "no stream was refused"
+            time.sleep(0.05)
+        with grpc.insecure_channel(attacked.grpc) as channel:
+            answers = channel.stream_stream(stream)(iter([request()]), timeout=20)
+            assert len(list(answers)) == 1
 
 
 def test_a_client_that_sends_no_more_has_its_answer(attacked: Served) -> None:

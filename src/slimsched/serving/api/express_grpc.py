@@ -119,9 +119,10 @@ class GrpcExpress(ExpressLine):
     # -- calls that Python serves
 
     def _take_notice(self, notice: "Notice") -> None:
-        token, head, message, _, kind = notice
+        token, head, message, address, kind = notice
         if kind & OPENS:
-            context = self._calls[token] = GrpcContext(self._native, token, head, self._longest_bytes)
+            context = GrpcContext(self._native, token, head, self._longest_bytes, address)
+            self._calls[token] = context
             self._note(token, self._spawn(self._serve(context)))
         if (known := self._calls.get(token)) is not None:
             known.received(kind, message)

@@ -32,7 +32,10 @@ class CallEndedError(Exception):
 class GrpcContext:
     """One call, of which the thread says what has come."""
 
-    def __init__(self, line: "Express", token: int, head: bytes, longest_bytes: int) -> None:
+    def __init__(
+        self, line: "Express", token: int, head: bytes, longest_bytes: int, address: str = ""
+    ) -> None:
+        self._address = address
         self._line, self._token, self._longest_bytes = line, token, longest_bytes
         self._metadata = _read_head(head)
         self.path = dict(self._metadata).get(":path", "")
@@ -65,6 +68,10 @@ class GrpcContext:
     def invocation_metadata(self) -> Metadata:
         """Return the headers on which an answer can depend."""
         return self._metadata
+
+    def peer(self) -> str:
+        """Return who calls; the thread does not know the port."""
+        return f"{'ipv6' if ':' in self._address else 'ipv4'}:{self._address}:0"
 
     def arrived(self) -> bytes | None:
         """Return the next message if it has come."""

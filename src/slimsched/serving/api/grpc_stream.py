@@ -7,9 +7,11 @@ arrives slowly, and keeps what has arrived; so the number of streams is limited 
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 
@@ -17,6 +19,7 @@ from slimsched.serving.api.call import LONGEST_ID
 from slimsched.serving.api.desk import Desk
 from slimsched.serving.api.grpc_message import parse, pb
 from slimsched.serving.api.grpc_reading import GrpcReading
+from slimsched.serving.api.ledger import network_of
 from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.refusal import RefusalError, TooLate, TooMany, Unavailable
 from slimsched.serving.api.token import Token
@@ -27,12 +30,19 @@ Infer = Callable[[list[Any]], Awaitable[bytes]]
 """Answers the request in the list, which it may clear once it has a copy; it may raise refusals."""
 
 
+def address_of(peer: str) -> str:
+    """Return a client's address; gRPC writes peers as in ipv4:127.0.0.1:5000 and ipv6:%5B::1%5D:5000."""
+    kind, _, rest = unquote(peer).partition(":")
+    return network_of(rest.rpartition(":")[0].strip("[]")) if kind in ("ipv4", "ipv6") else ""
+
+
 class GrpcStreams:
     """All streams of a server."""
 
     def __init__(self, desk: Desk, reading: GrpcReading, token: Token, infer: Infer) -> None:
         self.desk, self.reading, self.infer = desk, reading, infer
-        self._token, self._open = token, 0
+        self._token = token
+        self._open: Counter[str] = Counter()  # by the client's address
         self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop(self) -> None:
@@ -42,21 +52,26 @@ class GrpcStreams:
 
     async def serve(self, _: Any, context: Any) -> None:
         """Serve one stream, as gRPC calls it."""
-        self._open += 1
+        address = address_of(context.peer())
+        self._open[address] += 1
         try:
             metadata = dict(context.invocation_metadata() or ())
             self._token.check(str(metadata.get("authorization", "")), "metadata authorization")
             most = self.desk.limits.streams
-            if self._open > most:
+            share = most if address in self.desk.ledger.proxies else -(-most // 2)
+            if self._open.total() > most or self._open[address] > share:
+                where, limit = ("", most) if self._open.total() > most else (" from this address", share)
                 raise TooMany(
-                    f"{most} streams are open, which is the limit; use ModelInfer, or try again", 1.0
+                    f"{limit} streams are open{where}, which is the limit; use ModelInfer, or try again", 1.0
                 )
             await _Stream(self, context).run()
             return
         except RefusalError as refusal:
             code, why = refusal.grpc_code, str(refusal)
         finally:
-            self._open -= 1
+            self._open[address] -= 1
+            if not self._open[address]:
+                del self._open[address]
         await context.abort(getattr(grpc.StatusCode, code), why)
 
 

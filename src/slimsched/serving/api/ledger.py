@@ -6,7 +6,7 @@ from ipaddress import IPv6Address, IPv6Network
 def network_of(address: str) -> str:
     """Return the address that a client counts as: one client may have a whole /64 network of IP version 6."""
     if ":" not in address:
-        return address
+        return address  # of version 4, or of no network
     given = IPv6Address(address.partition("%")[0])
     if given.is_loopback:
         return address

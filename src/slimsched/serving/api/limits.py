@@ -45,7 +45,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     proxies: str = ""  # addresses that many clients share, with commas between: they may have all there is
     calls: Count = 2048  # gRPC calls at the same time; one address may have half of them
     resets_per_s: Count = 1000  # gRPC calls that one address may take back; twice as many at once
-    streams: Count = 16  # of these, streams
+    streams: Count = 32  # of these, streams; one address may have half of them
     pipelined_requests: Count = 32
     pipelined_bytes: Size = 256 * 2**10
     head_bytes: Size = 32 * 2**10
