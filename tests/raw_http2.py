@@ -62,3 +62,19 @@ def is_closed(client: socket.socket, within_s: float) -> bool:
     except ConnectionError:
         pass
     return True
+
+
+def reads_status(client: socket.socket, within_s: float) -> bool:
+    """Whether a call gets its status in this time: headers that end it."""
+    client.settimeout(within_s)
+    received = b""
+    try:
+        while part := client.recv(65536):
+            received += part
+            while len(received) >= 9 and len(received) >= 9 + int.from_bytes(received[:3], "big"):
+                if received[3] == HEADERS and received[4] & END_STREAM:
+                    return True
+                received = received[9 + int.from_bytes(received[:3], "big") :]
+    except TimeoutError:
+        pass
+    return False
