@@ -516,7 +516,7 @@ class GrpcLine : public Line<GrpcConnection> {
         return static_cast<GrpcCall*>(nghttp2_session_get_stream_user_data(session, id));
     }
 
-    static int on_begin_frame(nghttp2_session*, const nghttp2_frame_hd* frame, void* data) {
+    static int on_begin_frame(nghttp2_session* session, const nghttp2_frame_hd* frame, void* data) {
         GrpcConnection& one = own(data);
         double now_s = one.line->now_s_;
         bool is_small = frame->length < SMALL_BYTES && !(frame->flags & NGHTTP2_FLAG_END_STREAM);
@@ -525,7 +525,9 @@ class GrpcLine : public Line<GrpcConnection> {
             case NGHTTP2_HEADERS: one.continuations = 0; break;
             case NGHTTP2_CONTINUATION: one.break_if(++one.continuations > MOST_CONTINUATIONS, HEADS); break;
             case NGHTTP2_DATA: one.break_if(is_small && !one.odd_frames.take(now_s), FRAMES); break;
-            case NGHTTP2_RST_STREAM: break;  // counted where it ends a call
+            case NGHTTP2_RST_STREAM:  // counted where it ends a call
+                one.break_if(!call_of(session, frame->stream_id) && !one.odd_frames.take(now_s), FRAMES);
+                break;
             default: one.break_if(!one.odd_frames.take(now_s), FRAMES);
         }
         if (frame->type == NGHTTP2_PING) one.pinged_s = now_s;

@@ -14,6 +14,7 @@ namespace {
 constexpr size_t FIRST_BYTES = 4096;
 constexpr size_t LONGEST_HEAD_BYTES = 16384;  // a longer head is lent
 constexpr int TURN = 16;                      // requests of one connection before others have their turn
+constexpr double PROBE_S = 1.0;               // how often a client that sends no more is asked whether it is there
 constexpr double LEAVE_S = 1.0;               // how long a client that was turned away may take to read why
 constexpr int MOST_LEAVING = 64;              // clients of this kind; others are closed at once
 
@@ -34,6 +35,7 @@ struct HttpConnection : Socket {
     size_t need = 0;  // bytes of the whole request, once its head is known
     size_t expected = FIRST_BYTES;
     size_t held = 0;
+    double ended_s = 0.0;  // since when its client sends no more, or when it was last probed; 0: it still sends
     std::string out;
     size_t out_at = 0;
 };
@@ -126,7 +128,8 @@ class HttpLine : public Line<HttpConnection> {
 
     void react(HttpConnection& one, uint32_t events) override {
         if (events & (EPOLLHUP | EPOLLERR)) return drop(one);
-        if (events & (EPOLLRDHUP | EPOLLIN)) one.is_readable = true;  // a client that sends no more may still read
+        if (events & (EPOLLRDHUP | EPOLLIN)) one.is_readable = true;
+        if (events & EPOLLRDHUP && !one.ended_s) one.ended_s = now_s_;
         if (one.stage == Stage::WRITING && (events & EPOLLOUT)) flush(one);
         else if (one.is_readable) go_on(one);
     }
@@ -178,7 +181,7 @@ class HttpLine : public Line<HttpConnection> {
     }
 
     void check(HttpConnection& one) override {
-        if (one.stage == Stage::WAITING) return;
+        if (one.stage == Stage::WAITING) return probe(one);
         if (one.stage == Stage::LEAVING) {
             if (now_s_ > one.since_s + LEAVE_S) shut(one);
         } else if (is_idle(one)) {
@@ -186,6 +189,15 @@ class HttpLine : public Line<HttpConnection> {
         } else if (now_s_ > one.since_s + PROMPT_S) {
             lend(one);
         }
+    }
+
+    // A client that sends no more may still read, or be gone: a provisional answer, which any client must take, is
+    // reset by one that is gone. Then nobody works for it any more.
+    void probe(HttpConnection& one) {
+        if (!one.ended_s || now_s_ < one.ended_s + PROBE_S) return;
+        one.ended_s = now_s_;
+        constexpr std::string_view PROBE = "HTTP/1.1 100 Continue\r\n\r\n";
+        (void)!send(one.fd, PROBE.data(), PROBE.size(), MSG_NOSIGNAL);
     }
 
     void drain(HttpConnection& one) override {
