@@ -64,6 +64,15 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     ] = None
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate (PEM).")] = None
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM).")] = None
+    cors: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cors",
+            metavar="ORIGIN",
+            help="Let web pages of this origin use the server from a browser, such as https://example.org; "
+            "* lets all pages. May be repeated.",
+        ),
+    ] = None
     state: Annotated[
         Path | None,
         typer.Option("--state", envvar="SLIM_STATE", help="File that keeps a goal set while running."),
@@ -126,6 +135,8 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
       slim serve --model-repository models
 
       slim serve --shared-memory
+
+      slim serve --cors https://example.org
 
       slim serve --engine ray --address auto
 
