@@ -143,6 +143,7 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
       curl localhost:8000/v2/models/slimresnet
     """
     from slimsched.serving.api import structured_log
+    from slimsched.serving.api.ciphers import CIPHERS
     from slimsched.serving.execution.live.event_loop import run
 
     check_goal(served.goal, [served.router])
@@ -159,6 +160,7 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
         raise ConfigError(f"--log-format '{served.log_format}' is unknown; use text or json")
     structured_log.set_up(served.log_format, os.environ.get("SLIM_LOG", "INFO"))
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # servers are started afresh, never forked
+    os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", CIPHERS)  # gRPC reads both when it is imported
     console = Console(stderr=True, quiet=served.log_format == "json")
     if served.host not in LOCAL_HOSTS and not (served.token or served.token_file):
         console.print(

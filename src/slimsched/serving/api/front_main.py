@@ -11,7 +11,10 @@ import signal
 import sys
 from pathlib import Path
 
+from slimsched.serving.api.ciphers import CIPHERS
+
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", CIPHERS)
 
 import msgspec
 

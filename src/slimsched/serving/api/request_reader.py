@@ -186,11 +186,8 @@ class RequestReader:
         if self.stage is Stage.HEAD:
             if self._is_same_head:
                 return
-            key, text, headers = (
-                name.decode("latin-1").lower(),
-                value.rstrip().decode("latin-1"),
-                self._headers,
-            )
+            headers = self._headers
+            key, text = name.decode("latin-1").lower(), value.rstrip().decode("latin-1")
             if key in headers:
                 if key == "host":
                     raise UnreadableError(400, "two headers Host; send one")
