@@ -88,4 +88,4 @@ def test_nobody_may_negotiate_again(address: str) -> None:
     """In s_client, a line with R asks for new keys in the midst of a connection, as TLS 1.2 knows it."""
     said = s_client(address, "-tls1_2", typed=b"R\n")
     assert "RENEGOTIATING" in said
-    assert "no renegotiation" in said.lower()
+    assert "no renegotiation" in said.lower() or "unexpected eof" in said, said
