@@ -4,6 +4,7 @@ Each row is sent to a server with the compiled line, to one without, and to one 
 """
 
 import socket
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from raw_http import INFER, INFER_BYTES, connect, infer, read_reply
+from raw_http import INFER, INFER_BYTES, connect, infer, infer_many, read_reply
 from served import Served, serve
 
 OPEN, CLOSED = "open", "closed"
@@ -288,4 +289,24 @@ def test_a_token_may_have_blanks_behind_it(tmp_path: Path) -> None:
         assert read_reply(stream).status == 401
         client.sendall(ask("OPTIONS /v2 HTTP/1.1", "host: x"))
         assert read_reply(stream).status == 204
+    assert served.stop() == 0
+
+
+def test_a_client_that_leaves_without_a_word_takes_its_work_with_it(tmp_path: Path) -> None:
+    """What a client that has left looks like at first is one that has ended its side."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("SLIM_PURE", "1")
+        served = serve(tmp_path)
+    call = infer_many(64)
+    for _ in range(200):  # more than can be answered in the time that is allowed below
+        with connect(served.http) as client:
+            client.sendall(call)
+    left = 'slim_responses_total{protocol="http",kind="infer",code="499"}'
+    give_up_s = time.monotonic() + 30
+    while not served.metric(left) and time.monotonic() < give_up_s:
+        time.sleep(0.1)
+    assert served.metric(left) > 0
+    while served.metric("slim_images_in_system") and time.monotonic() < give_up_s:
+        time.sleep(0.1)
+    assert served.metric("slim_images_in_system") == 0
     assert served.stop() == 0
