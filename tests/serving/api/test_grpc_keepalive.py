@@ -9,7 +9,7 @@ import pytest
 import raw_http2 as raw
 from served import Served, serve
 
-EVERY_S, TIMES = 5.0, 5
+EVERY_S, TIMES = 5.0, 6
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 

@@ -29,7 +29,7 @@ class GrpcLibrary:
                 ("grpc.max_allowed_incoming_connections", limits.connections),
                 ("grpc.max_connection_idle_ms", int(1e3 * limits.idle_s)),
                 ("grpc.so_reuseport", int(shares_port)),
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", LEAST_PING_MS),
+                ("grpc.http2.min_ping_interval_without_data_ms", LEAST_PING_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.max_ping_strikes", PING_STRIKES),
             ],
