@@ -5,7 +5,7 @@ Each row is sent to a server with the compiled line, to one without, and to one 
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -278,8 +278,8 @@ def _environment(served: Served) -> str:
     return Path(f"/proc/{served.process.pid}/environ").read_text()
 
 
-def test_a_token_may_have_blanks_behind_it(tmp_path: Path) -> None:
-    served = serve(tmp_path, "--token", "s3cret")
+def test_a_token_may_have_blanks_behind_it(own_server: Callable[..., Served]) -> None:
+    served = own_server("--token", "s3cret")
     with connect(served.http) as client:
         stream = client.makefile("rb")
         for _ in range(3):
@@ -292,11 +292,12 @@ def test_a_token_may_have_blanks_behind_it(tmp_path: Path) -> None:
     assert served.stop() == 0
 
 
-def test_a_client_that_leaves_without_a_word_takes_its_work_with_it(tmp_path: Path) -> None:
-    """What a client that has left looks like at first is one that has ended its side."""
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("SLIM_PURE", "1")
-        served = serve(tmp_path)
+def test_a_client_that_leaves_without_a_word_takes_its_work_with_it(
+    own_server: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that has left looks at first like one that has ended its side only."""
+    monkeypatch.setenv("SLIM_PURE", "1")
+    served = own_server()
     call = infer_many(64)
     for _ in range(200):  # more than can be answered in the time that is allowed below
         with connect(served.http) as client:

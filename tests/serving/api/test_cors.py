@@ -1,6 +1,6 @@
 """Web pages of chosen origins may use the server from a browser, and nobody else's."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -98,8 +98,8 @@ def test_other_clients_are_served_as_ever(shared: Served) -> None:
         assert (reply.status, cors_of(reply)) == (200, {})
 
 
-def test_a_star_lets_all_pages_in(tmp_path_factory: pytest.TempPathFactory) -> None:
-    served = serve(tmp_path_factory.mktemp("star"), "--cors", "*")
+def test_a_star_lets_all_pages_in(own_server: Callable[..., Served]) -> None:
+    served = own_server("--cors", "*")
     for reply in ask(served, preflight(STRANGER), *[infer(f"Origin: {STRANGER}")] * 3):
         assert reply.headers["access-control-allow-origin"] == "*"
         assert "vary" not in reply.headers
