@@ -26,9 +26,11 @@ def test_clients_that_do_not_read_or_finish_do_not_keep_it_from_ending(
         except TimeoutError:
             pass
     for client in clients[10:20]:
-        client.sendall(b"POST /v2/models/slimresnet/infer HTTP/1.1\r\ncontent-length: 4000\r\n\r\nhalf")
+        client.sendall(
+            b"POST /v2/models/slimresnet/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 4000\r\n\r\nhalf"
+        )
     for client in clients[20:]:
-        client.sendall(b"GET /dashboard/frames HTTP/1.1\r\n\r\n")
+        client.sendall(b"GET /dashboard/frames HTTP/1.1\r\nhost: x\r\n\r\n")
     began_s = time.monotonic()
     assert served.stop(patience_s=30) == 0
     assert time.monotonic() - began_s < 15
@@ -61,7 +63,9 @@ def end_twice(served: Served) -> None:
         + b"]}]}"
     )
     with socket.create_connection((host, int(port)), timeout=5) as client:
-        head = b"POST /v2/models/slimresnet/infer HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(body)
+        head = b"POST /v2/models/slimresnet/infer HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(
+            body
+        )
         client.sendall(head + body)
         time.sleep(0.3)
         served.process.send_signal(signal.SIGTERM)

@@ -123,8 +123,9 @@ def test_any_goal_and_any_request_to_the_repository(attacked: Served, body: byte
         st.binary(max_size=200)
         | st.sampled_from(
             [
-                b"GET / HTTP/1.1\r\n\r\n",
-                b"POST /v2 HTTP/1.1\r\n",
+                b"GET / HTTP/1.1\r\nhost: x\r\n\r\n",
+                b"POST /v2%2fmodels HTTP/1.1\r\nhost: x\r\n",
+                b"OPTIONS http://x/v2 HTTP/1.0\r\n",
                 b"content-length: 5\r\n",
                 b"\r\n",
                 b"transfer-encoding: chunked\r\n",

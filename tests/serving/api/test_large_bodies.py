@@ -24,7 +24,7 @@ def arena() -> Iterator[InputArena]:
 
 def message(body: bytes) -> bytes:
     lengths = f"content-length: {len(body)}\r\ninference-header-content-length: {JSON_BYTES}"
-    return f"POST /v2 HTTP/1.1\r\n{lengths}\r\n\r\n".encode() + body
+    return f"POST /v2 HTTP/1.1\r\nhost: x\r\n{lengths}\r\n\r\n".encode() + body
 
 
 def feed(reader: RequestReader, data: bytes) -> None:
@@ -70,7 +70,7 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(arena: InputAr
 def test_a_chunked_body_is_read_as_any_other(arena: InputArena) -> None:
     reader = RequestReader(Limits(body_bytes=2**20), arena)
     part = bytes(LEAST_BYTES)
-    feed(reader, b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+    feed(reader, b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
     for _ in range(2):
         feed(reader, f"{len(part):x}\r\n".encode() + part + b"\r\n")
     feed(reader, b"0\r\n\r\n")

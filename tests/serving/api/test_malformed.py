@@ -174,7 +174,7 @@ def test_a_thousand_malformed_headers(unharmed: Served) -> None:
     rng = random.Random(2)
     body = json.dumps(message() | {"inputs": []}).encode()
     seen = send(unharmed, ((body, spoilt_headers(rng)) for _ in range(1_000)))
-    assert set(seen) <= {400, 431}
+    assert set(seen) <= {400, 415, 417, 431}
 
 
 def test_two_thousand_malformed_protobufs(unharmed: Served) -> None:
@@ -206,4 +206,5 @@ def test_lines_that_are_not_http_are_refused(unharmed: Served) -> None:
             answer = b""
             while part := client.recv(65536):
                 answer += part
-            assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), answer
+            fitting = (b"HTTP/1.1 4", b"HTTP/1.1 501", b"HTTP/1.1 505")
+            assert answer == b"" or answer.startswith(fitting), answer

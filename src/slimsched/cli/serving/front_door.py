@@ -18,6 +18,7 @@ from slimsched.kernel.errors import SlimError
 from slimsched.kernel.log_folder import LogFolder
 from slimsched.kernel.observer import Observer
 from slimsched.serving.api import structured_log
+from slimsched.serving.api.cors import read_cors
 from slimsched.serving.api.front_spec import FrontSpec
 from slimsched.serving.api.fronts import Fronts, fitting_fronts
 from slimsched.serving.api.goal_control import GoalControl, GoalState
@@ -61,7 +62,7 @@ class FrontDoor:
         chosen = chosen.for_clients(limits.queue_s)
         scenario = chosen.scenario
         self._options, self._console, self._names = options, console, scenario.cluster.names
-        self._tls = read_tls(options.tls_cert, options.tls_key)
+        self._tls, self._cors = read_tls(options.tls_cert, options.tls_key), read_cors(options.cors or ())
         self._token = read_token(options.token, options.token_file)
         self._folder = log_folder(options.log, options.log_limit)
         setting = chosen.setting(options.router, for_clients=True)
@@ -207,7 +208,7 @@ class FrontDoor:
             assets=self._dashboard.assets,
         )
         link = local_link(self._service, self._cluster)
-        self._http = HttpServer(self._service, answers.answer, token=self._token, link=link)
+        self._http = HttpServer(self._service, answers.answer, token=self._token, cors=self._cors, link=link)
         methods = GrpcPages(self._service, self._repository).methods
         self._grpc = GrpcServer(self._service, methods, token=self._token, link=link)
 
@@ -226,6 +227,7 @@ class FrontDoor:
             token=self._token,
             tls_cert=str(options.tls_cert or ""),
             tls_key=str(options.tls_key or ""),
+            cors=options.cors or (),
             access_log=options.access_log,
             log_format=options.log_format,
             log_level=os.environ.get("SLIM_LOG", "INFO"),

@@ -64,6 +64,15 @@ class ServeOptions(Struct, frozen=True, kw_only=True):
     ] = None
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate (PEM).")] = None
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM).")] = None
+    cors: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cors",
+            metavar="ORIGIN",
+            help="Let web pages of this origin use the server from a browser, such as https://example.org; "
+            "* lets all pages. May be repeated.",
+        ),
+    ] = None
     state: Annotated[
         Path | None,
         typer.Option("--state", envvar="SLIM_STATE", help="File that keeps a goal set while running."),
@@ -127,11 +136,14 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
 
       slim serve --shared-memory
 
+      slim serve --cors https://example.org
+
       slim serve --engine ray --address auto
 
       curl localhost:8000/v2/models/slimresnet
     """
     from slimsched.serving.api import structured_log
+    from slimsched.serving.api.ciphers import CIPHERS
     from slimsched.serving.execution.live.event_loop import run
 
     check_goal(served.goal, [served.router])
@@ -148,6 +160,7 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
         raise ConfigError(f"--log-format '{served.log_format}' is unknown; use text or json")
     structured_log.set_up(served.log_format, os.environ.get("SLIM_LOG", "INFO"))
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # servers are started afresh, never forked
+    os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", CIPHERS)  # gRPC reads both when it is imported
     console = Console(stderr=True, quiet=served.log_format == "json")
     if served.host not in LOCAL_HOSTS and not (served.token or served.token_file):
         console.print(

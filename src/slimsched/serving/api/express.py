@@ -148,6 +148,7 @@ def is_plain(request: HttpRequest, call: Call) -> bool:
     return (
         bool(request.head)
         and request.keep_alive
+        and not request.is_old
         and len(request.head) + len(request.body) <= LARGEST_BYTES
         and request.headers.get("connection", "keep-alive").lower() == "keep-alive"
         and not any(name in request.headers for name in UNUSUAL)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from urllib.parse import quote
 
 import grpc
 
@@ -13,9 +14,11 @@ from slimsched.serving.api.request_reader import HttpRequest
 
 HEAD_LIMIT_BYTES = 64 * 2**10
 PART_BYTES = 64 * 2**10
+PLAIN = "/:@!$&'()*+,;=~"
+"""Characters of a path that need no escapes."""
 PASSED_ON = frozenset({"authorization", "content-type", "accept"})
 """Headers that the gateway may want to see."""
-OWN = frozenset({"content-type", "content-length", "connection"})
+OWN = frozenset({"content-type", "content-length", "connection", "date"})
 """Headers that this process writes itself."""
 
 
@@ -44,11 +47,13 @@ class HttpForwarding:
         rest = {name: value for name, value in headers.items() if name not in OWN}
         length = headers.get("content-length")
         if length is None:
+            if request.method == "HEAD":
+                writer.close()  # nobody reads the stream
             return HttpResponse(
                 status=status, content_type=kind, headers=rest, stream=_stream(reader, writer)
             )
         try:
-            body = b"" if request.method == "HEAD" else await reader.readexactly(int(length))
+            body = await reader.readexactly(int(length))
         except asyncio.IncompleteReadError:
             raise Unavailable("the gateway broke off its answer; try again shortly") from None
         finally:
@@ -65,7 +70,8 @@ async def _stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 def _head(request: HttpRequest) -> bytes:
-    lines = [f"{request.method} {request.path} HTTP/1.1", "host: gateway", "connection: close"]
+    method = "GET" if request.method == "HEAD" else request.method  # the length of a body is that of GET
+    lines = [f"{method} {quote(request.path, safe=PLAIN)} HTTP/1.1", "host: gateway", "connection: close"]
     lines += [f"{name}: {value}" for name, value in request.headers.items() if name in PASSED_ON]
     if len(request.body):
         lines.append(f"content-length: {len(request.body)}")

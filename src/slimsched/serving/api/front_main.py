@@ -11,11 +11,15 @@ import signal
 import sys
 from pathlib import Path
 
+from slimsched.serving.api.ciphers import CIPHERS
+
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", CIPHERS)
 
 import msgspec
 
 from slimsched.serving.api import structured_log
+from slimsched.serving.api.cors import read_cors
 from slimsched.serving.api.forwarding import GrpcForwarding, HttpForwarding
 from slimsched.serving.api.front_link import FrontLink
 from slimsched.serving.api.front_message import FrontListens, FrontReady, ToFront
@@ -60,7 +64,8 @@ async def _serve(spec: FrontSpec) -> None:
         return
     forwarding = GrpcForwarding(spec.grpc_socket)
     others = HttpForwarding(spec.http_socket, link.report).answer
-    http = HttpServer(link, others, token=spec.token, link=link.bundles)
+    cors = read_cors(spec.cors)
+    http = HttpServer(link, others, token=spec.token, cors=cors, link=link.bundles)
     rpc = GrpcServer(link, forwarding.methods, token=spec.token, link=link.bundles)
     link.when_models_change += [http.models_changed, rpc.models_changed]
     tls = read_tls(_path(spec.tls_cert), _path(spec.tls_key))

@@ -1,5 +1,7 @@
 """Everything that a front process needs to start, sent as JSON to its standard input."""
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 
@@ -23,6 +25,8 @@ class FrontSpec(Struct, frozen=True, kw_only=True):
     token: str = ""
     tls_cert: str = ""
     tls_key: str = ""
+    cors: Sequence[str] = ()
+    """The origins whose web pages may use the server."""
     shared_memory: bool = False
     """Whether clients may register their own."""
     access_log: bool = False

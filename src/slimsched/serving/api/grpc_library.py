@@ -7,6 +7,9 @@ import grpc
 
 from slimsched.serving.api.limits import Limits
 
+LEAST_PING_MS, PING_STRIKES = 4500, 3
+"""Clients may ask every five seconds whether the connection lives; who asks too soon too often must go."""
+
 Unary = Callable[[Any, Any], Awaitable[bytes]]
 Stream = Callable[[Any, Any], Awaitable[None]]
 
@@ -26,6 +29,9 @@ class GrpcLibrary:
                 ("grpc.max_allowed_incoming_connections", limits.connections),
                 ("grpc.max_connection_idle_ms", int(1e3 * limits.idle_s)),
                 ("grpc.so_reuseport", int(shares_port)),
+                ("grpc.http2.min_ping_interval_without_data_ms", LEAST_PING_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.max_ping_strikes", PING_STRIKES),
             ],
             maximum_concurrent_rpcs=limits.calls,
         )

@@ -13,7 +13,8 @@ from slimsched.serving.api.connections import Connections
 from slimsched.serving.api.http_response import HttpResponse, written
 from slimsched.serving.api.lent_connection import LentConnection
 from slimsched.serving.api.limits import Limits
-from slimsched.serving.api.request_reader import HttpRequest, RequestReader, Stage, UnreadableError
+from slimsched.serving.api.request_reader import HttpRequest, RequestReader, Stage
+from slimsched.serving.api.request_target import UnreadableError
 from slimsched.serving.execution.live.input_arena import InputArena
 
 HIGH_WATER_BYTES = 16 * 2**10
@@ -23,12 +24,16 @@ LINGER_S = 1.0
 """How long a refused client may go on sending; what it sends is thrown away."""
 
 
+ASK_S = 1.0
+"""How often a client that has ended its side, and waits for an answer, is asked whether it is still there."""
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
 FULL = "too many bytes of requests are under way; try again"
 _shared = memoryview(bytearray(256 * 2**10))
 """Where bytes arrive that are read at once; one connection after the other uses it."""
 
 Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
-Refuse = Callable[[int, str], HttpResponse]
+Refuse = Callable[[UnreadableError], HttpResponse]
 
 
 class HttpProtocol(asyncio.BufferedProtocol):
@@ -50,11 +55,12 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._unfed, self._unfed_at = b"", 0  # what came while reading was about to stop
         self._task: asyncio.Task[None] | None = None
         self._failure: UnreadableError | None = None
-        self._closing = self._streaming = self._is_paused = self._is_direct = False
+        self._closing = self._streaming = self._is_paused = self._is_direct = self._has_ended = False
         self._writable = asyncio.Event()
         self._writable.set()
         self._current_bytes = self._held_bytes = self._written_bytes = 0
         self._begun, self._began_s, self._lingers_until_s = (0, Stage.NOTHING), 0.0, 0.0
+        self._asked_s, self._is_old = 0.0, False
         self._behind: tuple[float, int, int] | None = None  # since when; read then, and to be read in time
         self.idle_since_s: float | None = None
 
@@ -64,6 +70,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
         """Register the connection; refuse it above the limit."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from it
         self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
+        self._is_plain = transport.get_extra_info("sslcontext") is None  # TLS has no half of a connection
         peer = transport.get_extra_info("peername")
         self.account = self._connections.ledger.open(str(peer[0]) if isinstance(peer, tuple) else "")
         if why := self._connections.add(self, self._limits):
@@ -101,6 +108,11 @@ class HttpProtocol(asyncio.BufferedProtocol):
             self._feed(self._unfed[self._unfed_at :] + data if self._unfed else data, 0)
         self._begin()
 
+    def eof_received(self) -> bool:
+        """Keep the connection open while requests are answered: the client may have ended its side only."""
+        self._has_ended, self._asked_s = True, self._loop.time()
+        return self._task is not None and self._is_plain
+
     def pause_writing(self) -> None:
         """Make no more answers: the client reads more slowly than we write."""
         self._writable.clear()
@@ -125,7 +137,8 @@ class HttpProtocol(asyncio.BufferedProtocol):
         if self._is_read_too_slowly(now_s):
             self.abort()
         elif self._task is not None:
-            return
+            if self._has_ended and not self._streaming and now_s > self._asked_s + ASK_S:
+                self._ask_client(now_s)
         elif self._failure is not None:
             if now_s > self._lingers_until_s:
                 self._transport.close()
@@ -139,6 +152,12 @@ class HttpProtocol(asyncio.BufferedProtocol):
                 self._fail(UnreadableError(408, f"the body arrives too slowly; send at least {pace}"))
         elif self.idle_since_s is not None and now_s > self.idle_since_s + limits.idle_s:
             self._transport.close()  # silently: a client would take a response for that of its next request
+
+    def _ask_client(self, now_s: float) -> None:
+        """Find out whether a client has left: what is sent to one that has breaks the connection."""
+        self._asked_s = now_s
+        if not self._is_old:
+            self._transport.write(CONTINUE)
 
     def close_when_done(self) -> None:
         """Close once the waiting requests are answered. A stream never ends by itself, so it ends now."""
@@ -220,7 +239,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
             self._begun, self._began_s = begun, self._loop.time()
         if self._reader.awaits_continue and self._task is None:
             self._reader.awaits_continue = False
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._transport.write(CONTINUE)
 
     def _must_wait(self) -> bool:
         """Whether enough requests wait, or the client does not read its answers."""
@@ -261,7 +280,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
         try:
             while reader.complete:
                 request = reader.complete.popleft()
-                self._current_bytes = request.size_bytes
+                self._current_bytes, self._is_old = request.size_bytes, request.is_old
                 if self._is_paused:
                     self._read_on()
                 try:
@@ -286,7 +305,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self.idle_since_s = self._began_s = self._loop.time()
         if self._failure is not None:
             self._write_failure(self._failure)
-        elif self._closing:
+        elif self._closing or self._has_ended:
             self._transport.close()
         elif reader.stage is not Stage.NOTHING:
             self._note_progress()
@@ -307,7 +326,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
             await self._write_stream(response, response.stream, head_only=request.method == "HEAD")
             return False
         keep_alive = request.keep_alive and not self._closing
-        self._write(response, keep_alive, head_only=request.method == "HEAD")
+        self._write(response, keep_alive, head_only=request.method == "HEAD", is_old=request.is_old)
         if not keep_alive:
             self._transport.close()
         return keep_alive
@@ -325,14 +344,17 @@ class HttpProtocol(asyncio.BufferedProtocol):
                 await self._writable.wait()
         self._transport.close()
 
-    def _write(self, response: HttpResponse, keep_alive: bool, head_only: bool = False) -> None:
-        whole = written(response, keep_alive=keep_alive, head_only=head_only)
+    def _write(
+        self, response: HttpResponse, keep_alive: bool, head_only: bool = False, is_old: bool = False
+    ) -> None:
+        whole = written(response, keep_alive=keep_alive, head_only=head_only, is_old=is_old)
         self._written_bytes += len(whole)
         self._transport.write(whole)
 
     def _fail(self, failure: UnreadableError) -> None:
         """Write a refusal after the answers under way, then close: the connection is not to be trusted."""
         self._failure = failure
+        failure.origin = self._reader.origin
         self._reader.drop()
         self._unfed = b""
         self._count_held()
@@ -341,12 +363,12 @@ class HttpProtocol(asyncio.BufferedProtocol):
 
     def _write_failure(self, failure: UnreadableError) -> None:
         """Say what is wrong, and let the client read it: closing while it still sends would reset it."""
-        self._write(self._refuse(failure.status, failure.why), keep_alive=False)
+        self._write(self._refuse(failure), keep_alive=False)
         self._lingers_until_s = self._loop.time() + LINGER_S
         if self._is_paused:
             self._is_paused = False
             self._transport.resume_reading()
-        if self._reader.begun and self._transport.can_write_eof():
+        if self._reader.begun and not self._has_ended and self._transport.can_write_eof():
             self._transport.write_eof()
         else:
             self._transport.close()

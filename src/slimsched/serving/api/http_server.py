@@ -9,15 +9,24 @@ from time import monotonic
 
 from slimsched.serving.api.bundle_link import BundleLink
 from slimsched.serving.api.connections import Connections
+from slimsched.serving.api.cors import Cors
 from slimsched.serving.api.desk import CLIENT_LEFT, Desk, ModelsChangedError
 from slimsched.serving.api.express import Express, answer_of, is_available
 from slimsched.serving.api.express_sockets import listen
 from slimsched.serving.api.http_message import read_call
 from slimsched.serving.api.http_protocol import HttpProtocol
-from slimsched.serving.api.http_response import HttpResponse, refused, require_method, response_of
+from slimsched.serving.api.http_response import (
+    HttpResponse,
+    offer,
+    refused,
+    require_identity,
+    require_method,
+    response_of,
+)
 from slimsched.serving.api.lent_connection import LentConnection
 from slimsched.serving.api.refusal import BadRequest, RefusalError, Unavailable
 from slimsched.serving.api.request_reader import HttpRequest, read_length
+from slimsched.serving.api.request_target import UnreadableError
 from slimsched.serving.api.shared_memory import Loan
 from slimsched.serving.api.token import Token
 
@@ -30,10 +39,17 @@ class HttpServer:
     """Answers inference calls at a desk; `others` answers every other request, and may raise refusals."""
 
     def __init__(
-        self, desk: Desk, others: Others, *, token: str = "", link: BundleLink | None = None
+        self,
+        desk: Desk,
+        others: Others,
+        *,
+        token: str = "",
+        cors: Cors | None = None,
+        link: BundleLink | None = None,
     ) -> None:
         """Requests whose heads are known go over the link, in bundles, where that is possible."""
         self._desk, self._others, self._token, self._link = desk, others, Token(token), link
+        self._cors = cors
         self._connections = Connections(desk.ledger)
         self._server: asyncio.Server | None = None
         self._express: Express | None = None
@@ -90,15 +106,23 @@ class HttpServer:
 
     async def handle(self, request: HttpRequest) -> HttpResponse:
         """Answer one request; turn every error into a response. Count the answers of this desk."""
-        began_s, is_call, code = monotonic(), request.path.rstrip("/").endswith("/infer"), CLIENT_LEFT
+        began_s, code, is_question = monotonic(), CLIENT_LEFT, request.method == "OPTIONS"
+        is_call = not is_question and request.path.rstrip("/").endswith("/infer")
         try:
-            response = await self._answer(request, is_call)
+            response = self._offer(request) if is_question else await self._answer(request, is_call)
             code = str(response.status)
+            if self._cors is not None:
+                response = self._cors.shown(request.headers.get("origin", ""), response)
             return response
         finally:
-            if is_call or not self._desk.passes_on:
+            if is_call or is_question or not self._desk.passes_on:
                 kind = "infer" if is_call else "other"
                 self._desk.tally.count_response("http", kind, code, monotonic() - began_s)
+
+    def _offer(self, request: HttpRequest) -> HttpResponse:
+        """Say what may be asked at a path; a browser asks whether a page may."""
+        preflight = None if self._cors is None else self._cors.preflight(request)
+        return offer(request.path) if preflight is None else preflight
 
     async def _answer(self, request: HttpRequest, is_call: bool) -> HttpResponse:
         try:
@@ -107,6 +131,7 @@ class HttpServer:
                 self._desk.face(*model)
                 require_method(request, "POST")
                 return await self._infer(request, *model)
+            require_identity(request)
             return await self._others(request)
         except RefusalError as refusal:
             return response_of(refusal)
@@ -119,13 +144,13 @@ class HttpServer:
         length = None if given is None else read_length(given)
         if given is not None and length is None:
             raise BadRequest(f"Inference-Header-Content-Length is '{given}'; give the JSON's length in bytes")
-        if request.headers.get("content-encoding", "identity") != "identity":
-            raise BadRequest("compressed bodies are not accepted; send the body uncompressed")
+        require_identity(request)
         desk = self._desk
+        learns = self._express is not None and not (self._cors is not None and "origin" in request.headers)
         while True:
             with Loan(desk) as loan:
                 call = read_call(request.body, length, desk.limits, desk.face(name, version), loan)
-                if self._express is not None:
+                if learns and self._express is not None:
                     self._express.learn(request, call, length)
                 try:
                     answered = await desk.infer(call)
@@ -136,10 +161,12 @@ class HttpServer:
                     continue
         return answer_of(call, answered)
 
-    def _refuse(self, status: int, why: str) -> HttpResponse:
+    def _refuse(self, failure: UnreadableError) -> HttpResponse:
         """Refuse bytes that are not a request, or a connection above the limit."""
+        status, why = failure.status, failure.why
         self._desk.tally.count_response("http", "other", str(status), 0.0)
-        return response_of(Unavailable(why)) if status == Unavailable.status else refused(status, why)
+        response = response_of(Unavailable(why)) if status == Unavailable.status else refused(status, why)
+        return response if self._cors is None else self._cors.shown(failure.origin, response)
 
 
 def _model_of(path: str) -> tuple[str, str] | None:

@@ -1,7 +1,6 @@
 """What the gateway answers over HTTP besides inference: health, models, goal, repository, shared memory."""
 
 from collections.abc import Callable
-from urllib.parse import unquote
 
 import msgspec
 
@@ -96,9 +95,9 @@ class Pages:
             return json_page(self._repository.index(ready=asked.ready))
         _, name, step = parts
         if step == "load":
-            await self._repository.load(unquote(name), asked.version())
+            await self._repository.load(name, asked.version())
         elif step == "unload":
-            await self._repository.unload(unquote(name))
+            await self._repository.unload(name)
         else:
             raise NotFound(f"no path {request.path}; a model of the repository has /load and /unload")
         return json_page({})

@@ -83,6 +83,13 @@ class TooLarge(RefusalError):  # noqa: N818
     grpc_code = "RESOURCE_EXHAUSTED"
 
 
+class UnsupportedCoding(RefusalError):  # noqa: N818
+    """The body is compressed in a way that is not read here."""
+
+    status = 415
+    grpc_code = "INVALID_ARGUMENT"
+
+
 class Unavailable(RefusalError):  # noqa: N818
     """The server is not ready, or is shutting down; try again, perhaps at another server."""
 

@@ -1,7 +1,5 @@
 """The paths of Triton's shared memory extensions over HTTP."""
 
-from urllib.parse import unquote
-
 import msgspec
 
 from slimsched.serving.api.cuda_region import CudaEntry, CudaRegistration
@@ -30,7 +28,7 @@ class SharedMemoryPages:
             case [kind, "status" | "unregister" as step]:
                 name = ""
             case [kind, "region", _, *_, "status" | "unregister" | "register" as step]:
-                name = unquote("/".join(parts[2:-1]))  # Triton's clients leave slashes as they are
+                name = "/".join(parts[2:-1])  # Triton's clients leave slashes as they are
             case _:
                 raise NotFound(f"no path {request.path}; see /v2/{parts[0]}/status")
         if step == "status":

@@ -7,6 +7,7 @@ import grpc
 
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.small_file import read_small_file
+from slimsched.serving.api.ciphers import CIPHERS
 
 PEM_LIMIT_BYTES = 2**20
 
@@ -16,6 +17,10 @@ class Tls:
 
     def __init__(self, cert: Path, key: Path) -> None:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context.set_ciphers(CIPHERS)
+        self.context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+        self.context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
         try:
             self._pair = (read_small_file(key, PEM_LIMIT_BYTES), read_small_file(cert, PEM_LIMIT_BYTES))
             self.context.load_cert_chain(cert, key, password=_refuse_encrypted)
