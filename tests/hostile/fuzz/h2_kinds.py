@@ -100,7 +100,7 @@ def repeat_until_closed(one: Attacker, what: str, part: Callable[[int], bytes], 
                 return
             count += frames
             if count % MOST_FRAMES < frames and is_alive(one, client):
-                one.board.fault("flood", f"{what}: {count:,} frames on one connection, and it is still open")
+                one.board.fault(f"flood of {what}", f"{count:,} frames on one connection, and it is still open")
                 return
 
 
@@ -124,7 +124,7 @@ def rapid_reset(one: Attacker) -> None:
             out.append(h2.frame(h2.RST_STREAM, 0, stream, code.to_bytes(4, "big")))
         return b"".join(out)
 
-    repeat_until_closed(one, f"calls that are reset with code {code}", part, 2 * step)
+    repeat_until_closed(one, f"calls {'with' if body else 'without'} messages, reset with code {code}", part, 2 * step)
 
 
 def reset_reconnect(one: Attacker) -> None:

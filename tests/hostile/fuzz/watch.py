@@ -140,7 +140,7 @@ class Watch:
             what, example = self._board.faults.get()
             if what == "unexpected failure":
                 self._board.alarms.value += 1
-            self._faults.add(what, f"{example} while {self._names()} ran" if what != "flood" else example)
+            self._faults.add(what, f"{example} while {self._names()} ran" if not what.startswith("flood") else example)
 
     def _look_at_metrics(self) -> None:
         """Count the unexpected failures of the server as it counts them itself."""
