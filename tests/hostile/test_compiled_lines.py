@@ -1,4 +1,4 @@
-"""The compiled lines share no memory between threads without a lock: the thread sanitizer watches them at work."""
+"""The threads of a compiled line share no memory without a lock: the thread sanitizer watches them."""
 
 import os
 import shutil

@@ -81,7 +81,7 @@ def main() -> int:
         if not (options.http or options.grpc) or (options.http if name in http_kinds.KINDS else options.grpc)
     ]
     print(
-        f"fuzz: seed {options.seed}, {options.seconds:g} s, {options.workers} attackers, kinds: {', '.join(names)}",
+        f"fuzz: seed {options.seed}, {options.seconds:g} s, {options.workers} attackers: {', '.join(names)}",
         flush=True,
     )
     shutil.rmtree(FOLDER / "found", ignore_errors=True)

@@ -17,7 +17,7 @@ from typing import Any
 CORPUS = Path(__file__).parents[1] / "corpus"
 KEPT_INPUTS = 20
 SOURCE = "127.0.0.2"
-"""Attackers come from an address of their own: a limit per address must not refuse the clients that behave."""
+"""Attackers come from an address of their own: limits per address must not refuse clients that behave."""
 
 
 @dataclass(frozen=True)

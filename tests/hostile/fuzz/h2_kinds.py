@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-import raw_http2 as h2
 from attacker import Attacker, corpus, mutated
 from http_kinds import IMAGE
+
+import raw_http2 as h2
 
 CODES = (0, 8, 0, 1, 2, 5, 7, 11, 13, 2**32 - 1)
 """Why a call is reset. Zero says that there was no error."""
@@ -100,7 +101,9 @@ def repeat_until_closed(one: Attacker, what: str, part: Callable[[int], bytes], 
                 return
             count += frames
             if count % MOST_FRAMES < frames and is_alive(one, client):
-                one.board.fault(f"flood of {what}", f"{count:,} frames on one connection, and it is still open")
+                one.board.fault(
+                    f"flood of {what}", f"{count:,} frames on one connection, and it is still open"
+                )
                 return
 
 
@@ -124,7 +127,9 @@ def rapid_reset(one: Attacker) -> None:
             out.append(h2.frame(h2.RST_STREAM, 0, stream, code.to_bytes(4, "big")))
         return b"".join(out)
 
-    repeat_until_closed(one, f"calls {'with' if body else 'without'} messages, reset with code {code}", part, 2 * step)
+    repeat_until_closed(
+        one, f"calls {'with' if body else 'without'} messages, reset with code {code}", part, 2 * step
+    )
 
 
 def reset_reconnect(one: Attacker) -> None:

@@ -104,11 +104,12 @@ def http_json(one: Attacker) -> None:
             }
         return [changed(each, depth + 1) for each in value] if isinstance(value, list) else value
 
+    tensor = {"name": "images", "shape": [1, 3, 32, 32], "datatype": "UINT8"}
     asked = {
-        "inputs": [{"name": "images", "shape": [1, 3, 32, 32], "datatype": "UINT8", "parameters": {"binary_data_size": 3072}}],
+        "inputs": [{**tensor, "parameters": {"binary_data_size": 3072}}],
         "outputs": [{"name": "classes", "parameters": {"binary_data": True}}, {"name": "logits"}],
-        "parameters": {"deadline_ms": 500, "plan": "0.25", "min_accuracy": 50, "priority": 1, "timeout": 10**6},
-    }  # fmt: skip
+        "parameters": {"deadline_ms": 500, "plan": "0.25", "min_accuracy": 50, "timeout": 10**6},
+    }
     with one.connect(one.http_port) as client:
         for _ in range(30):
             if not one.goes_on:

@@ -1,4 +1,4 @@
-"""Builds the compiled lines with sanitizers beside the ordinary ones, and starts a real `slim serve` with them."""
+"""Builds the compiled lines with sanitizers, apart from the ordinary ones, and starts a `slim serve` with them."""
 
 import os
 import re
@@ -23,7 +23,7 @@ OPTIONS = {
     ":malloc_context_size=6:allocator_may_return_null=1:detect_odr_violation=0:handle_abort=0",
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
 }
-"""Leaks are not looked for: Python itself leaves much at its end. The bound on memory finds those that matter."""
+"""Leaks are not looked for: Python itself leaves much at its end. The bound on memory finds what matters."""
 
 LIMITS = {
     "head_s": "1",

@@ -9,14 +9,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 
 from attacker import Board
 from sanitized import LIMITS, Server
 
 MIB = 2**20
 GROWTH_MIB = 320
-"""How much the gateway's memory may grow: all that limits let clients hold (64 MiB of requests, 32 MiB of answers,
-what 1,024 calls and connections need), 16 MiB in the quarantine of the sanitizer, and its borders around each block."""
+"""How much the gateway's memory may grow: all that limits let clients hold (64 MiB of requests, 32 MiB of
+answers, what 1,024 calls and connections need), 16 MiB in the quarantine of the sanitizer, and its borders
+around each block."""
 KILL_MIB = 3 * 1024
 """Above this, the server is killed, so that an attack that works does not take the machine with it."""
 MORE_DESCRIPTORS = int(LIMITS["connections"]) + 64
@@ -53,7 +55,16 @@ class Watch:
         self.descriptors: list[int] = []
         self.start_mib, self.start_descriptors = 0.0, 0
         self._internal, self._log_at, self._reports, self._is_grown, self._is_open = 0.0, 0, 0, False, False
-        self.restarts = 0
+        self.restarts, self._killed_mib = 0, 0.0
+        Thread(target=self._guard, daemon=True).start()
+
+    def _guard(self) -> None:
+        """Kill the server when it takes too much memory, whatever else is being looked at."""
+        while True:
+            if self._board.is_up.value and (memory_mib := self._rss_mib()) > KILL_MIB:
+                self._killed_mib = memory_mib
+                self._server.kill()
+            time.sleep(0.02)
 
     def settle(self) -> None:
         """Note what the server has before the attack, or after it was started again."""
@@ -105,7 +116,9 @@ class Watch:
         process = self._server.process
         assert process is not None
         if (code := process.poll()) is not None:
-            self._fault("server death", f"exit code {code} while {self._names()} ran")
+            how = f"killed here at {self._killed_mib:.0f} MiB" if self._killed_mib else f"exit code {code}"
+            self._fault("server death", f"{how} while {self._names()} ran")
+            self._killed_mib = 0.0
             return False
         self.memory_mib.append(self._rss_mib())
         self.descriptors.append(self._count_descriptors())
@@ -140,7 +153,9 @@ class Watch:
             what, example = self._board.faults.get()
             if what == "unexpected failure":
                 self._board.alarms.value += 1
-            self._faults.add(what, f"{example} while {self._names()} ran" if not what.startswith("flood") else example)
+            self._faults.add(
+                what, f"{example} while {self._names()} ran" if not what.startswith("flood") else example
+            )
 
     def _look_at_metrics(self) -> None:
         """Count the unexpected failures of the server as it counts them itself."""
