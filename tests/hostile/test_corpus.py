@@ -1,7 +1,7 @@
 """Inputs that once did harm, or could: each is sent once, and the server stays well.
 
-`corpus/` keeps them as raw bytes, and `fuzz` changes them at random. The end of a name in `corpus/http` is the
-status of the last answer; `any` stands for one that may differ, or for none.
+`corpus/` keeps them as raw bytes, and `fuzz` changes them at random. The end of a name in `corpus/http` is
+the status of the last answer; `any` stands for one that may differ, or for none.
 """
 
 import http.client

@@ -99,7 +99,7 @@ def main() -> int:
     faults = Faults()
 
     def active() -> str:
-        running = sorted({list(KINDS)[at] for at in board.kinds if at >= 0})
+        running = sorted({list(KINDS)[at] for at in board.kinds[:] if at >= 0})
         return " and ".join(running) or "nothing"
 
     watch = Watch(server, board, faults, active)
@@ -149,8 +149,8 @@ def report(
     """Print everything that was counted."""
     rows: dict[str, object] = {
         "server": "as installed" if options.plain else f"with -fsanitize={SANITIZERS}",
-        "inputs by kind": {name: n for name, n in zip(KINDS, board.inputs, strict=True) if n},
-        "HTTP answers to attackers": {status: n for status, n in enumerate(board.statuses) if n},
+        "inputs by kind": {name: n for name, n in zip(KINDS, board.inputs[:], strict=True) if n},
+        "HTTP answers to attackers": {status: n for status, n in enumerate(board.statuses[:]) if n},
     }
     for name, said in seen.items():
         p99, most = np.percentile(times_s[name] or [0.0], [99, 100])

@@ -110,7 +110,7 @@ class GoodClients:
 
         def ask(number: int) -> tuple[str, list[int] | None]:
             try:
-                answer = inference_pb2.ModelInferResponse.FromString(
+                answer = inference_pb2.ModelInferResponse.FromString(  # type: ignore[attr-defined]
                     infer(
                         _message(self._images[number : number + 1]), timeout=PATIENCE_S, wait_for_ready=True
                     )
@@ -171,7 +171,7 @@ def _raw_body(images: "np.typing.NDArray[np.uint8]") -> tuple[bytes, bytes]:
 
 
 def _message(images: "np.typing.NDArray[np.uint8]") -> bytes:
-    request = inference_pb2.ModelInferRequest(model_name="slimresnet")
+    request = inference_pb2.ModelInferRequest(model_name="slimresnet")  # type: ignore[attr-defined]
     request.inputs.add(name="images", datatype="UINT8", shape=images.shape)
     request.outputs.add(name="classes")
     request.parameters["plan"].string_param = "0.25"

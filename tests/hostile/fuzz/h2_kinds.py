@@ -158,7 +158,7 @@ def heads_only(one: Attacker) -> None:
     heads = Heads(one.rng.choice([h2.INFER, "/inference.GRPCInferenceService/ModelStreamInfer", "/x/y"]))
     start = one.rng.choice([b"", b"", b"\0\0\0\x0c\0", b"\0\x7f\0\0\0" + b"x" * 1000])
     with ExitStack() as stack:
-        clients = []
+        clients: list[socket.socket] = []
         while one.goes_on:
             if len(clients) < 12:
                 client = stack.enter_context(hello(one))
@@ -225,7 +225,7 @@ def shut_windows(one: Attacker) -> None:
         infer_message(),
     )
     with ExitStack() as stack:
-        clients = []
+        clients: list[socket.socket] = []
         for _ in range(4):
             client = stack.enter_context(hello(one, b"\0\4" + size.to_bytes(4, "big")))
             data = b"".join(

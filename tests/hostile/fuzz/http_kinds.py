@@ -77,7 +77,7 @@ def http_known(one: Attacker) -> None:
 def http_json(one: Attacker) -> None:
     """Send JSON of odd kinds where calls, goals and models are expected."""
     rng = one.rng
-    values = [
+    values: list[object] = [
         None,
         True,
         -1,
@@ -189,7 +189,7 @@ def http_shared_memory(one: Attacker) -> None:
     """Register regions with wrong names, offsets and sizes; let others shrink while they are read."""
     rng, name = one.rng, f"slim-fuzz-{one.number}"
     path = Path("/dev/shm") / name
-    sizes = [0, 1, 3071, 3072, 4096, -1, 2**31, 2**40, 2**63, 2**64, None, "1", 1.5]
+    sizes: list[object] = [0, 1, 3071, 3072, 4096, -1, 2**31, 2**40, 2**63, 2**64, None, "1", 1.5]
     keys = [f"/{name}"] * 6 + [
         "",
         "/",

@@ -1,4 +1,4 @@
-"""Builds the compiled lines with sanitizers, apart from the ordinary ones, and starts a `slim serve` with them."""
+"""Builds the compiled lines with sanitizers, apart from the ordinary ones, and serves with them."""
 
 import os
 import re
@@ -49,7 +49,9 @@ def build() -> Path:
     if not all((built / name).exists() and (built / name).stat().st_mtime > changed_s for name in names):
         print(f"compiling with -fsanitize={SANITIZERS} into {built.relative_to(ROOT)}", flush=True)
         environment = {**os.environ, "SLIM_SANITIZE": SANITIZERS}
-        subprocess.run([sys.executable, ROOT / "hatch_build.py", built], check=True, env=environment)
+        done = subprocess.run([sys.executable, ROOT / "hatch_build.py", built], env=environment)
+        if done.returncode:
+            raise SystemExit("the compiled lines cannot be built here: install g++ and libnghttp2-dev")
     shutil.rmtree(tree, ignore_errors=True)
     shutil.copytree(
         ROOT / "src",
