@@ -31,7 +31,7 @@ LIBRARIES = {"express": [], "express_grpc": ["-lnghttp2"]}
 """What each extension is linked with."""
 
 
-class CompileExpress(BuildHookInterface):
+class CompileExpress(BuildHookInterface):  # type: ignore[type-arg]
     """Adds the extensions to a wheel; an editable install finds them beside their sources."""
 
     PLUGIN_NAME = "custom"

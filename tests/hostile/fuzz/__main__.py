@@ -55,6 +55,8 @@ def attack(
         deck = list(names)
         random.Random(f"{options.seed}-round-{turn // len(names)}").shuffle(deck)
         for name in (deck * options.workers)[number :: options.workers][: len(deck)]:
+            while not board.is_up.value and time.monotonic() < until_s:
+                time.sleep(0.05)  # it is started again
             if time.monotonic() > until_s:
                 break
             end_s = min(until_s, time.monotonic() + turn_s)

@@ -54,11 +54,11 @@ class Attacker:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the turn is not over."""
+        """Whether the turn is not over, and there is a server."""
         if self.board.alarms.value != self.seen_alarms:
             self.seen_alarms = self.board.alarms.value
             self._save()
-        return time.monotonic() < self.until_s
+        return time.monotonic() < self.until_s and bool(self.board.is_up.value)
 
     def _save(self) -> None:
         """Keep what was sent last: one of these inputs may have done it."""

@@ -19,6 +19,7 @@ GRPC_INFER = "/inference.GRPCInferenceService/ModelInfer"
 IMAGES, CANDIDATES = 8, 64
 EVERY_S = 0.05
 PATIENCE_S = 20.0
+MOST_REFUSED_IN_A_ROW = 5
 
 Seen = dict[str, Counter[str]]
 Times = dict[str, list[float]]
@@ -32,6 +33,7 @@ class GoodClients:
         self._board, self._late_s, self._health_s = board, late_s, health_s
         self.seen: Seen = {name: Counter() for name in ("HTTP", "gRPC", "health")}
         self.times_s: Times = {name: [] for name in self.seen}
+        self._in_a_row: Counter[str] = Counter()
         self._choose()
 
     def _choose(self) -> None:
@@ -74,6 +76,11 @@ class GoodClients:
     def _judge(self, name: str, said: str, classes: list[int] | None, number: int, took_s: float) -> None:
         self.times_s[name].append(took_s)
         self.seen[name][said] += 1
+        self._in_a_row[name] = 0 if said in ("200", "OK") else self._in_a_row[name] + 1
+        if self._in_a_row[name] == MOST_REFUSED_IN_A_ROW:
+            self._board.fault(
+                "refused", f"{name}: {MOST_REFUSED_IN_A_ROW} times in a row, the last time {said}"
+            )
         if said in ("500", "INTERNAL", "UNKNOWN"):
             self._board.fault("unexpected failure", f"a good client of {name} got {said}")
         if classes is not None and classes != [self._classes[number]]:

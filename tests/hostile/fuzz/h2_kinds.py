@@ -155,12 +155,13 @@ def reset_reconnect(one: Attacker) -> None:
 
 def heads_only(one: Attacker) -> None:
     """Open as many calls as possible without a message, or with the start of one, and hold them."""
-    heads = Heads(one.rng.choice([h2.INFER, "/inference.GRPCInferenceService/ModelStreamInfer", "/x/y"]))
-    start = one.rng.choice([b"", b"", b"\0\0\0\x0c\0", b"\0\x7f\0\0\0" + b"x" * 1000])
+    paths = [h2.INFER, h2.INFER, h2.INFER, "/inference.GRPCInferenceService/ModelStreamInfer", "/x/y"]
+    starts = [b"", b"", b"", b"\0\0\0\x0c\0", b"\0\x7f\0\0\0" + b"x" * 1000]
     with ExitStack() as stack:
         clients: list[socket.socket] = []
         while one.goes_on:
             if len(clients) < 12:
+                heads, start = Heads(one.rng.choice(paths)), one.rng.choice(starts)
                 client = stack.enter_context(hello(one))
                 data = b""
                 for stream in range(1, 1025, 2):

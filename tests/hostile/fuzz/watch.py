@@ -104,9 +104,10 @@ class Watch:
 
     def end(self) -> None:
         """Stop the server, and look at what it left."""
+        is_alive = self._server.process is not None and self._server.process.poll() is None
         code = self._server.stop()
         self._look_at_log()
-        if code:
+        if code and is_alive:
             self._fault("bad end", f"the server ended with exit code {code} after SIGTERM")
 
     # -- one look
@@ -191,7 +192,11 @@ class Watch:
         self._look_at_log()
         self.restarts += 1
         if self.restarts <= MOST_RESTARTS:
-            self._server.start()
+            try:
+                self._server.start()
+            except SystemExit as error:
+                self._fault("server death", f"it did not start again: {error}")
+                return
             self.settle()
             self._board.is_up.value = 1
 
