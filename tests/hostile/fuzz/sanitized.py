@@ -69,7 +69,10 @@ def _library(name: str) -> str:
     """Return where the compiler has a library that must be loaded before everything else."""
     compiler = os.environ.get("CXX") or "c++"
     done = subprocess.run([*compiler.split(), f"-print-file-name={name}"], capture_output=True, text=True)
-    return str(Path(done.stdout.strip()).resolve())
+    path = Path(done.stdout.strip())
+    if not path.is_absolute():  # clang keeps its own in another way
+        raise SystemExit(f"{compiler} has no {name}; install g++, and leave CXX unset")
+    return str(path.resolve())
 
 
 def free_port() -> int:
