@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 CODE   := src tests examples benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo test ray check lint types docs dist format bench clean
+.PHONY: help setup serve demo test ray fuzz check lint types docs dist format bench clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,12 @@ test: $(VENV)/.ready  ## run the tests
 ray: $(VENV)/.ready  ## install the extra 'ray' and run the tests that need it
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
 	SLIM_REQUIRE_RAY=1 $(BIN)/pytest tests/serving/execution/ray
+
+FUZZ_S    ?= 60
+FUZZ_SEED ?= $(shell shuf -i 0-999999 -n 1)
+
+fuzz: $(VENV)/.ready  ## attack a server built with sanitizers (FUZZ_S=600 FUZZ_SEED=1)
+	$(BIN)/python tests/hostile/fuzz --seconds $(FUZZ_S) --seed $(FUZZ_SEED)
 
 check: lint types docs test  ## format, lint, types, docs, tests
 

@@ -72,6 +72,7 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim bound": Run(),
     "SLIM_DEATHS=50 pytest tests/hostile": Not("takes ten minutes", where="tests/hostile/test_servers.py"),
     "python tests/hostile/chaos.py": Not("takes its minutes", where="tests/hostile/test_chaos.py"),
+    "python tests/hostile/fuzz": Not("takes a minute, with sanitizers", where="tests/hostile/fuzz"),
     "slim replay": Run(),
     "slim explain": Run(),
     "slim report": Run(),

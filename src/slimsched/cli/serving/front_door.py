@@ -18,6 +18,7 @@ from slimsched.kernel.errors import SlimError
 from slimsched.kernel.log_folder import LogFolder
 from slimsched.kernel.observer import Observer
 from slimsched.serving.api import structured_log
+from slimsched.serving.api.compiled_lines import unused_lines
 from slimsched.serving.api.cors import read_cors
 from slimsched.serving.api.front_spec import FrontSpec
 from slimsched.serving.api.fronts import Fronts, fitting_fronts
@@ -131,6 +132,8 @@ class FrontDoor:
             _tune_collector()
             self._say(f"ready: {address}, router {split_goal(self._options.router)[0]}{self._aim()}")
             self._say(f"dashboard: {address.partition('/v2')[0]}/")
+            for why in unused_lines(has_tls=self._tls is not None):
+                self._say(why)
             await signals.wait()
             self._say("draining; a second signal ends at once")
             for task in scaling:
