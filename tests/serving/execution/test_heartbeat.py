@@ -202,6 +202,18 @@ def test_a_start_has_a_limit_and_waits_for_a_core_do_not_count() -> None:
     assert beats_of(StartLimit(10.0, lambda server: starved.look())) is None
 
 
+def test_of_a_start_that_takes_longer_because_it_gets_no_core_the_wait_is_known() -> None:
+    slow = Process(ran=0.5, state="R")
+    limit = StartLimit(10.0, lambda server: slow.look())
+    for _ in range(int(10 / BEAT_S)):
+        assert limit.beat([7]) == []
+        assert limit.core_waits_s == {}, "it is not late yet"
+    assert limit.beat([7]) == []
+    assert limit.core_waits_s == {7: pytest.approx(5.0)}
+    limit.beat([])
+    assert limit.core_waits_s == {}
+
+
 def test_a_start_that_is_over_is_forgotten() -> None:
     limit = StartLimit(10.0, lambda server: Activity())
     first = beats_of(limit)

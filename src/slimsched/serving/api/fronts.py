@@ -178,8 +178,9 @@ class Fronts:
             for front in self._heartbeat.beat({front: one for one, (front, _) in self._desks.items()}):
                 log.warning("front %d does not answer; it is ended", front)
                 self._processes[front].kill()
-            self._core_waits.update(self._heartbeat.core_waits_s)
-            for front in self._start_limit.beat(self._starting()):
+            late = self._start_limit.beat(self._starting())
+            self._core_waits.update({**self._heartbeat.core_waits_s, **self._start_limit.core_waits_s})
+            for front in late:
                 log.warning("front %d does not listen after %g s; it is ended", front, START_LIMIT_S)
                 self._processes[front].kill()
                 self._start_limit.forget(front)

@@ -1,4 +1,4 @@
-"""Core waits: says when a process is silent because the machine is full, and when that is over."""
+"""Core waits: says when a process is silent or late because the machine is full, and when that is over."""
 
 import logging
 import os
@@ -21,12 +21,12 @@ class CoreWaits:
         return self._waiting.keys()
 
     def update(self, waits_s: Mapping[int, float]) -> bool:
-        """Note how long each silent process has got no core; return whether others wait than before."""
+        """Note how long processes have got no core; return whether others wait than before."""
         before, now = self._waiting, {one: wait_s for one, wait_s in waits_s.items() if wait_s >= FULL_S}
         self._waiting = now
         for one in now.keys() - before.keys():
-            text = "%s has waited %g s for a core: this machine is full (%s); it is not ended"
-            self._log.warning(text, self._name(one), FULL_S, load_words())
+            text = "%s has waited %.0f s for a core: this machine is full (%s); it is not ended"
+            self._log.warning(text, self._name(one), now[one], load_words())
         for one in before.keys() - now.keys():
             self._log.info("%s waits for a core no longer, after %.0f s", self._name(one), before[one])
         return now.keys() != before.keys()

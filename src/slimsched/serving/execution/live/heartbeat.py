@@ -90,12 +90,20 @@ class StartLimit:
     def __init__(self, limit_s: float, look: Look) -> None:
         self._limit_beats, self._look = limit_s / BEAT_S, look
         self._own: dict[int, OwnBeats] = {}
+        self.core_waits_s: dict[int, float] = {}
+        """For how long those have got no core that would be late without that."""
 
     def beat(self, starting: Collection[int]) -> list[int]:
         """Count a beat for each server that starts; return those that take too long."""
         for server in starting:
             self._own.setdefault(server, OwnBeats()).count(self._look(server))
-        return [server for server in starting if self._own[server].beats > self._limit_beats]
+        overdue = {
+            server: own
+            for server in starting
+            if (own := self._own[server]).beats + own.waited_beats > self._limit_beats
+        }
+        self.core_waits_s = {server: own.waited_beats * BEAT_S for server, own in overdue.items()}
+        return [server for server, own in overdue.items() if own.beats > self._limit_beats]
 
     def forget(self, server: int) -> None:
         """A start is over: the next one counts from its beginning."""

@@ -230,9 +230,10 @@ class LocalEngine:
         """End servers that hang: those that do not answer, and those that do not get ready."""
         for server in self._heartbeat.beat(self._connections):
             self._end(server, "it did not answer")
-        if self._core_waits.update(self._heartbeat.core_waits_s):
+        late = self._start_limit.beat(list(self._getting_ready))
+        if self._core_waits.update({**self._heartbeat.core_waits_s, **self._start_limit.core_waits_s}):
             self._listener.servers_wait(self._core_waits.waiting)
-        for server in self._start_limit.beat(list(self._getting_ready)):
+        for server in late:
             self._end(server, f"it was not ready after {START_LIMIT_S:g} s")
             if not self._has_begun:
                 self._too_late.set()
