@@ -46,7 +46,8 @@ class FixedWidth:
 def claim_core() -> None:
     """Bind this process to a core that no other process has claimed, as our own servers do."""
     for core in sorted(os.sched_getaffinity(0), reverse=True):
-        file = os.open(Path(tempfile.gettempdir()) / f"slim-peer-core-{core}", os.O_CREAT | os.O_RDWR)
+        name = Path(tempfile.gettempdir()) / f"slim-peer-core-{core}"
+        file = os.open(name, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

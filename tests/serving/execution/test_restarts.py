@@ -10,7 +10,7 @@ from slimsched.serving.execution.live.restarts import (
 
 
 def live(restarts: Restarts, began_s: float, lasted_s: float) -> float:
-    restarts.ready(began_s)
+    restarts.ready(began_s, 4.06)
     return restarts.ended(began_s + lasted_s)
 
 
@@ -47,3 +47,14 @@ def test_only_failed_starts_in_a_row_count() -> None:
             restarts.ended(float(start))
             assert not restarts.is_given_up
         live(restarts, float(start), 1.0)
+
+
+def test_it_is_said_when_a_server_is_started_again_and_how_long_that_took() -> None:
+    restarts = Restarts()
+    assert restarts.outlook(RESTART_AFTER_S[0]) == "it is started again at once"
+    assert restarts.outlook(5.0) == "it is started again in 5 s"
+    assert restarts.outlook(live(restarts, 0.0, HEALTHY_S)) == (
+        "it is started again at once; the last start took 4.1 s"
+    )
+    restarts.ended(100.0)
+    assert restarts.outlook(2.0) == "it is started again in 2 s; the last start took 4.1 s"

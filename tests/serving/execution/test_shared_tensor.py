@@ -41,6 +41,38 @@ def test_where_the_memory_is_full_a_tensor_goes_to_disk(
     assert not list(disk.iterdir())
 
 
+@pytest.mark.parametrize("put_there", ["pipe", "link", "folder", "file of another user", "open file"])
+def test_what_somebody_puts_into_the_first_folder_is_not_taken_for_the_tensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put_there: str
+) -> None:
+    if put_there == "file of another user" and os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    public, disk = tmp_path / "public", tmp_path / "disk"
+    public.mkdir()
+    disk.mkdir()
+    values = torch.randn(1000)
+    monkeypatch.setattr(shared_tensor, "FOLDERS", [disk])
+    name, facts = shared_tensor.put(values, "slim-test-tensor")
+    match put_there:
+        case "pipe":
+            os.mkfifo(public / name)  # opening it would wait for ever
+        case "link":
+            secret = tmp_path / "secret"
+            secret.write_bytes(bytes(4000))
+            (public / name).symlink_to(secret)
+        case "folder":
+            (public / name).mkdir()
+        case _:
+            (public / name).write_bytes(bytes(4000))
+            (public / name).chmod(0o600 if "user" in put_there else 0o666)
+            if "user" in put_there:
+                os.chown(public / name, 65534, 65534)
+    monkeypatch.setattr(shared_tensor, "FOLDERS", [public, disk])
+    assert torch.equal(shared_tensor.take(name, facts), values)
+    assert os.path.lexists(public / name)
+    assert not list(disk.iterdir())
+
+
 def test_no_room_anywhere_is_an_error_and_not_the_end_of_the_process() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))

@@ -237,4 +237,5 @@ def slurm_down(folder: Folder = _FOLDER) -> None:
     cluster = ThrowAwaySlurm(folder.absolute())
     if not cluster.conf.exists():
         raise ConfigError(f"no throw-away Slurm lives in {folder}; name its folder with --folder")
+    cluster.check_owner()
     cluster.stop()

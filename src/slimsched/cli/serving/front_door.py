@@ -89,7 +89,13 @@ class FrontDoor:
             shared_memory=options.shared_memory,
         )
         self._service.tally.access_log = options.access_log
-        self._metrics = Metrics(gateway, self._service.tally, self._cluster.power_source, options.router)
+        self._metrics = Metrics(
+            gateway,
+            self._service.tally,
+            self._cluster.power_source,
+            self._cluster.waits_for_core,
+            options.router,
+        )
         self._dashboard = self._open_dashboard(scenario)
         self._dashboard.view.current = lambda: gateway.cluster
         self._dashboard.view.ask(gateway.census)

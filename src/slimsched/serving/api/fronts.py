@@ -31,9 +31,10 @@ from slimsched.serving.api.service import InferenceService
 from slimsched.serving.api.tally import Counted
 from slimsched.serving.execution.live.child_process import ChildProcess
 from slimsched.serving.execution.live.cluster import LiveCluster
+from slimsched.serving.execution.live.core_waits import CoreWaits
 from slimsched.serving.execution.live.frame_connection import FrameConnection
-from slimsched.serving.execution.live.heartbeat import BEAT_S, Heartbeat
-from slimsched.serving.execution.live.process_activity import activity_s
+from slimsched.serving.execution.live.heartbeat import BEAT_S, Heartbeat, StartLimit
+from slimsched.serving.execution.live.process_activity import Activity, activity_of
 from slimsched.serving.execution.live.restarts import Restarts
 from slimsched.serving.execution.live.socket_folder import SocketFolder
 
@@ -41,6 +42,8 @@ log = logging.getLogger("slim.fronts")
 
 FRONT = "slimsched.serving.api.front_main"
 START_LIMIT_S = 60.0
+"""How long a front may take until it listens, beside its waits for a core."""
+
 STOP_LIMIT_S = 2.0
 CORES_EACH = 4
 """There is one front process for this many cores; with fewer than two, the gateway reads requests itself."""
@@ -73,10 +76,12 @@ class Fronts:
         self._desks: dict[FrameConnection, tuple[int, FrontDesk]] = {}
         self._processes: dict[int, ChildProcess] = {}
         self._lives, self._change = [0] * spec.fronts, 0
-        self._heartbeat = Heartbeat(lambda front: activity_s(self._processes[front].pid))
+        self._heartbeat, self._start_limit = Heartbeat(self._look), StartLimit(START_LIMIT_S, self._look)
+        self._core_waits = CoreWaits(log, lambda front: f"front {front}")
         self._listening = [asyncio.Event() for _ in range(spec.fronts)]
         self._tasks: list[asyncio.Task[None]] = []
-        self._stopping, self._hopeless = False, asyncio.Event()
+        self._has_begun = self._stopping = False
+        self._hopeless = asyncio.Event()  # a front is given up, or was not there in time at first
 
     @property
     def pids(self) -> list[int]:
@@ -98,12 +103,13 @@ class Fronts:
         self._tasks.append(asyncio.create_task(self._beat_forever()))
         all_listen = asyncio.create_task(self._all_listen())
         hopeless = asyncio.create_task(self._hopeless.wait())
-        await asyncio.wait([all_listen, hopeless], timeout=START_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([all_listen, hopeless], return_when=asyncio.FIRST_COMPLETED)
         hopeless.cancel()
         if not all_listen.done():
             all_listen.cancel()
             self.abort()
             raise SlimError("the front processes do not listen; see their messages above")
+        self._has_begun = True
         return ports[0], ports[1]
 
     async def _all_listen(self) -> bool:
@@ -142,34 +148,49 @@ class Fronts:
             self._processes[front] = process
             if self._stopping:
                 process.kill()
-            watch = asyncio.create_task(self._note_ready(front, restarts))
+            watch = asyncio.create_task(self._note_ready(front, restarts, monotonic()))
             code = await process.wait()
             watch.cancel()
             self._listening[front].clear()
+            if self._has_begun:  # else all starts of a front together have this limit
+                self._start_limit.forget(front)
             if not self._stopping:
                 delay_s = restarts.ended(monotonic())
                 if restarts.is_given_up:
                     self._hopeless.set()
-                log.warning("front %d ended (exit code %d); it starts again in %g s", front, code, delay_s)
+                log.warning("front %d ended (exit code %d); %s", front, code, restarts.outlook(delay_s))
                 await asyncio.sleep(delay_s)
 
-    async def _note_ready(self, front: int, restarts: Restarts) -> None:
-        """Note that a front listens; end one that does not in time, as nobody hears it beat yet."""
-        try:
-            async with asyncio.timeout(START_LIMIT_S):
-                await self._listening[front].wait()
-            restarts.ready(monotonic())
-        except TimeoutError:
-            log.warning("front %d does not listen after %g s; it is ended", front, START_LIMIT_S)
-            self._processes[front].kill()
+    async def _note_ready(self, front: int, restarts: Restarts, began_s: float) -> None:
+        """Note that a front listens."""
+        await self._listening[front].wait()
+        self._start_limit.forget(front)
+        restarts.ready(monotonic(), monotonic() - began_s)
+
+    def _look(self, front: int) -> Activity:
+        """What the operating system says about a front's process."""
+        return activity_of(self._processes[front].pid)
 
     async def _beat_forever(self) -> None:
-        """End fronts that hang."""
+        """End fronts that hang, and those that do not listen in time, as nobody hears them beat yet."""
         while True:
             await asyncio.sleep(BEAT_S)
             for front in self._heartbeat.beat({front: one for one, (front, _) in self._desks.items()}):
                 log.warning("front %d does not answer; it is ended", front)
                 self._processes[front].kill()
+            late = self._start_limit.beat(self._starting())
+            self._core_waits.update({**self._heartbeat.core_waits_s, **self._start_limit.core_waits_s})
+            for front in late:
+                log.warning("front %d does not listen after %g s; it is ended", front, START_LIMIT_S)
+                self._processes[front].kill()
+                self._start_limit.forget(front)
+                if not self._has_begun:
+                    self._hopeless.set()
+
+    def _starting(self) -> list[int]:
+        """The fronts that run and do not listen yet."""
+        running = [front for front, process in self._processes.items() if not process.has_ended]
+        return [front for front in running if not self._listening[front].is_set()]
 
     def _received(self, connection: FrameConnection, message: FromFront) -> None:
         found = self._desks.get(connection)

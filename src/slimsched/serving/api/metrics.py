@@ -60,9 +60,15 @@ class Metrics:
     """Observes a live cluster and writes the metrics page."""
 
     def __init__(
-        self, gateway: Gateway, tally: Tally, power_source: Callable[[int], str], router: str
+        self,
+        gateway: Gateway,
+        tally: Tally,
+        power_source: Callable[[int], str],
+        waits_for_core: Callable[[int], bool],
+        router: str,
     ) -> None:
         self._gateway, self._tally, self._power_source = gateway, tally, power_source
+        self._waits_for_core = waits_for_core
         self._router, self._names = router, gateway.cluster.names
         self._arrived = self._answered = self._in_time = 0
         self._expected_correct = 0.0
@@ -266,7 +272,9 @@ class Metrics:
     def _servers(self) -> list[str]:
         seen, names = self._gateway.seen, self._gateway.cluster.names
         given_up = np.array([index in self._gateway.given_up for index in range(len(names))])
+        waits = np.array([self._waits_for_core(index) for index in range(len(names))])
         columns = {
+            "slim_server_waits_for_core": ("1 while the server is silent and gets no core.", waits),
             "slim_server_given_up": ("1 if the server cannot be started.", given_up),
             "slim_server_up": ("1 while the server accepts work.", seen.alive),
             "slim_server_outstanding_images": ("Examples sent and not back.", seen.outstanding),

@@ -1,23 +1,27 @@
 """Health: which servers take work, and what is the matter with the others, in words."""
 
+from collections.abc import Collection
+
 from msgspec import Struct
 
 from slimsched.serving.routing.gateway import Gateway
 
+WAITS = "up, but it waits for a core: this machine is full"
+
 
 class Health(Struct, frozen=True, kw_only=True):
-    """The state of each server (up, down, or given up and why), and why none is up if none is."""
+    """The state of each server in words (up, down, or given up and why), and why none is up if none is."""
 
     servers: dict[str, str]
     trouble: str = ""
 
 
-def health_of(gateway: Gateway) -> Health:
-    """Return the health of a gateway's servers."""
+def health_of(gateway: Gateway, waiting: Collection[int] = ()) -> Health:
+    """Return the health of a gateway's servers, of which these wait for a core."""
     alive, given_up = gateway.seen.alive, gateway.given_up
+    up = {index: WAITS if index in waiting else "up" for index in gateway.seen.alive_ids}
     servers = {
-        name: "up" if alive[index] else given_up.get(index, "down")
-        for index, name in enumerate(gateway.cluster.names)
+        name: up.get(index) or given_up.get(index, "down") for index, name in enumerate(gateway.cluster.names)
     }
     return Health(servers=servers, trouble="" if alive.any() else _trouble(gateway))
 

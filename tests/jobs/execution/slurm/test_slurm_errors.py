@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 from slimsched.cli.app import app
 from slimsched.jobs.execution.slurm import preflight
 from slimsched.jobs.execution.slurm.client import SlurmClient
+from slimsched.jobs.execution.slurm.cluster import ThrowAwaySlurm
 from slimsched.jobs.execution.slurm.error import SlurmError, SlurmUnreachableError
 from slimsched.jobs.execution.slurm.node import SlurmNode
 from slimsched.kernel.errors import ConfigError, SlimError, UnknownNameError
@@ -39,6 +40,20 @@ def test_a_throw_away_slurm_without_daemons_says_what_to_install(
     monkeypatch.setattr("slimsched.jobs.execution.slurm.cluster._path", lambda: str(tmp_path))
     error = failure("slurm-up", f"--folder={tmp_path}/slurm")
     assert "apt install slurmctld slurmd slurm-client munge" in str(error)
+
+
+def test_a_folder_that_is_not_this_users_is_no_home_for_a_throw_away_slurm(tmp_path) -> None:
+    home, link = tmp_path / "home", tmp_path / "link"
+    home.mkdir()
+    (home / "slurm.conf").write_text("Prolog=/tmp/somebody-elses-program\n")
+    link.symlink_to(home)
+    assert "is not a folder of this user" in str(failure("slurm-down", f"--folder={link}"))
+    assert (home / "slurm.conf").exists()
+    (home / "slurm.conf").unlink()
+    with pytest.raises(SlurmError, match="is not a folder of this user; name another one"):
+        ThrowAwaySlurm(link).check_owner()
+    ThrowAwaySlurm(tmp_path / "new").check_owner()
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
 
 
 def test_mistakes_in_the_options_are_found_before_slurm_is_asked() -> None:

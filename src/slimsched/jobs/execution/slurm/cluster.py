@@ -21,6 +21,7 @@ from typing import Literal
 from slimsched.jobs.execution.slurm.client import SlurmClient
 from slimsched.jobs.execution.slurm.error import SlurmError
 from slimsched.jobs.execution.slurm.job import Status
+from slimsched.kernel.private_files import NotPrivateError, own_folder
 
 _MARK = "SLIM_THROW_AWAY_SLURM"
 
@@ -104,6 +105,7 @@ class ThrowAwaySlurm:
             )
         if len(str(self.folder)) > 80:
             raise SlurmError(f"the folder {self.folder} is too long a path for a socket; take a shorter one")
+        self.check_owner()
         self._write_files()
         try:
             self._call("munged", *self._munge_options())
@@ -115,6 +117,13 @@ class ThrowAwaySlurm:
         except BaseException:
             self.stop()
             raise
+
+    def check_owner(self) -> None:
+        """Refuse a folder that somebody else has put in its place; make it if there is none."""
+        try:
+            own_folder(self.folder)
+        except NotPrivateError as error:
+            raise SlurmError(str(error)) from None
 
     def start_controller(self) -> None:
         """Start slurmctld, which takes up the state it left behind, if any."""

@@ -32,14 +32,7 @@ from slimsched.serving.execution.live.messages import (
 )
 from slimsched.serving.execution.live.model_hosting import ModelHosting
 from slimsched.serving.execution.live.open_calls import OpenCalls
-from slimsched.serving.execution.live.parcel import (
-    Call,
-    DroppedError,
-    OpenExamples,
-    Parcel,
-    Rows,
-    rows_of,
-)
+from slimsched.serving.execution.live.parcel import Call, DroppedError, OpenExamples, Parcel, Rows, rows_of
 from slimsched.serving.execution.live.wakefulness import Wakefulness
 from slimsched.serving.execution.scaling import LOOK_S, Fleet, Scaling
 from slimsched.serving.routing.autoscaler import AutoscaleOptions, load_of
@@ -84,6 +77,7 @@ class LiveCluster:
         self._zero_s = monotonic() if clock_zero_s is None else clock_zero_s
         self._hosting = ModelHosting(engine.send, len(self._names))
         self._power_source = [""] * len(self._names)
+        self._waiting: Collection[int] = ()
         self.power_sources = ""
         """Where the servers' power figures come from."""
         self.why_waiting: dict[str, dict[str, str]] = {}
@@ -131,11 +125,15 @@ class LiveCluster:
     @property
     def health(self) -> Health:
         """The state of each server, and why none is up if none is."""
-        return health_of(self._gateway)
+        return health_of(self._gateway, self._waiting)
 
     def is_alive(self, server: int) -> bool:
         """Whether a server takes work now."""
         return bool(self._gateway.seen.alive[server])
+
+    def waits_for_core(self, server: int) -> bool:
+        """Whether a server is silent because it gets no core."""
+        return server in self._waiting
 
     def power_source(self, server: int) -> str:
         """Where one server's power figure comes from; empty before its first sample."""
@@ -322,6 +320,10 @@ class LiveCluster:
     def server_given_up(self, server: int, reason: str, left: int) -> None:
         """The engine says a server cannot be started."""
         self._tell(ServerGivenUp(server=server, reason=reason, left=left))
+
+    def servers_wait(self, servers: Collection[int]) -> None:
+        """The engine says which servers get no core."""
+        self._waiting = tuple(servers)
 
     def server_leaving(self, server: int) -> None:
         """Called by the engine when a server accepts no more work."""

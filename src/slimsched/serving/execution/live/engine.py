@@ -25,6 +25,10 @@ class EngineListener(Protocol):
         """A server cannot be started; `left` others run or are being started."""
         ...
 
+    def servers_wait(self, servers: Collection[int]) -> None:
+        """These servers, and no others, are silent because they get no core: the machine is full."""
+        ...
+
     def server_leaving(self, server: int) -> None:
         """A server accepts no more work; `server_down` follows when its work is done."""
         ...

@@ -71,6 +71,11 @@ class KeptEngine:
         if self._listener is not None:
             self._listener.server_given_up(server, reason, left)
 
+    def servers_wait(self, servers: Collection[int]) -> None:
+        """These servers get no core."""
+        if self._listener is not None:
+            self._listener.servers_wait(servers)
+
     def server_leaving(self, server: int) -> None:
         """A server accepts no more work."""
         self._up.discard(server)

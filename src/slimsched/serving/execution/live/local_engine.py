@@ -16,12 +16,13 @@ from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.model_change import ModelEntry
 from slimsched.serving.domain.profile_record import record_of
 from slimsched.serving.execution.live.child_process import ChildProcess
+from slimsched.serving.execution.live.core_waits import CoreWaits
 from slimsched.serving.execution.live.engine import EngineListener
 from slimsched.serving.execution.live.frame_connection import FrameConnection
-from slimsched.serving.execution.live.heartbeat import BEAT_S, Heartbeat
+from slimsched.serving.execution.live.heartbeat import BEAT_S, Heartbeat, StartLimit
 from slimsched.serving.execution.live.input_arena import open_arena
 from slimsched.serving.execution.live.messages import Drain, Ready, ToGateway, ToServer
-from slimsched.serving.execution.live.process_activity import activity_s, is_stopped
+from slimsched.serving.execution.live.process_activity import Activity, activity_of, is_stopped
 from slimsched.serving.execution.live.restarts import FAILED_STARTS, Restarts
 from slimsched.serving.execution.live.server_spec import CANNOT_START, ServerSpec
 from slimsched.serving.execution.live.socket_folder import SocketFolder
@@ -29,7 +30,7 @@ from slimsched.serving.execution.live.socket_folder import SocketFolder
 log = logging.getLogger("slim.engine")
 
 START_LIMIT_S = 120.0
-"""How long a server may take from its start until it is ready."""
+"""How long a server may take from its start until it is ready, beside its waits for a core."""
 
 STOP_LIMIT_S = 3.0
 """How long servers that have no work left may take to end when the engine stops."""
@@ -77,7 +78,9 @@ class LocalEngine:
         self._killed: dict[int, str] = {}  # why the engine itself ended a server
         self._given_up: set[int] = set()
         self._has_begun = False  # all first servers were ready
-        self._heartbeat = Heartbeat(lambda server: activity_s(self.pid(server)))
+        self._heartbeat, self._core_waits = Heartbeat(self._look), CoreWaits(log, self._title)
+        self._start_limit = StartLimit(START_LIMIT_S, self._look)
+        self._too_late = asyncio.Event()  # a first server was not ready in time
         self._beating: asyncio.Task[None] | None = None
         self._supervisors: dict[int, asyncio.Task[None]] = {}
         self._wanted = set(range(len(specs) if at_first is None else at_first))
@@ -97,12 +100,15 @@ class LocalEngine:
             self._supervisors[server] = asyncio.create_task(self._supervise(self._specs[server]))
         self._beating = asyncio.create_task(self._beat_forever())
         everyone = asyncio.create_task(self._all_ready())
-        tasks = [everyone, *self._supervisors.values()]
+        late = asyncio.create_task(self._too_late.wait())
         try:
-            done, _ = await asyncio.wait(tasks, timeout=START_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+            tasks = [everyone, late, *self._supervisors.values()]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await self.stop(drain=False)
             raise
+        finally:
+            late.cancel()
         if everyone not in done:
             await self.stop(drain=False)
             for task in done:
@@ -213,15 +219,26 @@ class LocalEngine:
             except Exception:
                 log.exception("a heartbeat failed; the next one follows")
 
+    def _look(self, server: int) -> Activity:
+        """What the operating system says about a server's process."""
+        return activity_of(self.pid(server))
+
+    def _title(self, server: int) -> str:
+        return f"server {self._specs[server].name}"
+
     def _beat(self) -> None:
         """End servers that hang: those that do not answer, and those that do not get ready."""
         for server in self._heartbeat.beat(self._connections):
             self._end(server, "it did not answer")
-        now_s = monotonic()
-        for server, started_s in list(self._getting_ready.items()):
-            if now_s - started_s > START_LIMIT_S:
-                self._end(server, f"it was not ready after {START_LIMIT_S:g} s")
-            elif is_stopped(self.pid(server)):
+        late = self._start_limit.beat(list(self._getting_ready))
+        if self._core_waits.update({**self._heartbeat.core_waits_s, **self._start_limit.core_waits_s}):
+            self._listener.servers_wait(self._core_waits.waiting)
+        for server in late:
+            self._end(server, f"it was not ready after {START_LIMIT_S:g} s")
+            if not self._has_begun:
+                self._too_late.set()
+        for server in list(self._getting_ready):
+            if is_stopped(self.pid(server)):
                 self._end(server, "it was stopped while it started")
 
     def _end(self, server: int, why: str) -> None:
@@ -259,6 +276,8 @@ class LocalEngine:
             if self._stopping:
                 return
             self._getting_ready.pop(index, None)
+            if self._has_begun:  # else all starts of a server together have this limit
+                self._start_limit.forget(index)
             self._gone(index)
             if code == CANNOT_START and not self._has_begun:
                 raise SlimError(f"server {spec.name} cannot start; see its message above")
@@ -268,7 +287,7 @@ class LocalEngine:
             wait_s = self._restarts[index].ended(monotonic())
             if self._restarts[index].is_given_up and index not in self._given_up:
                 self._give_up(spec, why)
-            log.warning("server %s ended: %s; it starts again in %g s", spec.name, why, wait_s)
+            log.warning("server %s ended: %s; %s", spec.name, why, self._restarts[index].outlook(wait_s))
             await asyncio.sleep(wait_s)
 
     def _give_up(self, spec: ServerSpec, why: str) -> None:
@@ -311,7 +330,8 @@ class LocalEngine:
         self._server_by[connection] = server
         self._ready[server].set()
         self._given_up.discard(server)
-        self._restarts[server].ready(monotonic())
+        self._start_limit.forget(server)
+        self._restarts[server].ready(monotonic(), took_s)
         if ready.life > 1:
             log.info("server %s is back after %.1f s", self._specs[server].name, took_s)
         self._listener.server_up(server, ready.models)

@@ -20,15 +20,16 @@ class Restarts:
         self._short = 0  # lives in a row
         self._failed = 0  # starts in a row
         self._ready_s: float | None = None
+        self._took_s: float | None = None  # the last start that succeeded
 
     @property
     def is_given_up(self) -> bool:
         """Whether nobody should wait for this server."""
         return self._failed >= FAILED_STARTS
 
-    def ready(self, now_s: float) -> None:
-        """The server takes work."""
-        self._ready_s, self._failed = now_s, 0
+    def ready(self, now_s: float, took_s: float) -> None:
+        """The server takes work; its start took this long."""
+        self._ready_s, self._took_s, self._failed = now_s, took_s, 0
 
     def ended(self, now_s: float) -> float:
         """Return how long to wait before the next start."""
@@ -39,3 +40,9 @@ class Restarts:
         if self.is_given_up:
             return TRY_AGAIN_S
         return RESTART_AFTER_S[min(self._short, len(RESTART_AFTER_S) - 1)]
+
+    def outlook(self, wait_s: float) -> str:
+        """Say when the server is started again, and how long that took the last time."""
+        when = "at once" if wait_s < 1.0 else f"in {wait_s:g} s"
+        took = "" if self._took_s is None else f"; the last start took {self._took_s:.1f} s"
+        return f"it is started again {when}{took}"

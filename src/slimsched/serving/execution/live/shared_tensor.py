@@ -3,17 +3,16 @@
 import errno
 import mmap
 import os
-from itertools import count
+import secrets
 from pathlib import Path
 from typing import BinaryIO
 
 import torch
 from torch import Tensor
 
+from slimsched.kernel.private_files import new_private_file, open_private_file
 from slimsched.serving.execution.live.shared_folder import FOLDERS
 from slimsched.serving.execution.live.tensor_facts import TensorFacts
-
-_numbers = count()
 
 
 def view_of(facts: TensorFacts, raw: bytes | bytearray | mmap.mmap) -> Tensor:
@@ -39,7 +38,7 @@ def put(tensor: Tensor, prefix: str) -> tuple[str, TensorFacts]:
     """Write a tensor to shared memory; return the name and the facts needed to read it."""
     values = dense(tensor.detach())
     facts, size = facts_of(values), max(1, values.numel() * values.element_size())
-    name = f"{prefix}-{os.getpid()}-{next(_numbers)}"
+    name = f"{prefix}-{os.getpid()}-{secrets.token_hex(8)}"  # nobody can take it before
     with _room(name, size) as file, mmap.mmap(file.fileno(), size) as shared:
         view = view_of(facts, shared)
         view.copy_(values)
@@ -51,7 +50,7 @@ def _room(name: str, size: int) -> BinaryIO:
     """Open a private file of this size, in the first folder that has it."""
     full = OSError(errno.ENOSPC, "no folder for shared memory")
     for folder in FOLDERS:
-        number = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        number = new_private_file(folder / name)
         try:
             _allocate(number, size)
         except OSError as error:
@@ -73,8 +72,15 @@ def _allocate(file: int, size: int) -> None:
 
 def take(name: str, facts: TensorFacts) -> Tensor:
     """Read a tensor back and remove it from shared memory."""
-    paths = [folder / Path(name).name for folder in FOLDERS]
-    path = next((path for path in paths if path.exists()), paths[0])
-    raw = bytearray(path.read_bytes())
-    path.unlink()
-    return view_of(facts, raw)
+    missing: OSError = FileNotFoundError(errno.ENOENT, "no such shared memory", name)
+    for path in (folder / Path(name).name for folder in FOLDERS):
+        try:
+            file = open_private_file(path)
+        except OSError as error:  # it is in the next folder, whatever somebody put here
+            missing = error
+        else:
+            with os.fdopen(file, "rb") as opened:
+                raw = bytearray(opened.read())
+            path.unlink()
+            return view_of(facts, raw)
+    raise missing
