@@ -142,8 +142,5 @@ def test_curl_sends_a_large_body_after_it_was_told_to(spoken: Served, tmp_path: 
 def test_nc_ends_its_side_and_reads_the_answer(spoken: Served, what: str) -> None:
     nc, (host, port) = need("nc"), spoken.http.split(":")
     sent = f"GET {LIVE} HTTP/1.1\r\nhost: x\r\n\r\n".encode() if what == "a page" else infer()
-    is_pure = "SLIM_PURE" in Path(f"/proc/{spoken.process.pid}/environ").read_text()
-    if what == "a call" and not is_pure:
-        pytest.skip("the compiled line does not keep such connections yet")
     for _ in range(3):
         assert output(nc, "-N", "-w", "20", host, port, given=sent).startswith("HTTP/1.1 200 OK\r\n")

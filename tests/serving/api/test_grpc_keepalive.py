@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -44,8 +45,16 @@ def ping(number: int) -> bytes:
     return raw.frame(raw.PING, 0, 0, number.to_bytes(8, "big"))
 
 
-def test_a_ping_every_five_seconds_is_fine_with_and_without_a_stream(library: Served) -> None:
-    idle, busy = raw.connect(library.grpc), raw.connect(library.grpc)
+def test_a_ping_every_five_seconds_is_fine_with_and_without_a_stream(library: Served, served: Served) -> None:
+    """The library reads the calls of one server, the compiled line those of the other."""
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(keeps_alive, one.grpc) for one in (library, served)]:
+            done.result()
+
+
+def keeps_alive(address: str) -> None:
+    """Ping over an idle connection and over one with an open stream; both must stay."""
+    idle, busy = raw.connect(address), raw.connect(address)
     for client in (idle, busy):
         client.sendall(raw.frame(raw.SETTINGS, 1, 0))  # the answer to those of the server
     busy.sendall(raw.frame(raw.HEADERS, raw.END_HEADERS, 1, raw.head(STREAM)))
