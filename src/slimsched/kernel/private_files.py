@@ -24,9 +24,14 @@ def open_private_folder(path: Path) -> int:
     return _checked(os.open(path, os.O_RDONLY | os.O_DIRECTORY | _OPEN), path, stat.S_ISDIR)
 
 
-def open_private_file(path: Path | str, flags: int = os.O_RDONLY, *, folder: int | None = None) -> int:
-    """Open a regular file of this user alone, in a folder that is open or by its whole path."""
-    return _checked(os.open(path, flags | _OPEN, dir_fd=folder), path, stat.S_ISREG)
+def open_private_file(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file that this user owns and that nobody else may open."""
+    return _checked(os.open(path, flags | _OPEN), path, stat.S_ISREG)
+
+
+def open_file_inside(folder: int, name: str, flags: int) -> int:
+    """Open a regular file of this user in a private folder, which keeps others out whatever its mode is."""
+    return _checked(os.open(name, flags | _OPEN, dir_fd=folder), name, stat.S_ISREG, others=0)
 
 
 def new_private_file(path: Path, flags: int = os.O_RDWR) -> int:
@@ -60,10 +65,12 @@ def _remove_file(entry: "os.DirEntry[str]") -> None:
         os.unlink(entry.path)
 
 
-def _checked(file: int, path: Path | str, is_right_kind: Callable[[int], bool]) -> int:
-    """Return an open file if it is of this kind and this user's alone; else close it and raise."""
+def _checked(
+    file: int, path: Path | str, is_right_kind: Callable[[int], bool], *, others: int = _OTHERS
+) -> int:
+    """Return an open file of this kind that is this user's and closed to others; else close it and raise."""
     status = os.fstat(file)
-    is_ours = status.st_uid == os.geteuid() and not status.st_mode & _OTHERS
+    is_ours = status.st_uid == os.geteuid() and not status.st_mode & others
     if is_ours and is_right_kind(status.st_mode):
         return file
     os.close(file)

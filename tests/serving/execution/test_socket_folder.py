@@ -98,8 +98,10 @@ def test_what_a_killed_gateway_left_is_removed_and_what_lives_is_not(tmp_path: P
         folder.remove()
 
 
-def test_a_folder_with_a_mkdtemp_name_and_a_free_lock_is_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o600, 0o644])  # earlier versions made locks with the second
+def test_a_folder_with_a_mkdtemp_name_and_a_free_lock_is_removed(tmp_path: Path, mode: int) -> None:
     stale = stale_folder(tmp_path / "slim-a1b2c3_d")
+    (stale / "lock").chmod(mode)
     SocketFolder().remove()
     assert not stale.exists()
 

@@ -12,7 +12,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from slimsched.kernel.private_files import new_private_file, open_private_file, open_private_folder
+from slimsched.kernel.private_files import new_private_file, open_file_inside, open_private_folder
 from slimsched.serving.execution.live.shared_folder import clear
 
 PREFIX = "slim-"
@@ -63,7 +63,7 @@ def _remove_if_stale(path: Path) -> None:
     """Remove a folder of this user if nobody holds its lock; raises OSError if somebody does."""
     folder = open_private_folder(path)
     try:
-        lock = open_private_file(LOCK, os.O_RDWR, folder=folder)
+        lock = open_file_inside(folder, LOCK, os.O_RDWR)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove(path)
