@@ -166,6 +166,7 @@ TABLE: dict[str, tuple[bytes, int, Headers, str]] = {
     "CONNECT of a path": (ask("CONNECT /v2 HTTP/1.1", "host: x"), 501, {}, CLOSED),
     "a method of WebDAV": (ask("PROPFIND /v2 HTTP/1.1", "host: x"), 501, {}, CLOSED),
     "a method of streams": (ask("DESCRIBE /v2 HTTP/1.1", "host: x"), 501, {}, CLOSED),
+    "QUERY": (ask("QUERY /v2 HTTP/1.1", "host: x"), 405, {"allow": "GET, HEAD, OPTIONS"}, OPEN),
     "an unknown method": (ask("FROBNICATE /v2 HTTP/1.1", "host: x"), 501, {}, CLOSED),
     "a method in small letters": (ask("get /v2 HTTP/1.1", "host: x"), 501, {}, CLOSED),
     "no method": (ask("G(T /v2 HTTP/1.1", "host: x"), 400, {}, CLOSED),

@@ -24,7 +24,8 @@ END = b"\r\n\r\n"
 SLICE_BYTES = 8 * 2**10
 """The parser gets no more of a head, or of a body of unknown length, at a time."""
 LENGTH_DIGITS = 15
-METHODS = {one.encode(): one for one in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE")}
+_METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "QUERY")
+METHODS = {one.encode(): one for one in _METHODS}
 """The methods that are understood, whether or not a path takes them."""
 _OTHER_METHOD = re.compile(rb"(?:\r\n)*[!#-'*+.^_`|~0-9A-Za-z-]+ \S+ HTTP/\d")
 """A request with a method that the parser does not know."""
