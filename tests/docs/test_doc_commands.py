@@ -75,15 +75,17 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim replay": Run(),
     "slim explain": Run(),
     "slim report": Run(),
-    "slim reproduce": Run("--seconds 0.02 --seeds 1 --workers 1"),
-    "slim reproduce fig1 fig2 fig3 --live": Not(
-        "needs a GPU", where="tests/cli/serving/test_reproduce_h200.py"
+    "python benchmarks/paper/run.py": Run("--seconds 0.02 --seeds 1 --workers 1"),
+    "python benchmarks/paper/run.py fig1 fig2 fig3 --live": Not(
+        "needs a GPU", where="tests/benchmarks/test_paper.py"
     ),
-    "slim reproduce algorithm1 --live": Not(
-        "takes half a minute, or needs a GPU", where="tests/cli/serving/test_reproduce_h200.py"
+    "python benchmarks/paper/run.py algorithm1 --live": Not(
+        "takes half a minute, or needs a GPU", where="tests/benchmarks/test_paper.py"
     ),
-    "slim reproduce tables": Not("live needs a GPU", where="tests/cli/serving/test_reproduce_h200.py"),
-    "slim reproduce robustness": Run("--seconds 0.02 --seeds 1 --workers 1", data=True),
+    "python benchmarks/paper/run.py tables": Not(
+        "live needs a GPU", where="tests/benchmarks/test_paper.py"
+    ),
+    "python benchmarks/paper/run.py robustness": Run("--seconds 0.02 --seeds 1 --workers 1", data=True),
     "slim router": Not("takes minutes", where="tests/serving/learning/test_router_commands.py"),
     "slim jobs compare": Run("--jobs 60 --seeds 1 --workers 1"),
     "slim jobs compare --trace helios": Run("--jobs 60 --seeds 1 --workers 1", data=True),
@@ -196,7 +198,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the pages take for granted: a photograph, a scenario, racks, pictures by class."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").mkdir()
-    for name in ("scripts", "examples"):
+    for name in ("scripts", "examples", "benchmarks"):
         (tmp_path / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     recipe = tmp_path / "configs" / "train-folder.toml"

@@ -37,7 +37,6 @@ NEEDS = {
     "load": "serve",
     "demo": "serve",
     "validate": "serve",
-    "reproduce": "serve",
     "profile": "torch",
     "model": "torch",
     "data": "torch",

@@ -1,7 +1,7 @@
 """Disturbances: ways in which the simulated world differs from the router's model of it.
 
 A router knows profiles, links and what it sent. Each disturbance makes one of these wrong, or the load
-uneven. Training draws them at random; `slim reproduce conditions` shows every one on its own.
+uneven. Training draws them at random; `benchmarks/paper/run.py conditions` shows every one on its own.
 """
 
 from collections.abc import Callable

@@ -4,11 +4,18 @@ Every router comes with its front: the settings that `slim router tune` found fo
 and on other seeds. In every condition the fronts are compared at one p99, seed by seed.
 """
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
 from slimsched.kernel.statistics import Mean, mean_of
 from slimsched.serving.execution.scenario import Scenario
@@ -21,7 +28,7 @@ from slimsched.serving.learning.disturbance import (
     weak_link,
     wrong_profiles,
 )
-from slimsched.serving.learning.tuning import Point, Try, accuracy_at
+from slimsched.serving.learning.tuning import Point, Try, accuracy_at, run
 
 ROOM = 1.05
 """Fronts are compared at the least p99 that half of the routers reach on every seed, times this."""
@@ -128,3 +135,36 @@ def _by_seed(points: Sequence[Point]) -> Mapping[str, dict[int, list[Point]]]:
 
 def _value(mean: Mean | None) -> float:
     return -1.0 if mean is None else mean.value
+
+
+def reproduce_conditions(
+    paper: Scenario, *, seed: int, seeds: int, workers: int, out: Path | None
+) -> tuple[dict[str, Any], Callable[[Console], None]]:
+    """Run every condition; with `out`, write the points of all runs there, one file per condition."""
+    standings = []
+    for number, (label, scenario) in enumerate(conditions(paper).items()):
+        points = run(tries(scenario, seed=seed, seeds=seeds), workers=workers)
+        standings.append(standing(label, points))
+        print(f"conditions: {label}: {_line(standings[-1])}", file=sys.stderr, flush=True)
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / f"condition-{number}.json").write_bytes(msgspec.json.encode(points))
+
+    def show(console: Console) -> None:
+        table = Table(title="accuracy %, at equal p99", box=SIMPLE_HEAD, show_edge=False)
+        for column in ("condition", "p99 ms", *FRONTS, "best", "ahead of the next by"):
+            table.add_column(column, justify="left" if column in ("condition", "best") else "right")
+        for one in standings:
+            cells = [_cell(one.accuracy[name]) for name in FRONTS]
+            table.add_row(one.condition, f"{1000 * one.p99_s:.0f}", *cells, one.best, _cell(one.lead))
+        console.print(table)
+
+    return {"standings": [msgspec.to_builtins(one) | {"best": one.best} for one in standings]}, show
+
+
+def _cell(mean: Mean | None) -> str:
+    return "never as quick" if mean is None else f"{100 * mean.value:.2f} ±{100 * mean.ci95:.2f}"
+
+
+def _line(one: Standing) -> str:
+    return f"p99 {1000 * one.p99_s:.0f} ms, " + ", ".join(f"{n} {_cell(m)}" for n, m in one.accuracy.items())

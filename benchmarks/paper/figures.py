@@ -9,19 +9,44 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from slimsched.kernel.errors import DataError, SlimError
+from slimsched.kernel.quantity import Amount, Bytes, Count, Seconds
 from slimsched.kernel.section import UNREADABLE
 from slimsched.models.slimresnet.shape import SLIM_RESNET
-from slimsched.serving.execution.live.figure_point import DeviceFigures, FigurePoint
-from slimsched.serving.execution.scenario_file import CONFIGS
 from slimsched.serving.telemetry.shades import shades
 
+
+class FigurePoint(Struct, frozen=True, kw_only=True):
+    """One setting and its figures; `load` is the share of the device's capacity, 0 in a closed loop."""
+
+    plan: str
+    batch: Count
+    load: Amount
+    utilization: Amount
+    latency_mean_s: Seconds
+    latency_p99_s: Seconds
+    segment_s: tuple[Seconds, ...]  # mean time of a batch by segment
+    segment_bytes: tuple[Bytes, ...]  # memory of each segment's instance
+    images_per_s: Amount
+    power_w: Amount
+
+
+class DeviceFigures(Struct, frozen=True, kw_only=True):
+    """Both sweeps with a description of the device."""
+
+    device: dict[str, str]
+    idle_w: Amount
+    batch_sweep: list[FigurePoint]
+    load_sweep: list[FigurePoint]
+
+
 SEGMENTS = len(SLIM_RESNET.blocks)
-SHIPPED = CONFIGS / "figures" / "h200.json"
+SHIPPED = Path(__file__).with_name("figures-h200.json")
 MPS_PERCENTAGE = 25
 """A quarter of the GPU: the whole of an H200 is faster at the narrow widths than Python can feed it."""
 
@@ -77,9 +102,9 @@ def measured(out: Path | None) -> DeviceFigures:
     os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(MPS_PERCENTAGE)  # read when CUDA starts
     import time
 
+    from device_sweep import DeviceWatch, Sweep, open_gpu
+
     from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device
-    from slimsched.serving.execution.live.device_figures import Sweep
-    from slimsched.serving.execution.live.device_watch import DeviceWatch, open_gpu
     from slimsched.serving.execution.live.executor_choice import host_models
     from slimsched.serving.execution.live.power_window import mean_power_w
     from slimsched.serving.execution.model_source import shipped_model

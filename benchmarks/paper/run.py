@@ -1,7 +1,12 @@
-"""`slim reproduce`: the paper's tables and figures, ours beside theirs. A new one is one function."""
+"""The paper's tables and figures, ours beside theirs. A new one is one function.
+
+python benchmarks/paper/run.py table3 table4 table5
+make paper WHAT="fig1 fig2 fig3"
+"""
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,10 +14,10 @@ from typing import Annotated, Any
 import typer
 from msgspec import Struct
 from rich.console import Console
+from tables import TABLES, reproduce_table
 
-from slimsched.cli.failure import need
+from slimsched.cli.failure import line_of, need
 from slimsched.cli.options import AsJson, Seed, with_options
-from slimsched.cli.serving.reproduce_table import TABLES, reproduce_table
 from slimsched.cli.serving.scenario import Accuracy, Seconds, Workers
 from slimsched.kernel.errors import UnknownNameError
 from slimsched.kernel.quantity import Count
@@ -80,17 +85,17 @@ def command(
 
     Examples:
 
-      slim reproduce table3 table4 table5
+      python benchmarks/paper/run.py table3 table4 table5
 
-      slim reproduce table3 --seeds 1 --seconds 10 --json
+      python benchmarks/paper/run.py table3 --seeds 1 --seconds 10 --json
 
-      slim reproduce fig1 fig2 fig3 --out figures
+      python benchmarks/paper/run.py fig1 fig2 fig3 --out figures
 
-      slim reproduce tables --scenario h200 --live
+      python benchmarks/paper/run.py tables --scenario h200 --live
 
-      slim reproduce algorithm1 --live --out figures
+      python benchmarks/paper/run.py algorithm1 --live --out figures
 
-      slim reproduce table3 table4 table5 --model slimvit
+      python benchmarks/paper/run.py table3 table4 table5 --model slimvit
     """
     for name in what:
         if name not in REPRODUCTIONS:
@@ -123,7 +128,7 @@ def serving_table(name: str, options: ReproduceOptions) -> Reproduced:
 
 def experiment(name: str, options: ReproduceOptions) -> Reproduced:
     """Run an experiment: the paper's open questions, and what the goal router claims."""
-    from slimsched.cli.serving.reproduce_experiment import run_experiment
+    from experiments import run_experiment
 
     return run_experiment(
         name,
@@ -138,7 +143,7 @@ def experiment(name: str, options: ReproduceOptions) -> Reproduced:
 
 def conditions(name: str, options: ReproduceOptions) -> Reproduced:
     """Compare the tuned fronts of routers where the world differs from their model."""
-    from slimsched.cli.serving.reproduce_conditions import reproduce_conditions
+    from conditions import reproduce_conditions
 
     seconds = options.seconds or 4.0
     paper = options.scenario_of("paper", name).with_load(seconds=seconds, warmup_s=seconds / 4)
@@ -149,7 +154,7 @@ def conditions(name: str, options: ReproduceOptions) -> Reproduced:
 
 def figure(name: str, options: ReproduceOptions) -> Reproduced:
     """Reproduce one of Figures 1 to 3: a GPU by batch size and by load."""
-    from slimsched.cli.serving.reproduce_figures import reproduce
+    from figures import reproduce
 
     if options.out is not None:
         need("matplotlib")
@@ -158,7 +163,7 @@ def figure(name: str, options: ReproduceOptions) -> Reproduced:
 
 def tables(name: str, options: ReproduceOptions) -> Reproduced:
     """Compare the routers of Tables III to V, and ours, on a cluster that may be real."""
-    from slimsched.cli.serving.reproduce_live import reproduce_tables
+    from tables import reproduce_tables
 
     return reproduce_tables(
         options.scenario_of(options.scenario or "h200", name),
@@ -170,7 +175,7 @@ def tables(name: str, options: ReproduceOptions) -> Reproduced:
 
 def algorithm1(name: str, options: ReproduceOptions) -> Reproduced:
     """Show Algorithm 1 at work: what a server loads, refuses to load and unloads as the load changes."""
-    from slimsched.cli.serving.reproduce_algorithm1 import reproduce_algorithm1
+    from algorithm1 import reproduce_algorithm1
 
     if options.out is not None:
         need("matplotlib")
@@ -191,3 +196,22 @@ REPRODUCTIONS: dict[str, Callable[[str, ReproduceOptions], Reproduced]] = {
     **dict.fromkeys(EXPERIMENTS, experiment),
     "conditions": conditions,
 }
+
+
+def main() -> int:
+    """Run what the command line names; an error becomes one line and an exit code."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(command)
+    try:
+        app()
+    except Exception as error:
+        known = line_of(error, "serve")
+        if known is None:
+            raise
+        print(f"run.py: {known[0]}", file=sys.stderr)
+        return known[1]
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,5 +1,6 @@
 """The history of instances: what Algorithm 1 did, told from events and commands, and its picture."""
 
+import sys
 from pathlib import Path
 
 from cluster import MEGABYTE, MODEL, choice
@@ -10,8 +11,10 @@ from slimsched.serving.routing.events import TelemetryReceived
 from slimsched.serving.scheduling.commands import LoadInstance, UnloadInstance
 from slimsched.serving.scheduling.events import InstanceLoaded, InstanceUnloaded, Started, TelemetrySampled
 from slimsched.serving.scheduling.options import SchedulerOptions
-from slimsched.serving.telemetry.fleet_history import BLOCKED, FIRST, SCALE_UP, UNLOAD, FleetHistory
-from slimsched.serving.telemetry.fleet_plot import plot_fleets
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "paper"))
+
+from algorithm1 import BLOCKED, FIRST, SCALE_UP, UNLOAD, FleetHistory, plot_fleets
 
 
 def load(number: int, width: float) -> LoadInstance:
