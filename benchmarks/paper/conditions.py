@@ -4,6 +4,7 @@ Every router comes with its front: the settings that `slim router tune` found fo
 and on other seeds. In every condition the fronts are compared at one p99, seed by seed.
 """
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,9 @@ ROOM = 1.05
 LEAST_P99_S = 0.075
 """… but at no less than this, near which they were tuned."""
 
+RIVALS = os.path.relpath(Path(__file__).parents[1] / "rivals")
+"""The folder of the routers that are plugins."""
+
 FRONTS: dict[str, tuple[str, ...]] = {
     "sed": ("sed:share=0.0173", "sed:share=0.0391", "sed:share=0.0676"),
     "lp": ("lp:margin=1.4:every_s=0.069", "lp:margin=1.44:every_s=0.148", "lp:margin=1.02:every_s=0.0588"),
@@ -50,12 +54,13 @@ FRONTS: dict[str, tuple[str, ...]] = {
         "goal:target_s=0.0205:wait=0.00651:move=0.0273",
     ),
     "ppo": ("ppo:v=0.764", "ppo:v=1.54", "ppo:v=1.95"),
-    "aset": ("aset:v=1.54", "aset:v=4.96", "aset:v=6.27"),
-    "kais": ("kais:v=0.965", "kais:v=1.95", "kais:v=3.93"),
+    "aset": tuple(f"{RIVALS}/aset.py:Aset:v={v}" for v in (1.54, 4.96, 6.27)),
+    "kais": tuple(f"{RIVALS}/kais.py:Kais:v={v}" for v in (0.965, 1.95, 3.93)),
 }
 """Three settings of each router: those of its front on `paper` whose p99 is nearest to 55, 75 and 110 ms.
 
-`slim router tune --accuracy paper --budget 16 --seconds 4` found the fronts, with the same budget for each.
+`slim router tune --accuracy paper --budget 16 --seconds 4` found the fronts, with the same budget
+for each; for the plugins, `python benchmarks/rivals/learn.py tune`.
 """
 
 

@@ -16,11 +16,12 @@ from slimsched.serving.execution.compared import Compared
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "paper"
-sys.path.insert(0, str(FOLDER))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "paper"))
 
+import experiments
 from experiments import FRONT, front_accuracy
 
+FOLDER = Path(experiments.__file__).parent
 _spec = importlib.util.spec_from_file_location("paper_run", FOLDER / "run.py")
 assert _spec is not None
 assert _spec.loader is not None

@@ -82,9 +82,7 @@ SHORT: dict[str, Run | Ask | Not] = {
     "python benchmarks/paper/run.py algorithm1 --live": Not(
         "takes half a minute, or needs a GPU", where="tests/benchmarks/test_paper.py"
     ),
-    "python benchmarks/paper/run.py tables": Not(
-        "live needs a GPU", where="tests/benchmarks/test_paper.py"
-    ),
+    "python benchmarks/paper/run.py tables": Not("live needs a GPU", where="tests/benchmarks/test_paper.py"),
     "python benchmarks/paper/run.py robustness": Run("--seconds 0.02 --seeds 1 --workers 1", data=True),
     "slim router": Not("takes minutes", where="tests/serving/learning/test_router_commands.py"),
     "slim jobs compare": Run("--jobs 60 --seeds 1 --workers 1"),
@@ -124,6 +122,7 @@ SHORT: dict[str, Run | Ask | Not] = {
     "open http://127.0.0.1:8000/": Ask(),
     "python3 -": Run(),
     "python examples/": Not("an example", where="tests/examples"),
+    "python benchmarks/rivals/learn.py": Not("takes minutes", where="tests/benchmarks/test_two_scales.py"),
     "python benchmarks/": Not("a measurement, never a test"),
     "scripts/dashboard-picture": Run(),
     "scripts/reference": Run("--check"),

@@ -37,26 +37,13 @@ def test_a_policy_is_trained_resumed_and_used(tmp_path: Path, state: str) -> Non
     assert row["completed"] > 0
 
 
-@pytest.mark.parametrize("kind", ["aset", "kais"])
-def test_a_router_on_two_time_scales_is_trained_and_used(tmp_path: Path, kind: str) -> None:
-    out = tmp_path / "policy.safetensors"
-    words = ["router", "train", kind, "--rate", "400", "--drawn", "0", "--updates", "1"]
-    assert json.loads(run(*words, "--out", str(out), "--json"))["kind"] == kind
-    assert json.loads(out.with_suffix(".json").read_text())["state"] == kind
-    spec = f"{kind}:{out}"
-    row = json.loads(run("simulate", "--router", spec, "--rate", "400", "--seconds", "0.3", "--json"))
-    assert row["completed"] > 0
-    with pytest.raises(SlimError, match="without --live"):
-        run("router", "train", kind, "--live")
-
-
 @pytest.mark.parametrize(
     "words",
     [
         ("router", "train", "--weights", "1,2"),
         ("router", "train", "dqn"),
         ("router", "train", "--state", "paper", "--goal", "p99<=60ms"),
-        ("router", "train", "kais", "--goal", "p99<=60ms"),
+        ("router", "train", "goal", "--live"),
     ],
 )
 def test_mistakes_are_named(words: tuple[str, ...]) -> None:

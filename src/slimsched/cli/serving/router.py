@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-KINDS = ("ppo", "aset", "kais", "goal")
+KINDS = ("ppo", "goal")
 """The routers that can be trained."""
 
 SAVE_EVERY = 20
@@ -129,7 +129,7 @@ def train(
     scenario: ScenarioOptions,
     trained: TrainOptions,
     pool: PoolOptions,
-    kind: Annotated[str, typer.Argument(help="ppo, aset, kais or goal.")] = "ppo",
+    kind: Annotated[str, typer.Argument(help="ppo or goal.")] = "ppo",
     rate: Rate = None,
     as_json: AsJson = False,
 ) -> None:
@@ -146,8 +146,6 @@ def train(
       slim router train --scenario edge-12 --resume run.safetensors --plot curve.png
 
       slim router train --live --scenario laptop --start head.safetensors --out here.safetensors
-
-      slim router train kais --accuracy paper --out kais.safetensors
 
       slim router train goal --out goal.json
     """
@@ -166,7 +164,7 @@ def train(
     elif kind == "goal":
         result = _train_goal(chosen, trained, pool, quiet=as_json)
     else:
-        result = _train_ppo(kind, chosen, trained, quiet=as_json)
+        result = _train_ppo(chosen, trained, quiet=as_json)
     seconds = perf_counter() - began_s
     if as_json:
         print(json.dumps({**result, "seconds": seconds}))
@@ -217,19 +215,19 @@ def tune(
     Console().print(table)
 
 
-def _train_ppo(kind: str, scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dict[str, object]:
+def _train_ppo(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dict[str, object]:
     import torch
 
     from slimsched.kernel.policy_file import write_policy
     from slimsched.serving.learning.curriculum import DISTURBED, curriculum_of
     from slimsched.serving.learning.head_policy import WORTH_S
-    from slimsched.serving.learning.ppo import HEAD_OPTIONS, PAPER_OPTIONS, SLOW_OPTIONS, PpoTrainer
+    from slimsched.serving.learning.ppo import HEAD_OPTIONS, PAPER_OPTIONS, PpoTrainer
 
     torch.set_num_threads(1)
     torch.manual_seed(trained.seed)
     reward = reward_of(trained.weights, scenario.cluster.models[0].quality.expected(()))
-    state = trained.state if kind == "ppo" else kind
-    options = {"head": HEAD_OPTIONS, "paper": PAPER_OPTIONS}.get(state, SLOW_OPTIONS)
+    state = trained.state
+    options = HEAD_OPTIONS if state == "head" else PAPER_OPTIONS
     if trained.updates:
         options = msgspec.structs.replace(options, updates=trained.updates)
     is_paper = state == "paper"
@@ -240,7 +238,7 @@ def _train_ppo(kind: str, scenario: Scenario, trained: TrainOptions, *, quiet: b
     began_s = perf_counter()
     curve = _run_ppo(trainer, options.updates, trained.resume, quiet=quiet)
     story = {
-        **_story(kind, scenario, trained, options),
+        **_story("ppo", scenario, trained, options),
         "state": state,
         "epsilon": options.epsilon_min,
         "curriculum": msgspec.to_builtins(curriculum),
@@ -248,12 +246,12 @@ def _train_ppo(kind: str, scenario: Scenario, trained: TrainOptions, *, quiet: b
         "seconds": round(perf_counter() - began_s),
         "curve": [[p.update, round(p.reward, 4), round(p.accuracy, 4), round(p.latency_s, 4)] for p in curve],
     }
-    out = trained.out or Path(f"{kind}.safetensors")
+    out = trained.out or Path("ppo.safetensors")
     write_policy(out, learner.weights(), story)
     if trained.plot is not None:
-        _plot_ppo(curve, f"{kind} on {scenario.name}, state {state}", trained.plot)
+        _plot_ppo(curve, f"ppo on {scenario.name}, state {state}", trained.plot)
     last = msgspec.to_builtins(curve[-1]) if curve else {}
-    return {"kind": kind, "written": str(out), "updates": trainer.update_number, "last": last}
+    return {"kind": "ppo", "written": str(out), "updates": trainer.update_number, "last": last}
 
 
 def _train_live(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dict[str, object]:

@@ -25,8 +25,6 @@ KNOBS: dict[str, dict[str, tuple[float, float]]] = {
     "warm:drift-plus-penalty": {"v": (0.05, 4.0)},
     "goal": {"target_s": (0.003, 0.05), "wait": (0.005, 0.05), "move": (0.02, 0.15)},
     "ppo": {"v": (0.3, 10.0)},
-    "aset": {"v": (0.3, 10.0)},
-    "kais": {"v": (0.3, 10.0)},
 }
 """What may be tuned in each router, and its range; values are tried evenly in the logarithm."""
 

@@ -1,6 +1,9 @@
 """aset and kais: a slow agent decides rarely, fast decisions follow it, and both learn by PPO."""
 
+import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -12,15 +15,21 @@ from cluster import small_cluster
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.ppo import log_probability
 from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.learning.aset_policy import AsetPolicy
-from slimsched.serving.learning.kais_policy import KaisPolicy
+from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
 from slimsched.serving.learning.rollout import Outcome
 from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.routers.aset import DRIFT_V, EVERY_S, FAST, AsetRouter
+from slimsched.serving.routing.registry import follows_goal
 from slimsched.serving.routing.routers.drift_plus_penalty import DriftPlusPenaltyRouter
-from slimsched.serving.routing.routers.kais import KEPT, KaisRouter, kept_choices
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "rivals"))
+
+import learn
+from aset import DRIFT_V, EVERY_S, FAST, AsetRouter
+from kais import KEPT, KaisRouter, kept_choices
+from learn import AsetPolicy, KaisPolicy
+
+RIVALS = Path(learn.__file__).parent
 torch.set_num_threads(1)
 PAPER = load_scenario("paper", accuracy="paper").with_load(rate_per_s=3000.0)
 ALL = len(KEPT) - 1
@@ -143,5 +152,28 @@ def test_training_repeats(make: Callable[[int], AsetPolicy]) -> None:
 
 @pytest.mark.parametrize(("kind", "name"), [(AsetRouter, "aset"), (KaisRouter, "kais")])
 def test_the_weights_of_another_router_are_refused(kind: type[AsetRouter], name: str) -> None:
-    with pytest.raises(ConfigError, match=f"no policy of the router {name}.*slim router train {name}"):
+    with pytest.raises(ConfigError, match=f"no policy of the router {name}.*learn.py train {name}"):
         kind(PAPER.cluster, Random(0), {}, 1.0)
+
+
+@pytest.mark.parametrize("kind", ["aset", "kais"])
+def test_each_is_a_plugin_that_routes_as_the_others_do(kind: str) -> None:
+    spec = f"{RIVALS / kind}.py:{kind.title()}:v=2"
+    assert follows_goal(spec)
+    row = simulate(PAPER.with_load(rate_per_s=400.0, seconds=1.0), spec, drain=True).summary
+    assert row.completed == row.arrived > 300
+    assert simulate(PAPER.with_load(rate_per_s=400.0, seconds=0.3), f"{spec}:shadow=true").summary.completed
+
+
+@pytest.mark.parametrize("kind", ["aset", "kais"])
+def test_what_was_trained_can_be_used(kind: str, tmp_path: Path) -> None:
+    out = tmp_path / "policy.safetensors"
+    learn.train(kind, PAPER.with_load(rate_per_s=400.0), updates=1, drawn=0.0, seed=0, out=out)
+    assert json.loads(out.with_suffix(".json").read_text())["state"] == kind
+    spec = f"{RIVALS / kind}.py:{kind.title()}:{out}"
+    assert simulate(PAPER.with_load(rate_per_s=400.0, seconds=0.3), spec).summary.completed > 0
+
+
+def test_tuning_prints_the_front_of_a_plugin(capsys: pytest.CaptureFixture[str]) -> None:
+    learn.tune(["kais"], PAPER.with_load(rate_per_s=400.0, seconds=0.2), budget=2, workers=1)
+    assert "kais.py:Kais:v=" in capsys.readouterr().out

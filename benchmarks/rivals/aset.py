@@ -8,6 +8,7 @@ counts requests in time; ours learns by PPO with the reward of `ppo`, so that bo
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -15,8 +16,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from slimsched.kernel.policy_file import read_policy
+from slimsched.kernel.quantity import PositiveAmount
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.goal import Goal
+from slimsched.serving.routing.guard import GuardedRouter
 from slimsched.serving.routing.learned_router import (
     LearnedRouter,
     check_weights,
@@ -27,13 +31,20 @@ from slimsched.serving.routing.learned_router import (
     softmax,
 )
 from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.registry import FALLBACK_V
 from slimsched.serving.routing.router import Route, Router
 from slimsched.serving.routing.routers.drift_plus_penalty import DriftPlusPenaltyRouter
-from slimsched.serving.routing.routers.ppo_head import UNIT_S, HeadFeatures
+from slimsched.serving.routing.routers.ppo_head import HEAD_V, UNIT_S, HeadFeatures
 from slimsched.serving.routing.routers.sed import SedRouter
 from slimsched.serving.routing.routers.slackfit import SlackFitRouter
 
 Values = NDArray[np.float64]
+
+SHIPPED = Path(__file__).with_name("aset-0.safetensors")
+"""The policy beside this file; aset-0.json says how it was trained."""
+
+TRAIN = "python benchmarks/rivals/learn.py train aset"
+"""The command that trains another."""
 
 EVERY_S = 0.1
 """Time between two decisions of the slow agent."""
@@ -114,7 +125,7 @@ class AsetRouter(LearnedRouter):
 
     def use(self, weights: Mapping[str, Values]) -> None:
         """Use these weights from now on."""
-        check_weights("aset", names_of("policy"), weights)
+        check_weights("aset", names_of("policy"), weights, train=TRAIN)
         self._policy = layers_of(weights, "policy")
 
     def route(self, seen: Observation) -> Route | None:
@@ -153,3 +164,24 @@ def fast_routers(cluster: Cluster, rng: Random) -> list[Router]:
         *(SedRouter(cluster, rng, share=share) for share in SED_SHARES),
         *(SlackFitRouter(cluster, rng, share=share) for share in SLACK_SHARES),
     ]
+
+
+class Aset(GuardedRouter):
+    """The aset behind the guard of `ppo`: `--router benchmarks/rivals/aset.py:Aset`.
+
+    `policy` is a file that `learn.py train aset` wrote. `v` says how many seconds of waiting a unit of
+    accuracy is worth; where a goal states limits, v follows them.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        rng: Random,
+        policy: Path = SHIPPED,
+        v: PositiveAmount = HEAD_V,
+        goal: Goal | None = None,
+        shadow: bool = False,
+    ) -> None:
+        weights, _ = read_policy(policy)
+        learned = AsetRouter(cluster, rng, weights, v, goal=goal)
+        super().__init__(learned, DriftPlusPenaltyRouter(cluster, rng, v=FALLBACK_V), shadow=shadow)

@@ -11,14 +11,18 @@ server with one shared network, as `ppo` does, and takes the best of the choices
 
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from random import Random
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from slimsched.kernel.policy_file import read_policy
+from slimsched.kernel.quantity import PositiveAmount
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.goal import Goal
+from slimsched.serving.routing.guard import GuardedRouter
 from slimsched.serving.routing.learned_router import (
     IN_USE,
     LearnedRouter,
@@ -30,8 +34,11 @@ from slimsched.serving.routing.learned_router import (
     softmax,
 )
 from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.registry import FALLBACK_V
 from slimsched.serving.routing.router import Route
+from slimsched.serving.routing.routers.drift_plus_penalty import DriftPlusPenaltyRouter
 from slimsched.serving.routing.routers.ppo_head import (
+    HEAD_V,
     UNIT_S,
     HeadFeatures,
     choice_prior,
@@ -40,6 +47,12 @@ from slimsched.serving.routing.routers.ppo_head import (
 
 Values = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+
+SHIPPED = Path(__file__).with_name("kais-0.safetensors")
+"""The policy beside this file; kais-0.json says how it was trained."""
+
+TRAIN = "python benchmarks/rivals/learn.py train kais"
+"""The command that trains another."""
 
 EVERY_S = 0.5
 """Time between two decisions of the slow agent."""
@@ -120,7 +133,7 @@ class KaisRouter(LearnedRouter):
 
     def use(self, weights: Mapping[str, Values]) -> None:
         """Use these weights from now on."""
-        check_weights("kais", names_of("server", "keep"), weights)
+        check_weights("kais", names_of("server", "keep"), weights, train=TRAIN)
         self._server, self._keep = layers_of(weights, "server"), layers_of(weights, "keep")
 
     def route(self, seen: Observation) -> Route:
@@ -172,3 +185,24 @@ def kept_choices(count: int) -> Flags:
     flags = np.array([(low <= place) & (place <= high) for low, high in KEPT]).T
     flags[:, ~flags.any(axis=0)] = True
     return flags
+
+
+class Kais(GuardedRouter):
+    """The kais behind the guard of `ppo`: `--router benchmarks/rivals/kais.py:Kais`.
+
+    `policy` is a file that `learn.py train kais` wrote. `v` says how many seconds of waiting a unit of
+    accuracy is worth; where a goal states limits, v follows them.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        rng: Random,
+        policy: Path = SHIPPED,
+        v: PositiveAmount = HEAD_V,
+        goal: Goal | None = None,
+        shadow: bool = False,
+    ) -> None:
+        weights, _ = read_policy(policy)
+        learned = KaisRouter(cluster, rng, weights, v, goal=goal)
+        super().__init__(learned, DriftPlusPenaltyRouter(cluster, rng, v=FALLBACK_V), shadow=shadow)
