@@ -24,7 +24,7 @@ PARTS = {
         {"learning"},
         {"api"},
     ],
-    "jobs": [{"domain"}, {"traces", "scheduling"}, {"telemetry"}, {"execution"}, {"learning"}],
+    "jobs": [{"domain"}, {"traces", "scheduling"}, {"telemetry"}, {"execution"}],
 }
 """The same rule inside each product."""
 

@@ -47,7 +47,6 @@ NEEDS = {
     "data check --data photos": "torch",
     "jobs simulate --plot a.png": "plot",
     "jobs compare --plot a.png": "plot",
-    "jobs train": "torch",
 }
 """Command → the extra it asks for. A command may stand here several times, with other options."""
 

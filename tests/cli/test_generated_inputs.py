@@ -271,7 +271,7 @@ def job_inputs(rng: Random, folder: Path) -> None:
         word = rng.choice(WORDS)
         forms = {
             "--quota": "a={}",
-            "--policy": rng.choice(["{}", "manual:{}:{}", "rl:{}", "dally:{}", "{}.py:X"]),
+            "--policy": rng.choice(["{}", "manual:{}:{}", "srtf:{}", "dally:{}", "{}.py:X"]),
         }
         word = _output(rng, folder) if flag in OUTPUTS else forms.get(flag, "{}").replace("{}", word)
         words += [flag, word]

@@ -40,7 +40,6 @@ NEEDS = {
     "profile": "torch",
     "model": "torch",
     "data": "torch",
-    "jobs": "torch",
     "router": "learn",
 }
 """Command → the extra that has all it needs; what is named for one module would lack the next."""

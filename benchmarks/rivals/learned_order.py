@@ -4,11 +4,16 @@
 
 rounded to quarters of a level; equal scores keep dally's order, and so zero weights are dally itself.
 Whom a waiting job may stop is left to dally. Durations are not among the features.
+
+    slim jobs compare --policies dally,benchmarks/rivals/learned_order.py:Rl
 """
 
+import json
 from collections.abc import Mapping
+from functools import cache
 from math import log1p, log2
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +24,7 @@ from slimsched.jobs.scheduling.job_state import JobState, Key
 from slimsched.jobs.scheduling.policies.dally import Dally
 from slimsched.jobs.scheduling.policy import Timers
 from slimsched.jobs.scheduling.service_history import ServiceHistory
+from slimsched.kernel.errors import DataError
 
 Values = NDArray[np.float64]
 
@@ -138,3 +144,38 @@ class LearnedOrder(Dally):
         """Remember what jobs of this demand take."""
         self._services.setdefault(job.gpus, ServiceHistory()).add(service_s)
         super().finished(job, service_s)
+
+
+SHIPPED = Path(__file__).with_name("job-order.json")
+"""The order beside this file."""
+
+
+def write_order(path: Path, weights: Mapping[str, Values], story: dict[str, Any]) -> None:
+    """Write the weights, and the story of their training."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rounded = {name: np.round(value, 4).tolist() for name, value in weights.items()}
+    path.write_text(json.dumps({**story, "features": Features._fields, "shifts": SHIFTS, "weights": rounded}))
+
+
+@cache
+def read_order(path: Path) -> dict[str, Values]:
+    """Read the weights; those trained on other features are refused."""
+    try:
+        content = json.loads(path.read_text())
+        if tuple(content["features"]) != Features._fields or tuple(content["shifts"]) != SHIFTS:
+            raise ValueError("it was trained on other features")
+        weights = {name: np.array(value, dtype=np.float64) for name, value in content["weights"].items()}
+        LearnedOrder(weights).probabilities(Features(*[0.0] * len(Features._fields)))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"order {path.name} cannot be read ({error}); "
+            "train it with: python benchmarks/rivals/learn_order.py"
+        ) from None
+    return weights
+
+
+class Rl(LearnedOrder):
+    """The learned order as a policy: the one beside this file, or one that `learn_order.py` trained."""
+
+    def __init__(self, file: Path = SHIPPED) -> None:
+        super().__init__(read_order(file))

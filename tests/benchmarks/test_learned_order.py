@@ -1,6 +1,8 @@
 """The learned order of jobs: what it keeps, and that training makes it better."""
 
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,16 +13,28 @@ from jobs.scheduling.test_policies import check
 from jobs.workloads import SMALL, encode, job, job_lists, simulation
 from slimsched.cli.jobs.app import app
 from slimsched.jobs.domain.job import Job
-from slimsched.jobs.execution.order_file import write_order
 from slimsched.jobs.execution.policies import POLICIES
 from slimsched.jobs.execution.simulated.comparison import JobSetting
-from slimsched.jobs.learning.checkpoint import resume_training, save_training
-from slimsched.jobs.learning.episode import Decision, delays_s
-from slimsched.jobs.learning.ppo import JobTrainer, JobTraining
-from slimsched.jobs.scheduling.policies.learned_order import SHIFTS, Features, LearnedOrder
 from slimsched.jobs.telemetry.runs import histories
 from slimsched.kernel.errors import SlimError
 from slimsched.kernel.ppo import UpdateOptions
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "rivals"))
+
+import learn_order
+from learn_order import (
+    Decision,
+    JobTrainer,
+    JobTraining,
+    delays_s,
+    generated_windows,
+    resume_training,
+    save_training,
+    train,
+)
+from learned_order import SHIFTS, Features, LearnedOrder, write_order
+
+RL = f"{Path(learn_order.__file__).with_name('learned_order.py')}:Rl"
 
 NOTHING = Features(*[0.0] * len(Features._fields))
 TINY = JobTraining(
@@ -67,11 +81,10 @@ def test_whatever_the_weights_the_contract_holds(jobs) -> None:
 
 
 def test_probabilities_do_not_depend_on_when_they_are_asked_for() -> None:
-    policy = POLICIES.make("rl")
-    assert isinstance(policy, LearnedOrder)
+    policy = POLICIES.make(RL)
     first = policy.probabilities(NOTHING)
     assert first.sum() == pytest.approx(1.0)
-    assert (first == POLICIES.make("rl").probabilities(NOTHING)).all()
+    assert (first == POLICIES.make(RL).probabilities(NOTHING)).all()
 
 
 def test_a_decision_costs_its_own_delay_and_that_of_the_others() -> None:
@@ -114,29 +127,32 @@ def test_a_resumed_training_ends_with_the_same_weights(tmp_path) -> None:
         assert value == pytest.approx(second.weights()[name], abs=1e-7)
 
 
+def on_generated(jobs: int) -> JobTrainer:
+    """A trainer on windows of generated jobs, for one update."""
+    options = JobTraining(updates=1, jobs=jobs)
+    return JobTrainer(generated_windows(SMALL.machines, "small", options), options, seed=0)
+
+
 def test_an_order_is_trained_and_compared_from_the_command_line(tmp_path) -> None:
     out = tmp_path / "order.json"
-    small = ["--cluster", "racks-64", "--jobs", "60"]
-    told = CliRunner().invoke(app, ["train", *small, "--updates", "1", "--out", str(out), "--json"])
-    assert json.loads(told.stdout)["written"] == str(out)
-    policies = f"rl,dally,rl:{out},rl:file={out}"
-    rows = CliRunner().invoke(app, ["compare", *small, "--policies", policies, "--workers", "1", "--json"])
+    ratio = train(on_generated(60), out, cluster="small", seed=0, resume=tmp_path / "run.safetensors")
+    assert json.loads(out.read_text())["jct_ratio"] == pytest.approx(ratio, abs=1e-4)
+    assert (tmp_path / "run.safetensors").is_file()
+    policies = f"{RL},dally,{RL}:{out},{RL}:file={out}"
+    words = ["--cluster", "racks-64", "--jobs", "60", "--policies", policies, "--workers", "1", "--json"]
+    rows = CliRunner().invoke(app, ["compare", *words])
     assert [row["policy"] for row in json.loads(rows.stdout)] == policies.split(",")
 
 
 def test_training_where_no_job_ever_waits_says_what_to_change(tmp_path) -> None:
     with pytest.raises(SlimError, match="give more jobs"):
-        CliRunner().invoke(
-            app,
-            ["train", "--jobs", "10", "--updates", "1", "--out", str(tmp_path / "o.json")],
-            catch_exceptions=False,
-        )
+        train(on_generated(1), tmp_path / "o.json", cluster="small", seed=0)
 
 
 def test_an_order_that_cannot_be_read_is_refused_in_one_line(tmp_path) -> None:
     bent = tmp_path / "bent.json"
     write_order(bent, {"input.weight": np.zeros((2, 2))}, {})
-    for name in (f"rl:{tmp_path}/none.json", f"rl:{bent}", "best"):
+    for name in (f"{RL}:{tmp_path}/none.json", f"{RL}:{bent}", f"{RL}:/etc/passwd", "best"):
         with pytest.raises(SlimError) as caught:
             POLICIES.make(name)
         assert "\n" not in str(caught.value)
