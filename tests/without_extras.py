@@ -32,7 +32,6 @@ NEEDS = {
     "servers start one --attach shop": "ray",
     "servers drain one --attach shop": "ray",
     "router train": "learn",
-    "router train --live --scenario laptop": "learn",
     "router train goal": "learn",
     "router train --plot a.png": "plot",
     "router train goal --engine ray": "ray",

@@ -43,7 +43,6 @@ def test_a_policy_is_trained_resumed_and_used(tmp_path: Path, state: str) -> Non
         ("router", "train", "--weights", "1,2"),
         ("router", "train", "dqn"),
         ("router", "train", "--state", "paper", "--goal", "p99<=60ms"),
-        ("router", "train", "goal", "--live"),
     ],
 )
 def test_mistakes_are_named(words: tuple[str, ...]) -> None:
