@@ -1,6 +1,8 @@
 """Jobs that may run on fewer or more GPUs."""
 
+import sys
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,8 +22,11 @@ from slimsched.jobs.scheduling.knapsack import Options, cheapest_sizes
 from slimsched.jobs.scheduling.live import LiveScheduler
 from slimsched.jobs.scheduling.scheduler import JobScheduler
 from slimsched.jobs.scheduling.sensitivity import Sensitivity
-from slimsched.jobs.traces.sia_workload import read_sia_workload
 from slimsched.kernel.errors import ConfigError
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+from sia_workload import read_sia_workload
 
 ELASTIC = TrainingModel(
     name="elastic", compute_s=1.0, exposed_bytes=0.0, source="", scaling=((1, 1.0), (2, 2.0), (4, 3.0))
