@@ -59,8 +59,6 @@ NEED_NOTHING = {
     "jobs explain",
     "jobs models",
     "jobs run",
-    "jobs slurm-down",
-    "jobs slurm-up",
     "jobs submit",
     "jobs victims",
     "jobs whatif",

@@ -92,7 +92,7 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim jobs models": Run(),
     "slim jobs whatif": Not("needs the records of a Slurm", where="tests/cli/jobs/test_whatif.py"),
     **dict.fromkeys([f"slim jobs {name}" for name in ("run", "submit", "victims", "explain 7")], SLURM),
-    **dict.fromkeys(["slim jobs slurm-up", "slim jobs slurm-down", "scripts/local-slurm"], SLURM),
+    **dict.fromkeys(["scripts/local-slurm"], SLURM),
     "slim model pareto": Run(),
     "slim model train": Not(
         "trains on CIFAR-100 for minutes on a GPU", where="tests/models/test_training.py"

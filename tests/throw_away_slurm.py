@@ -2,8 +2,14 @@
 
 Everything lives in one folder, runs as whoever starts it, listens on loopback only and is gone after
 `stop`. GPUs are device files that no driver stands behind: Slurm counts and hands them out as usual.
+
+    python tests/throw_away_slurm.py up [--folder DIR] [--racks 2] [--machines 4] [--gpus 8]
+    python tests/throw_away_slurm.py down [--folder DIR]
+
+`scripts/local-slurm` calls these. `up` prints the line that points SLURM_CONF at it.
 """
 
+import argparse
 import contextlib
 import os
 import random
@@ -13,6 +19,8 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -100,7 +108,7 @@ class ThrowAwaySlurm:
         _require_daemons()
         if self.conf.exists():
             raise SlurmError(
-                f"a Slurm lives in {self.folder} already; stop it with 'slim jobs slurm-down' first"
+                f"a Slurm lives in {self.folder} already; stop it with 'scripts/local-slurm down' first"
             )
         if len(str(self.folder)) > 80:
             raise SlurmError(f"the folder {self.folder} is too long a path for a socket; take a shorter one")
@@ -277,3 +285,44 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def main(words: list[str] | None = None) -> int:
+    """Start or stop a throw-away Slurm; an error is one line."""
+    parser = argparse.ArgumentParser(prog="throw_away_slurm.py", description=(__doc__ or "").splitlines()[0])
+    shared = argparse.ArgumentParser(add_help=False)
+    own = Path(tempfile.gettempdir()) / f"slim-slurm-{os.getuid()}"
+    shared.add_argument("--folder", type=Path, default=own, help="where the Slurm lives")
+    commands = parser.add_subparsers(dest="command", required=True)
+    up = commands.add_parser("up", parents=[shared], help="start it")
+    for name, default in (("racks", 2), ("machines", 4), ("gpus", 8)):
+        up.add_argument(f"--{name}", type=int, default=default)
+    commands.add_parser("down", parents=[shared], help="stop it, its jobs included")
+    given = parser.parse_args(words)
+    folder: Path = given.folder.absolute()
+    try:
+        if given.command == "up":
+            _up(folder, given.racks, given.machines, given.gpus)
+        elif (folder / "slurm.conf").exists():
+            ThrowAwaySlurm(folder).stop()
+        else:
+            raise SlurmError(f"no throw-away Slurm lives in {folder}; name its folder with --folder")
+    except SlurmError as error:
+        print(f"throw_away_slurm.py: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _up(folder: Path, racks: int, machines: int, gpus: int) -> None:
+    slurm = ThrowAwaySlurm(folder, racks=racks, machines_per_rack=machines, gpus_per_machine=gpus)
+    slurm.start()
+    print(
+        f"Slurm with {racks} racks × {machines} machines × {gpus} fake GPUs runs in {folder}; "
+        "stop it with 'scripts/local-slurm down'",
+        file=sys.stderr,
+    )
+    print(f"export SLURM_CONF={slurm.conf}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
