@@ -42,8 +42,6 @@ TORCH_FREE_MODULES = {
         "width",
         "pareto",
         "front",
-        "joined",
-        "joined_folder",
         "package",
         "image_spec",
         "network_shape",

@@ -57,7 +57,6 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim simulate": Run("--rate 300"),
     "slim simulate --scenario paper --router random": Run("--rate 300 --seconds 0.5"),
     "slim simulate --scenario paper --router goal": Run("--rate 600"),
-    "slim simulate --scenario h200 --model slimpair": Run("--rate 300 --seconds 0.2"),
     "slim simulate --log": Run("--rate 300 --seconds 0.5"),
     "slim compare": Run("--rate 600 --seconds 0.2 --warmup 0 --seeds 1 --workers 1"),
     "slim compare --scenario edge-12 --accuracy paper --rate 3000": Not(
@@ -106,7 +105,6 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim model evaluate mymodel --data": Not("needs the reader's data", where="tests/models"),
     "slim model info mymodel": Run(),
     "slim model info --model slimvit": Run(),
-    "slim model check slimpair": Not("takes half a minute", where="tests/models/test_joined.py"),
     "slim model profile": Not("measures this machine", where="tests/models"),
     "slim model profile mymodel": Run("--batches 1,2 --repeats 2"),
     "slim serve": Not("the server of these tests is `make serve`", where="tests/serving/api"),
