@@ -222,9 +222,6 @@ class Ended:
     def block_dropped(self, server: int, block: Block, reason: str) -> None:
         raise AssertionError("nothing is dropped: there are no deadlines")
 
-    def busy_changed(self, server: int) -> None:
-        pass
-
 
 def simulate(
     key: Key, profile: Profile, model: ServedModel, options: SchedulerOptions, arrivals_s: Sequence[float]

@@ -44,7 +44,6 @@ Case = Callable[[Random, Path], None]
 LIGHT = tomllib.loads(
     """
 goal = "accuracy>=70, min energy"
-neighbours_slowdown = [1.1, 1.2]
 [load]
 arrivals = "bursty"
 shape = {calm_s = 0.1, peak = 3.0}
@@ -56,7 +55,6 @@ plan = "0.5"
 [gateway]
 step_s = 0.005
 plan = "network"
-queue_limit = 50
 early_drop = true
 [scheduler]
 batch_limit = 16

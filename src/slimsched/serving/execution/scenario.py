@@ -44,8 +44,6 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """The device of each server and its speed, so that profiles of further models can be found."""
     beside: str = ""
     """The folder of the scenario file."""
-    neighbours_slowdown: tuple[float, ...] = ()
-    """How much longer batches take while 1, 2, … other servers on the same GPU are busy; empty: no longer."""
 
     def noises(self, seed: int) -> list[NoiseSource | None]:
         """Return the noise of each server; none where it is off or the pace was measured in service."""

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 import slimsched
 from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
-from slimsched.kernel.quantity import Count, Factor, Name, PositiveAmount
+from slimsched.kernel.quantity import Count, Name, PositiveAmount
 from slimsched.kernel.section import UNREADABLE, read_section, read_toml
 from slimsched.models.quality import QualityTable
 from slimsched.models.shipped_names import DEFAULT_MODEL
@@ -85,7 +85,6 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     telemetry: dict[str, Any] = {}  # reports of servers, [telemetry]
     autoscale: dict[str, Any] | None = None  # how many servers run, [autoscale]; without it, all
     fault: list[dict[str, Any]] = []  # faults to put on the timeline, [[fault]]
-    neighbours_slowdown: tuple[Factor, ...] = ()  # how much slower with 1, 2, … busy neighbours on a GPU
     noise: dict[str, Any] = {}  # how much batch times vary, [noise]
 
 
@@ -177,7 +176,6 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path) -> Scenario:
         goal=_goal(file, name, models),
         hosts=tuple(hosts),
         costs=tuple(costs) if any(cost != ALONE for cost in costs) else (),
-        neighbours_slowdown=file.neighbours_slowdown,
         noise=read_section(file.noise, ServiceNoise, name, "noise"),
         devices=tuple(devices),
         beside=str(beside),

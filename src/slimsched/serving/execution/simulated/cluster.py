@@ -27,7 +27,6 @@ from slimsched.serving.domain.service_cost import ALONE, ServiceCost
 from slimsched.serving.domain.service_noise import NoiseSource
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution import scaling
-from slimsched.serving.execution.simulated.crowding import Crowding
 from slimsched.serving.execution.simulated.inbox import Inbox
 from slimsched.serving.execution.simulated.network import SimulatedNetwork
 from slimsched.serving.execution.simulated.server import SimulatedServer
@@ -82,7 +81,6 @@ class SimulatedCluster:
         observers: Sequence[Observer] = (),
         costs: Sequence[ServiceCost] = (),
         noises: Sequence[NoiseSource | None] = (),
-        crowding: Crowding | None = None,
         autoscale: AutoscaleOptions | None = None,
     ) -> None:
         self.timeline = Timeline()
@@ -94,7 +92,6 @@ class SimulatedCluster:
         self._observers = observers
         self._costs = costs or [ALONE] * len(cluster)
         self._noises = noises or [None] * len(cluster)
-        self._crowding = crowding
         self._network = SimulatedNetwork(cluster)
         cost = gateway.options.cost
         self._inbox = Inbox(cost, self.timeline, stream, self._take, self._tell) if cost else None
@@ -153,15 +150,6 @@ class SimulatedCluster:
         """Send a server's report of a dropped block to the gateway."""
         at_s = self._network.notify(server, GATEWAY, self.timeline.now_s)
         self.timeline.at(at_s, self._hear, BlockDropped(server=server, block=block, reason=reason))
-
-    def busy_changed(self, server: int) -> None:
-        """Update how much the servers on one GPU slow each other down."""
-        if not self._crowding:
-            return
-        together = [self.servers[index] for index in self._crowding.neighbours(server)]
-        busy = sum(one.alive and one.device.is_busy for one in together)
-        for one in together:
-            one.crowd(self._crowding.slowdown(busy - one.device.is_busy))
 
     def _arrive(self, until_s: float) -> None:
         """Hand over one request, or all that arrive before anything else happens."""

@@ -7,7 +7,6 @@ from slimsched.kernel.collector import collector_paused
 from slimsched.kernel.observer import Observer
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster
-from slimsched.serving.execution.simulated.crowding import Crowding
 from slimsched.serving.routing.fluid import fluid_optimum
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.registry import RouterMaker, maker_of
@@ -49,7 +48,6 @@ def simulate(
         observers=(meter, *observers),
         costs=scenario.costs,
         noises=scenario.noises(seed),
-        crowding=Crowding(scenario.hosts, scenario.neighbours_slowdown),
         autoscale=scenario.autoscale,
     )
     if bound_accuracy is None:
