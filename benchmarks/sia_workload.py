@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.training_model import TrainingModel
-from slimsched.jobs.traces.sia_profile import SiaProfile
+from slimsched.jobs.traces.sia_profile import SIZES, Scaling, SiaProfile
 
 ARCHIVE = Path("traces") / "sia_pollux_profiles_workloads.tar.gz"
 
@@ -35,7 +35,7 @@ def read_sia_workload(data: Path, name: str) -> tuple[list[Job], dict[str, Train
                     compute_s=1.0,
                     exposed_bytes=0.0,
                     source="Sia's T4s",
-                    scaling=profile(application).scaling_at(batch),
+                    scaling=scaling_at(profile(application), batch),
                 )
             gpus = int(row["num_replicas"])
             alone_s = profile(application).seconds(1, batch)
@@ -50,3 +50,11 @@ def read_sia_workload(data: Path, name: str) -> tuple[list[Job], dict[str, Train
                 )
             )
         return jobs, models
+
+
+def scaling_at(profile: SiaProfile, batch: int) -> Scaling:
+    """How an application scales at one batch size; sizes that it cannot be divided by are left out."""
+    seconds = {gpus: profile.seconds(gpus, batch) for gpus in SIZES}
+    alone_s = seconds[1]
+    assert alone_s is not None
+    return tuple((gpus, alone_s / own_s) for gpus, own_s in seconds.items() if own_s is not None)

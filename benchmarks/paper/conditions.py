@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from rich.box import SIMPLE_HEAD
@@ -19,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.kernel.statistics import Mean, mean_of
+from slimsched.serving.domain.fault import Fault
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.learning.disturbance import (
-    dies_and_returns,
     hidden_overhead,
     noisy,
     old_telemetry,
@@ -29,7 +30,7 @@ from slimsched.serving.learning.disturbance import (
     weak_link,
     wrong_profiles,
 )
-from slimsched.serving.learning.tuning import Point, Try, accuracy_at, run
+from slimsched.serving.learning.tuning import Point, Try, front, run
 
 ROOM = 1.05
 """Fronts are compared at the least p99 that half of the routers reach on every seed, times this."""
@@ -100,6 +101,13 @@ def conditions(paper: Scenario) -> dict[str, Scenario]:
     }
 
 
+def dies_and_returns(scenario: Scenario, server: int) -> Scenario:
+    """Let a server die and return."""
+    name, seconds = scenario.cluster.names[server], scenario.load.seconds
+    died = Fault(server=name, at_s=0.4 * seconds, kind="kill")
+    return scenario.with_faults((died, Fault(server=name, at_s=0.7 * seconds, kind="restore")))
+
+
 def tries(scenario: Scenario, *, seed: int, seeds: int) -> list[Try]:
     """List the runs of one condition: every setting of every front on every seed."""
     return [
@@ -127,6 +135,14 @@ def standing(condition: str, points: Sequence[Point]) -> Standing:
         accuracy={name: mean_of(known[name]) if name in known else None for name in FRONTS},
         lead=mean_of(ahead),
     )
+
+
+def accuracy_at(points: Sequence[Point], p99_s: float) -> float | None:
+    """Return the accuracy that a front reaches at a p99, between its points; None if it is never as quick."""
+    best = front(points)
+    if not best or best[0].p99_s > p99_s:
+        return None
+    return float(np.interp(p99_s, [one.p99_s for one in best], [one.accuracy for one in best]))
 
 
 def _by_seed(points: Sequence[Point]) -> Mapping[str, dict[int, list[Point]]]:

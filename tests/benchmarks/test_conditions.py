@@ -11,7 +11,7 @@ from slimsched.serving.routing.registry import make_router
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "paper"))
 
-from conditions import FRONTS, conditions, standing, tries
+from conditions import FRONTS, accuracy_at, conditions, standing, tries
 
 PAPER = load_scenario("paper", accuracy="paper").with_load(rate_per_s=600.0, seconds=0.3)
 
@@ -43,3 +43,12 @@ def test_routers_stand_by_their_accuracy_at_the_p99_that_half_of_them_reach() ->
     assert [name for name, mean in result.accuracy.items() if mean is None] == list(FRONTS)[middle + 1 :]
     assert result.best == list(FRONTS)[middle]
     assert result.lead.value > 0.0
+
+
+def test_between_two_settings_a_front_is_a_line_and_before_the_quickest_it_is_not_there() -> None:
+    points = [
+        point(accuracy, p99_s, "sed", 0) for accuracy, p99_s in ((0.72, 0.04), (0.75, 0.1), (0.74, 0.2))
+    ]
+    assert accuracy_at(points, 0.07) == pytest.approx(0.735)
+    assert accuracy_at(points, 1.0) == 0.75
+    assert accuracy_at(points, 0.03) is None

@@ -8,7 +8,6 @@ from slimsched.serving.learning.tuning import (
     KNOBS,
     TUNING_SEED,
     Point,
-    accuracy_at,
     front,
     settings,
     spread_out,
@@ -39,9 +38,6 @@ def test_a_router_without_knobs_is_named() -> None:
 def test_the_front_leaves_out_what_another_setting_beats() -> None:
     points = [point(0.70, 0.05), point(0.72, 0.04), point(0.75, 0.1), point(0.74, 0.2)]
     assert [(one.accuracy, one.p99_s) for one in front(points)] == [(0.72, 0.04), (0.75, 0.1)]
-    assert accuracy_at(points, 0.07) == pytest.approx(0.735)
-    assert accuracy_at(points, 1.0) == 0.75
-    assert accuracy_at(points, 0.03) is None
     assert len(spread_out(front(points), 1)) == 1
 
 

@@ -42,13 +42,6 @@ def weak_link(scenario: Scenario, server: int, factor: float, period_s: float) -
     return scenario.with_faults(_in_turns(scenario, server, "slow-link", factor, period_s))
 
 
-def dies_and_returns(scenario: Scenario, server: int) -> Scenario:
-    """Let a server die and return."""
-    name, seconds = scenario.cluster.names[server], scenario.load.seconds
-    died = Fault(server=name, at_s=0.4 * seconds, kind="kill")
-    return scenario.with_faults((died, Fault(server=name, at_s=0.7 * seconds, kind="restore")))
-
-
 def old_telemetry(scenario: Scenario, delay_s: float) -> Scenario:
     """Let telemetry reach the gateway late."""
     return replace(scenario, telemetry=replace(scenario.telemetry, delay_s=delay_s))

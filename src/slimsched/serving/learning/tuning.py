@@ -121,14 +121,6 @@ def front(points: Sequence[Point]) -> list[Point]:
     return best
 
 
-def accuracy_at(points: Sequence[Point], p99_s: float) -> float | None:
-    """Return the accuracy that a front reaches at a p99, between its points; None if it is never as quick."""
-    best = front(points)
-    if not best or best[0].p99_s > p99_s:
-        return None
-    return float(np.interp(p99_s, [one.p99_s for one in best], [one.accuracy for one in best]))
-
-
 def spread_out(points: Sequence[Point], count: int) -> list[Point]:
     """Return N points of a front, evenly spaced in the logarithm of p99."""
     if len(points) <= count:
