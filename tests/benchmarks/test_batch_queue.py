@@ -1,16 +1,13 @@
 """The best batching rule for one instance, held against known answers."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
+from benches import benchmark
 from slimsched.kernel.errors import ConfigError
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from smdp import BatchQueue, Sizes, least_to_start
+smdp = benchmark("smdp")
+BatchQueue, Sizes, least_to_start = smdp.BatchQueue, smdp.Sizes, smdp.least_to_start
 
 RUN_S = [0.002 + 0.0005 * size for size in range(1, 9)]
 ENERGY_J = [0.1 + 0.05 * size for size in range(1, 9)]
