@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 CODE   := src tests examples benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo test ray fuzz check lint types docs dist format bench clean
+.PHONY: help setup serve demo test ray fuzz check lint types docs dist format bench paper clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ format: $(VENV)/.ready  ## format the code in place
 
 bench: $(VENV)/.ready  ## measure the simulator (benchmarks/README.md)
 	$(BIN)/python benchmarks/simulator.py
+
+paper: WHAT ?= table3 table4 table5
+paper: $(VENV)/.ready  ## reproduce the paper's tables, or others: make paper WHAT="fig1 fig2"
+	$(BIN)/python benchmarks/paper/run.py $(WHAT)
 
 clean:  ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache build dist

@@ -4,8 +4,7 @@
     PYTHONPATH=build/compiled slim jobs compare ...
 
 The source stays as it is, and the compiled copy gives the same logs. This needs a C compiler, `mypy` and
-`setuptools` (the `dev` extra installs the last two). Compile again when the source changes. Training an order
-(`slim jobs train`) needs the source as it is.
+`setuptools` (the `dev` extra installs the last two). Compile again when the source changes.
 """
 
 import shutil

@@ -10,12 +10,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from sia_workload import read_sia_workload
+
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.topology import Topology
 from slimsched.jobs.domain.training_model import TrainingModel
 from slimsched.jobs.execution.simulated.comparison import JobSetting, simulate
 from slimsched.jobs.telemetry.summary import JobSummary
-from slimsched.jobs.traces.sia_workload import read_sia_workload
 from slimsched.kernel.statistics import mean_of
 
 POLICIES = ("dally", "elastic", "sia", "fit-first", "tiresias", "max-min", "srtf")

@@ -1,22 +1,15 @@
 """What `goal` serves over HTTP at shares of the measured capacity: accuracy, latency and what is refused.
 
     python benchmarks/goal_at_load.py [--config FILE] [--images 64] [--loads 0.5 0.8 1 1.5]
-    python benchmarks/goal_at_load.py … --out FILE     # also record everything that the simulator needs
-    python benchmarks/goal_at_load.py … --simulate     # also simulate each load, and print both
-    python benchmarks/goal_at_load.py --again FILE     # fit and simulate a recording again, without a server
 
 wrk first measures the capacity: images per second at the widest plan in a closed loop. Then clients send
 Poisson arrivals at shares of it, with a deadline, and the router chooses. Accuracy is that of the plans
 served, by the model's table. Every row says what the GPU and the processes took.
-
-With `--out` or `--simulate`, the server keeps event logs, and a calibration comes before the loads: other
-arrivals at a load that the whole path can carry (`--calibrate-at`).
 """
 
 import argparse
 import json
 import re
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,23 +19,13 @@ import numpy as np
 from data_plane import PATH, Taken, measure
 from open_clients import run_clients, write_http
 from open_loop import Seen
-from recording import Recording, Window, calls_table, from_start, log_zero_s
 from running import running, serve_command
-from served_log import ServedLog, Table
 
-from slimsched.cli.serving.scenario import LiveScenarioOptions
 from slimsched.serving.api.client_message import write_request
-from slimsched.serving.api.limits import Limits
-from slimsched.serving.execution.scenario import Scenario
 
 COUNTS = re.compile(r"^(slim_images_[a-z_]+)(?:\{([^}]*)\})? ([\d.e+]+)$", re.MULTILINE)
 THROTTLED = Path("/sys/fs/cgroup/cpu.stat")
 WARM_UP_S = 1.0
-CALIBRATION_SEED = 7919
-FULL_S = 2.0
-"""How much of the measurement of the capacity is kept, at its end."""
-MARGIN_S = 0.2
-"""How much of the log before and after a window is kept."""
 
 
 def counted(url: str) -> dict[str, float]:
@@ -57,18 +40,20 @@ def counted(url: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure the capacity, then each load, and print a row for each; record or simulate if asked to."""
+    """Measure the capacity, then each load, and print a row for each."""
     options = parsed()
-    if options.again:
-        recording = Recording.read(options.again)
-    else:
-        recording = serve_and_measure(options)
-        if options.out:
-            recording.write(options.out)
-    if options.again or options.simulate:
-        from simulated_loads import print_beside  # not needed to record
-
-        print_beside(recording)
+    url, images = f"http://127.0.0.1:{options.port}", options.images
+    pixels = np.random.default_rng(0).integers(256, size=(images, 3, 32, 32)).astype(np.uint8)
+    with TemporaryDirectory() as folder:
+        command = serve_command(options.config, options.fronts, options.port)
+        with running(command, f"{url}/v2/health/ready", Path(folder) / "log") as root:
+            body, json_bytes = write_request({"images": pixels}, ("classes",), {"plan": "1.0"})
+            row = measure(url, root, body, json_bytes, PATH, images, options)
+            print(json.dumps({"capacity": True, **row}), flush=True)
+            capacity = float(str(row["images_per_s"]))
+            for load in options.loads:
+                row = measure_load(options, root, load, capacity, pixels)
+                print(json.dumps({"load": load, **row}), flush=True)
 
 
 def parsed() -> argparse.Namespace:
@@ -84,48 +69,16 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--connections", type=int, default=0)
     parser.add_argument("--port", type=int, default=18500)
     parser.add_argument("--wrk", default="wrk")
-    parser.add_argument("--calibrate-at", type=float, default=0.5)
-    parser.add_argument("--simulate", action="store_true")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--again", type=Path)
     return parser.parse_args()
 
 
-def serve_and_measure(options: argparse.Namespace) -> Recording:
-    """Serve, measure the capacity and all loads, and return what was seen."""
-    url, images, keeps = f"http://127.0.0.1:{options.port}", options.images, options.out or options.simulate
-    pixels = np.random.default_rng(0).integers(256, size=(images, 3, 32, 32)).astype(np.uint8)
-    windows: list[Window] = []
-    with TemporaryDirectory() as folder:
-        logs = Path(folder) / "logs"
-        command = serve_command(options.config, options.fronts, options.port, logs if keeps else None)
-        with running(command, f"{url}/v2/health/ready", Path(folder) / "log") as root:
-            body, json_bytes = write_request({"images": pixels}, ("classes",), {"plan": "1.0"})
-            row = measure(url, root, body, json_bytes, PATH, images, options)
-            full_s = time.perf_counter()
-            print(json.dumps({"capacity": True, **row}), flush=True)
-            capacity = float(str(row["images_per_s"]))
-            loads = [(load, round(100 * load)) for load in options.loads]
-            if keeps:
-                loads.insert(0, (options.calibrate_at, CALIBRATION_SEED))
-            for load, seed in loads:
-                windows.append(measure_load(options, root, load, capacity, seed, pixels))
-                name = "calibration" if seed == CALIBRATION_SEED else "load"
-                print(json.dumps({name: load, **windows[-1].live}), flush=True)
-        setting = {name: str(value) for name, value in vars(options).items()}
-        setting |= {"capacity": capacity, "config_text": scenario_text(options.config)}
-        if keeps:
-            setting["paths"] = add_logs(windows, logs, options.config, full_s)
-    return Recording(setting, windows)
-
-
 def measure_load(
-    options: argparse.Namespace, root: int, load: float, capacity: float, seed: int, pixels: Any
-) -> Window:
+    options: argparse.Namespace, root: int, load: float, capacity: float, pixels: Any
+) -> dict[str, Any]:
     """Send one load, and return what became of it."""
     url, rate = f"http://127.0.0.1:{options.port}", load * capacity / options.images
     request = write_http(PATH, pixels, {"deadline_ms": options.deadline_ms})
-    how = {"clients": options.clients, "seed": seed, "receipts": bool(options.out or options.simulate)}
+    how = {"clients": options.clients, "seed": round(100 * load)}
     run_clients(options.port, [request], rate, WARM_UP_S, **how)
     before = counted(url)
     rested = throttled()
@@ -134,8 +87,7 @@ def measure_load(
     rests = {name: count - rested[name] for name, count in throttled().items()}
     after = counted(url)
     grown = {name: after[name] - before.get(name, 0.0) for name in after}
-    live = figures(seen, grown, options) | taken.figures | rests
-    return Window(load, live, {"calls": calls_table(seen)})
+    return figures(seen, grown, options) | taken.figures | rests
 
 
 def throttled() -> dict[str, int]:
@@ -163,40 +115,6 @@ def figures(seen: list[Seen], grown: dict[str, float], options: argparse.Namespa
         "mean_ms": round(float(took_ms.mean()), 2) if len(took_ms) else None,
         "p99_ms": round(float(np.percentile(took_ms, 99)), 2) if len(took_ms) else None,
     }
-
-
-def scenario_text(config: str) -> str:
-    """Return the text of the scenario file, so that a recording says what was run."""
-    return Path(config).read_text() if config.endswith(".toml") else ""
-
-
-def add_logs(windows: list[Window], logs: Path, config: str, full_s: float) -> list[list[int]]:
-    """Add to each window what the event logs say about it, and let its times count from its start.
-
-    The calibration gets the batches of the capacity's measurement too, which ended at `full_s`. Return the
-    paths through the model that the tables name by number.
-    """
-    log = ServedLog(logs, list(scenario_of(config).cluster.names))
-    everything = log.between(-np.inf, np.inf)
-    for window in windows:
-        calls = window.tables["calls"]
-        zero_s = log_zero_s(calls, everything["arrived"], everything["done"])
-        start_s = float(calls["due_s"][0])
-        end_s = float(np.nanmax(np.append(calls["done_s"], calls["due_s"])))
-        tables: dict[str, Table] = log.between(start_s - MARGIN_S - zero_s, end_s + MARGIN_S - zero_s)
-        window.tables = {name: from_start(table, start_s - zero_s) for name, table in tables.items()}
-        if window is windows[0]:
-            full = log.between(full_s - FULL_S - zero_s, full_s - zero_s)["batch"]
-            window.tables["full"] = from_start(full, full_s - FULL_S - zero_s)
-        window.tables["calls"] = from_start(calls, start_s)
-    return [list(path) for path in log.paths]
-
-
-def scenario_of(config: str) -> Scenario:
-    """Return the scenario that a server of this configuration runs."""
-    is_file = config.endswith(".toml")
-    options = LiveScenarioOptions(config=Path(config)) if is_file else LiveScenarioOptions(scenario=config)
-    return options.read().for_clients(Limits().queue_s).scenario
 
 
 if __name__ == "__main__":

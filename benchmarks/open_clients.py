@@ -28,19 +28,16 @@ def run_clients(
     *,
     clients: int,
     seed: int,
-    receipts: bool = False,
 ) -> list[Seen]:
     """Send Poisson arrivals from all clients together; return what became of each request."""
     context = get_context("spawn")
     with context.Pool(clients) as pool:
-        jobs = [(port, requests, rate_per_s / clients, seconds, seed + n, receipts) for n in range(clients)]
+        jobs = [(port, requests, rate_per_s / clients, seconds, seed + n) for n in range(clients)]
         return [seen for part in pool.starmap(_run, jobs) for seen in part]
 
 
-def _run(
-    port: int, requests: list[bytes], rate_per_s: float, seconds: float, seed: int, receipts: bool
-) -> list[Seen]:
-    loop = OpenLoop(port, requests, receipts=receipts)
+def _run(port: int, requests: list[bytes], rate_per_s: float, seconds: float, seed: int) -> list[Seen]:
+    loop = OpenLoop(port, requests)
     try:
         return loop.run(poisson(rate_per_s, seconds, np.random.default_rng(seed)))
     finally:

@@ -4,7 +4,6 @@ It shares the machine with the server it asks, so it does no more than it must: 
 written before the run, and looks at the status and the length of each answer only.
 """
 
-import re
 import select
 import socket
 from collections import deque
@@ -21,24 +20,13 @@ PATIENCE_S = 5.0
 """How long the last answers may take."""
 
 
-INSIDE = (b'"queue_ms":', b'"compute_ms":', b'"network_ms":')
-NUMBER = re.compile(rb"-?[\d.]+(?:e[+-]?\d+)?")
-
-
 class Seen(Struct):
-    """What became of one request; status 0: no answer. Its times count from `zero_s` of the machine's clock.
-
-    From the receipt, where it is read: the number of its first example in the server's log, and how long it
-    was with the gateway by the server's count.
-    """
+    """What became of one request, in seconds from the start of the run; status 0: no answer."""
 
     due_s: float
     sent_s: float = 0.0
     done_s: float = 0.0
     status: int = 0
-    zero_s: float = 0.0
-    request: int = -1
-    inside_s: float = 0.0
 
     @property
     def took_s(self) -> float:
@@ -61,9 +49,7 @@ class _Connection:
 class OpenLoop:
     """Sends requests at given times, whatever the server does."""
 
-    def __init__(self, port: int, requests: Sequence[bytes], *, receipts: bool = False) -> None:
-        """With `receipts`, the client also reads a little of each answer's receipt."""
-        self._receipts = receipts
+    def __init__(self, port: int, requests: Sequence[bytes]) -> None:
         self._address, self._requests = ("127.0.0.1", port), requests
         self._poll = select.epoll()
         self._all: dict[int, _Connection] = {}
@@ -92,7 +78,6 @@ class OpenLoop:
             if connection.seen is not None:
                 self._close(connection)
         for one in seen:
-            one.zero_s = zero_s
             one.due_s, one.sent_s, one.done_s = one.due_s - zero_s, one.sent_s - zero_s, one.done_s - zero_s
         return seen
 
@@ -149,9 +134,6 @@ class OpenLoop:
         if len(got) < head + 4 + length:
             return 0
         seen.done_s, seen.status = perf_counter(), int(got[9:12])
-        if self._receipts and seen.status == 200:
-            seen.request = int(_value(got, b'"request":'))
-            seen.inside_s = 1e-3 * sum(_value(got, name) for name in INSIDE)
         connection.seen, connection.got = None, b""
         if b"connection: close" in lower or connection.unsent:
             self._close(connection)
@@ -164,13 +146,6 @@ class OpenLoop:
             self._idle.remove(connection)
         del self._all[connection.socket.fileno()]
         connection.socket.close()
-
-
-def _value(text: bytes, name: bytes) -> float:
-    """Return the number behind a name in a JSON text."""
-    number = NUMBER.match(text, text.rindex(name) + len(name))
-    assert number is not None
-    return float(number[0])
 
 
 def poisson(rate_per_s: float, seconds: float, rng: np.random.Generator) -> list[float]:

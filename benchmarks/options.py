@@ -27,8 +27,6 @@ OPTIONS: dict[str, dict[str, object]] = {
     "deadline + early_drop": {"order": "deadline", "early_drop": True},
     "wider_instance=full": {"wider_instance": "full"},
     "reclaim": {"reclaim": True},
-    "batching=smdp": {"batching": "smdp"},
-    "batching=smdp, joule_s=0.1": {"batching": "smdp", "joule_s": 0.1},
 }
 
 

@@ -14,15 +14,11 @@ SLIM = [sys.executable, "-c", "from slimsched.cli.app import main; main()"]
 START_S = 240.0
 
 
-def serve_command(config: str, fronts: int, port: int, logs: Path | None = None) -> list[str]:
-    """Return the command that serves a scenario, or a file of one, at this port and over gRPC at the next.
-
-    With `logs`, event logs are kept in that folder.
-    """
+def serve_command(config: str, fronts: int, port: int) -> list[str]:
+    """Return the command that serves a scenario, or a file of one, at this port and over gRPC at the next."""
     kind = "--config" if config.endswith(".toml") else "--scenario"
     ports = ["--http-port", str(port), "--grpc-port", str(port + 1)]
-    log = [] if logs is None else ["--log", str(logs)]
-    return [*SLIM, "serve", kind, config, "--fronts", str(fronts), *ports, *log]
+    return [*SLIM, "serve", kind, config, "--fronts", str(fronts), *ports]
 
 
 @contextmanager

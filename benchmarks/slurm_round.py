@@ -8,6 +8,7 @@ run of a round.
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,12 +16,15 @@ from pathlib import Path
 from slimsched.jobs.domain.fabric import fabric_named
 from slimsched.jobs.execution.setting import SchedulerSetting
 from slimsched.jobs.execution.slurm import preflight
-from slimsched.jobs.execution.slurm.cluster import ThrowAwaySlurm
 from slimsched.jobs.execution.slurm.controller import SlurmController
 from slimsched.jobs.execution.slurm.note import Request
 from slimsched.jobs.execution.slurm.observation import Clock, observe
 from slimsched.jobs.execution.slurm.preview import DryRunClient
 from slimsched.jobs.traces.known_models import TRAINING_MODELS
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from throw_away_slurm import ThrowAwaySlurm
 
 
 def main() -> None:

@@ -32,7 +32,6 @@ NOT_INPUT = {
     "serving/execution/live/cuda_peers.py": "messages between our own processes",
     "jobs/telemetry/entries.py": "events of a log, which replay checks one by one; JSON has no NaN",
     "serving/telemetry/request_story.py": "entries of a log, which are only told; JSON has no NaN",
-    "cli/serving/reproduce_algorithm1.py": "logs of the run that it has just made; JSON has no NaN",
     "kernel/replay.py": "events of a log, which it checks one by one; JSON has no NaN",
 }
 """Where something is decoded that is not a file or an option of the user, and why."""

@@ -28,14 +28,10 @@ NEEDS = {
     "load --plot a.png": "plot",
     "profile --out cpu.json": "torch",
     "validate": "serve",
-    "reproduce fig1 --out .": "plot",
-    "reproduce fig1 --live": "serve",
-    "reproduce tables --live": "serve",
     "servers list --attach shop": "ray",
     "servers start one --attach shop": "ray",
     "servers drain one --attach shop": "ray",
     "router train": "learn",
-    "router train --live --scenario laptop": "learn",
     "router train goal": "learn",
     "router train --plot a.png": "plot",
     "router train goal --engine ray": "ray",
@@ -50,7 +46,6 @@ NEEDS = {
     "data check --data photos": "torch",
     "jobs simulate --plot a.png": "plot",
     "jobs compare --plot a.png": "plot",
-    "jobs train": "torch",
 }
 """Command → the extra it asks for. A command may stand here several times, with other options."""
 
@@ -64,8 +59,6 @@ NEED_NOTHING = {
     "jobs explain",
     "jobs models",
     "jobs run",
-    "jobs slurm-down",
-    "jobs slurm-up",
     "jobs submit",
     "jobs victims",
     "jobs whatif",

@@ -11,6 +11,7 @@ correction for real runs, because ours knows neither; GLPK in the place of CBC, 
 import argparse
 import json
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -23,7 +24,10 @@ from slimsched.jobs.execution.simulated.comparison import JobSetting, build
 from slimsched.jobs.execution.simulated.failure import Checkpoint
 from slimsched.jobs.scheduling.policies.sia import Sia
 from slimsched.jobs.telemetry.runs import histories
-from slimsched.jobs.traces.sia_workload import read_sia_workload
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from sia_workload import read_sia_workload
 
 RESTART_S = 60
 MACHINES = 16

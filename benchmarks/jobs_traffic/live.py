@@ -14,9 +14,12 @@ from typing import NamedTuple
 from racks import MACHINES_PER_RACK, Racks
 from workload import COMPUTE_S, GRADIENT_BYTES, LIMIT_S, Gang, model_file
 
-from slimsched.jobs.execution.slurm.cluster import ThrowAwaySlurm, wait_until
 from slimsched.jobs.execution.slurm.job import Status
 from slimsched.jobs.execution.slurm.note import Request
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+from throw_away_slurm import ThrowAwaySlurm, wait_until
 
 HERE = Path(__file__).parent
 SLIM = [sys.executable, "-c", "from slimsched.cli.app import main; main()"]

@@ -44,7 +44,6 @@ Case = Callable[[Random, Path], None]
 LIGHT = tomllib.loads(
     """
 goal = "accuracy>=70, min energy"
-neighbours_slowdown = [1.1, 1.2]
 [load]
 arrivals = "bursty"
 shape = {calm_s = 0.1, peak = 3.0}
@@ -56,7 +55,6 @@ plan = "0.5"
 [gateway]
 step_s = 0.005
 plan = "network"
-queue_limit = 50
 early_drop = true
 [scheduler]
 batch_limit = 16
@@ -271,7 +269,7 @@ def job_inputs(rng: Random, folder: Path) -> None:
         word = rng.choice(WORDS)
         forms = {
             "--quota": "a={}",
-            "--policy": rng.choice(["{}", "manual:{}:{}", "rl:{}", "dally:{}", "{}.py:X"]),
+            "--policy": rng.choice(["{}", "manual:{}:{}", "srtf:{}", "dally:{}", "{}.py:X"]),
         }
         word = _output(rng, folder) if flag in OUTPUTS else forms.get(flag, "{}").replace("{}", word)
         words += [flag, word]

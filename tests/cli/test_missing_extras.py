@@ -56,7 +56,7 @@ def test_the_client_needs_neither_torch_nor_the_server(tmp_path: Path) -> None:
 
 
 def test_help_needs_no_extra() -> None:
-    for words in ([], ["serve"], ["model", "train"], ["jobs", "train"], ["router", "train"]):
+    for words in ([], ["serve"], ["model", "train"], ["jobs", "simulate"], ["router", "train"]):
         assert without(list(EXTRAS), *words, "--help").returncode == 0
 
 

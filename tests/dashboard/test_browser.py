@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 from browsing import fits, screen, sticking_out, text, until
+from typer.testing import CliRunner
 
-from logs import entries
 from served import Served
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.telemetry.live_view import LiveView
+from slimsched.cli.app import app
 
 Load = Callable[[str], AbstractContextManager[None]]
 EXPECTED = {"400", "401", "net::ERR_CONNECTION_REFUSED", "net::ERR_CONNECTION_RESET"}
@@ -317,68 +316,21 @@ def test_a_drain_is_shown_on_every_track(
     until(browser, "document.querySelectorAll('#servers .chip.draining').length === 3")
 
 
-def test_the_page_makes_the_same_frames_of_an_event_log_as_we_do(
-    served: Served, recorded: Path, browser: Any, keep: Callable[[str], None]
+def test_an_event_log_becomes_a_page_of_its_own(
+    recorded: Path, browser: Any, tmp_path: Path, keep: Callable[[str], None]
 ) -> None:
-    in_page = open_log(served, browser, recorded / "events.jsonl.gz", servers=3)
-    assert len(in_page) >= 240
+    words = ["report", str(recorded / "events.jsonl.gz"), "--out", str(tmp_path / "run.html")]
+    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    browser.get((tmp_path / "run.html").as_uri())
+    until(browser, "mode === 'recorded' && document.querySelectorAll('#servers > li').length === 3")
+    assert len(browser.execute_script("return frames")) >= 239
     keep("replay-event-log")
-    compare_frames(in_page, recorded, LiveView(load_scenario("paper").cluster, "sed", window_s=1.0))
 
 
-def test_it_makes_the_same_frames_of_several_models(served: Served, several: Path, browser: Any) -> None:
-    in_page = open_log(served, browser, several / "events.jsonl.gz", servers=2)
-    assert in_page[0]["stages"] == [*(f"slimresnet {n}" for n in (1, 2, 3, 4)), "sorter 1", "sorter 2"]
-    cluster = load_scenario(str(several / "two.toml")).cluster
-    compare_frames(in_page, several, LiveView(cluster, "lp", window_s=1.0))
-
-
-def test_a_log_that_does_not_name_its_models_shows_numbers(
-    served: Served, several: Path, browser: Any, tmp_path: Path
-) -> None:
-    head, _, rest = gzip.decompress((several / "events.jsonl.gz").read_bytes()).partition(b"\n")
-    header = msgspec.json.decode(head)
-    named = header["setting"].pop("models")
-    (tmp_path / "old.jsonl").write_bytes(msgspec.json.encode(header) + b"\n" + rest)
-    last = open_log(served, browser, tmp_path / "old.jsonl", servers=2)[-1]
-    assert last["models"] == ["model 1", "model 2"]
-    assert len(last["stages"]) == sum(len(model["segments"]) for model in named)
-    assert set(last["names"]) <= {"0", "1", "2", "3"}
-    assert abs(sum(last["choices"]) - 1) < 1e-9
-
-
-def open_log(served: Served, browser: Any, path: Path, *, servers: int) -> Any:
-    """Let the page read an event log and return the frames that it makes."""
+def test_an_event_log_is_refused_with_what_to_do(served: Served, recorded: Path, browser: Any) -> None:
     browser.get(f"http://{served.http}/")
-    browser.find_element("id", "file").send_keys(str(path))
-    until(browser, f"mode === 'recorded' && document.querySelectorAll('#servers > li').length === {servers}")
-    return browser.execute_script("return frames")
-
-
-def compare_frames(in_page: Any, folder: Path, view: LiveView) -> None:
-    """Check that the page's frames are those of a view that observes the same log."""
-    unlike = {"phase", "accuracy", "bound_accuracy", "bound_share", "energy_source"}
-    left = iter(in_page)
-    frame = next(left)
-    for entry in entries(folder / "events.jsonl.gz"):
-        while frame is not None and entry.now_s > frame["at_s"]:
-            ours = msgspec.to_builtins(view.frame(frame["at_s"]))
-            for name in ours.keys() - unlike:
-                assert alike(ours[name], frame[name]), (frame["at_s"], name, ours[name], frame[name])
-            frame = next(left, None)
-        view.observe(entry.now_s, entry.machine, entry.event, entry.commands)
-    assert frame is None
-
-
-def alike(one: Any, other: Any) -> bool:
-    """Return whether two values are equal, with numbers compared up to rounding."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(alike, one, other))
-    if isinstance(one, float | int) and not isinstance(one, bool):
-        return abs(one - other) <= 1e-9 * max(1.0, abs(one))
-    return bool(one == other)
+    browser.find_element("id", "file").send_keys(str(recorded / "events.jsonl.gz"))
+    until(browser, "document.getElementById('news').textContent.includes('slim report events.jsonl.gz')")
 
 
 def seek(browser: Any, frame: int) -> None:

@@ -1,5 +1,6 @@
 """Run folders and their reports, made with the commands that a user runs."""
 
+import gzip
 import json
 import re
 import subprocess
@@ -66,6 +67,30 @@ def test_the_same_seed_leaves_the_same_bytes(simulated: Path, tmp_path: Path) ->
     slim("simulate", "--rate", "1500", "--seconds", "2", *faults, "--seed", "7", "--out", str(tmp_path))
     for name in ("run.json", "events.jsonl.gz", "frames.jsonl.gz"):
         assert (tmp_path / name).read_bytes() == (simulated / name).read_bytes(), name
+
+
+def test_an_event_log_becomes_the_dashboard_with_the_run_in_it(simulated: Path, tmp_path: Path) -> None:
+    page = tmp_path / "run.html"
+    slim("report", str(simulated / "events.jsonl.gz"), "--out", str(page))
+    found = re.search(r'id="frames">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert found is not None
+    frames = json.loads(found[1].replace("<\\/", "</"))
+    recorded = gzip.decompress((simulated / "frames.jsonl.gz").read_bytes()).splitlines()
+    assert len(frames) == pytest.approx(len(recorded), abs=2)
+    (row,) = json.loads((simulated / "summary.json").read_text())
+    assert frames[-1]["answered"] == pytest.approx(row["completed"], rel=0.02)
+    assert frames[-1]["accuracy"] == pytest.approx(json.loads(recorded[-1])["accuracy"], abs=0.02)
+
+
+def test_the_log_of_a_single_server_has_no_frames(tmp_path: Path, simulated: Path) -> None:
+    lines = gzip.decompress((simulated / "events.jsonl.gz").read_bytes()).splitlines(keepends=True)
+    alone = [line for line in lines if b'"gateway"' not in line[:60]]
+    (tmp_path / "events.jsonl").write_bytes(lines[0] + b"".join(alone))
+    done = subprocess.run(
+        [*SLIM, "report", str(tmp_path / "events.jsonl")], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "is not the log of a gateway" in done.stderr
 
 
 def test_a_report_holds_every_figure_and_needs_no_network(simulated: Path) -> None:

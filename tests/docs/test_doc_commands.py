@@ -57,7 +57,6 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim simulate": Run("--rate 300"),
     "slim simulate --scenario paper --router random": Run("--rate 300 --seconds 0.5"),
     "slim simulate --scenario paper --router goal": Run("--rate 600"),
-    "slim simulate --scenario h200 --model slimpair": Run("--rate 300 --seconds 0.2"),
     "slim simulate --log": Run("--rate 300 --seconds 0.5"),
     "slim compare": Run("--rate 600 --seconds 0.2 --warmup 0 --seeds 1 --workers 1"),
     "slim compare --scenario edge-12 --accuracy paper --rate 3000": Not(
@@ -76,15 +75,15 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim replay": Run(),
     "slim explain": Run(),
     "slim report": Run(),
-    "slim reproduce": Run("--seconds 0.02 --seeds 1 --workers 1"),
-    "slim reproduce fig1 fig2 fig3 --live": Not(
-        "needs a GPU", where="tests/cli/serving/test_reproduce_h200.py"
+    "python benchmarks/paper/run.py": Run("--seconds 0.02 --seeds 1 --workers 1"),
+    "python benchmarks/paper/run.py fig1 fig2 fig3 --live": Not(
+        "needs a GPU", where="tests/benchmarks/test_paper.py"
     ),
-    "slim reproduce algorithm1 --live": Not(
-        "takes half a minute, or needs a GPU", where="tests/cli/serving/test_reproduce_h200.py"
+    "python benchmarks/paper/run.py algorithm1 --live": Not(
+        "takes half a minute, or needs a GPU", where="tests/benchmarks/test_paper.py"
     ),
-    "slim reproduce tables": Not("live needs a GPU", where="tests/cli/serving/test_reproduce_h200.py"),
-    "slim reproduce robustness": Run("--seconds 0.02 --seeds 1 --workers 1", data=True),
+    "python benchmarks/paper/run.py tables": Not("live needs a GPU", where="tests/benchmarks/test_paper.py"),
+    "python benchmarks/paper/run.py robustness": Run("--seconds 0.02 --seeds 1 --workers 1", data=True),
     "slim router": Not("takes minutes", where="tests/serving/learning/test_router_commands.py"),
     "slim jobs compare": Run("--jobs 60 --seeds 1 --workers 1"),
     "slim jobs compare --trace helios": Run("--jobs 60 --seeds 1 --workers 1", data=True),
@@ -92,9 +91,8 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim jobs explain": Run("--jobs 60"),
     "slim jobs models": Run(),
     "slim jobs whatif": Not("needs the records of a Slurm", where="tests/cli/jobs/test_whatif.py"),
-    "slim jobs train": Run("--updates 1 --jobs 200 --cluster racks-64"),
     **dict.fromkeys([f"slim jobs {name}" for name in ("run", "submit", "victims", "explain 7")], SLURM),
-    **dict.fromkeys(["slim jobs slurm-up", "slim jobs slurm-down", "scripts/local-slurm"], SLURM),
+    **dict.fromkeys(["scripts/local-slurm"], SLURM),
     "slim model pareto": Run(),
     "slim model train": Not(
         "trains on CIFAR-100 for minutes on a GPU", where="tests/models/test_training.py"
@@ -108,7 +106,6 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim model evaluate mymodel --data": Not("needs the reader's data", where="tests/models"),
     "slim model info mymodel": Run(),
     "slim model info --model slimvit": Run(),
-    "slim model check slimpair": Not("takes half a minute", where="tests/models/test_joined.py"),
     "slim model profile": Not("measures this machine", where="tests/models"),
     "slim model profile mymodel": Run("--batches 1,2 --repeats 2"),
     "slim serve": Not("the server of these tests is `make serve`", where="tests/serving/api"),
@@ -123,6 +120,8 @@ SHORT: dict[str, Run | Ask | Not] = {
     "open http://127.0.0.1:8000/": Ask(),
     "python3 -": Run(),
     "python examples/": Not("an example", where="tests/examples"),
+    "python benchmarks/rivals/learn_order.py": Run("--updates 1 --jobs 200 --cluster racks-64"),
+    "python benchmarks/rivals/learn.py": Not("takes minutes", where="tests/benchmarks/test_two_scales.py"),
     "python benchmarks/": Not("a measurement, never a test"),
     "scripts/dashboard-picture": Run(),
     "scripts/reference": Run("--check"),
@@ -197,7 +196,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the pages take for granted: a photograph, a scenario, racks, pictures by class."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").mkdir()
-    for name in ("scripts", "examples"):
+    for name in ("scripts", "examples", "benchmarks"):
         (tmp_path / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     recipe = tmp_path / "configs" / "train-folder.toml"

@@ -22,7 +22,6 @@ from slimsched.cli.serving import (
     explain,
     load,
     profile,
-    reproduce,
     router,
     serve,
     servers,
@@ -50,7 +49,6 @@ app.command("client")(client.command)
 app.command("load")(load.command)
 app.command("profile")(profile.command)
 app.command("validate")(validate.command)
-app.command("reproduce")(reproduce.command)
 app.add_typer(servers.app, name="servers", help="Servers on Ray: list them, let them join and leave.")
 app.add_typer(router.app, name="router", help="Train and list routers.")
 app.add_typer(model.app, name="model", help="Make, check, train, evaluate and look at models.")

@@ -37,11 +37,9 @@ NEEDS = {
     "load": "serve",
     "demo": "serve",
     "validate": "serve",
-    "reproduce": "serve",
     "profile": "torch",
     "model": "torch",
     "data": "torch",
-    "jobs": "torch",
     "router": "learn",
 }
 """Command → the extra that has all it needs; what is named for one module would lack the next."""

@@ -56,7 +56,6 @@ CountOrZero = Annotated[int, Meta(ge=0, le=1_000_000)]
 WorkerCount = Annotated[int, Meta(ge=0, le=1024)]
 """Processes to use; 0 stands for one per core."""
 ThreadCount = Annotated[int, Meta(ge=1, le=1024)]
-WindowJobs = Annotated[int, Meta(ge=10, le=1_000_000)]
 Repeats = Annotated[int, Meta(ge=2, le=1_000_000)]
 """Timed runs: a spread needs two."""
 Index = Annotated[int, Meta(ge=-2, le=1_000_000)]

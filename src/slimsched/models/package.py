@@ -93,10 +93,6 @@ def read_spec(folder: Path) -> ModelSpec:
     if is_trained(folder):
         card = _read_card(folder)
         return network_spec(card.network(), card.name, card.classes)
-    if is_joined(folder):
-        from slimsched.models.joined_folder import read_joined
-
-        return read_joined(folder).spec
     content = read_description(folder)
     path = folder / DESCRIPTION
     segments = tuple(entry.choices for entry in content.segment)
@@ -129,10 +125,6 @@ def load_model(folder: Path) -> "ElasticModel":
         from slimsched.models.network_choice import load_elastic
 
         return load_elastic(folder)
-    if is_joined(folder):
-        from slimsched.models.joined_folder import load_joined
-
-        return load_joined(folder)
     from slimsched.models.loading import build_model
 
     return build_model(folder, read_description(folder), read_spec(folder))
@@ -142,10 +134,6 @@ def read_quality(folder: Path, spec: ModelSpec | None = None) -> QualityTable:
     """Read the accuracy of each plan, which `slim model evaluate` writes."""
     spec = spec or read_spec(folder)
     path = folder / QUALITY
-    if not path.exists() and is_joined(folder):
-        from slimsched.models.joined_folder import read_joined
-
-        return read_joined(folder).quality()
     if not path.exists():
         raise DataError(
             f"{folder} has no {QUALITY}; write it with slim model evaluate {folder} --data FOLDER, "
@@ -159,10 +147,6 @@ def read_figures(folder: Path, spec: ModelSpec | None = None) -> ModelFigures:
     path = folder / FIGURES
     if is_trained(folder) and not path.exists():
         return network_figures(_read_card(folder).network())
-    if is_joined(folder) and not path.exists():
-        from slimsched.models.joined_folder import read_joined
-
-        return read_joined(folder).figures
     return read_figures_file(path, spec or read_spec(folder))
 
 
@@ -174,14 +158,6 @@ def profile_paths(folder: Path) -> list[Path]:
 def is_trained(folder: Path) -> bool:
     """Whether `slim model train` wrote this folder."""
     return (folder / CARD).is_file() and not (folder / DESCRIPTION).exists()
-
-
-def is_joined(folder: Path) -> bool:
-    """Whether the folder joins other models: its description names members."""
-    try:
-        return "members" in read_toml(folder / DESCRIPTION)
-    except (OSError, RecursionError, ConfigError):
-        return False  # reading the description will say why
 
 
 def _read_card(folder: Path) -> _Card:

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from slimsched.models.figures import ModelFigures
 from slimsched.models.quality import QualityTable, read_quality
-from slimsched.models.shipped_names import SLIMPAIR, SLIMVIT
-from slimsched.models.slimpair import folder as slimpair_folder
+from slimsched.models.shipped_names import SLIMVIT
 from slimsched.models.slimresnet import shipped as slimresnet_shipped
 from slimsched.models.slimresnet.paper_table import PAPER_PERCENT
 from slimsched.models.slimresnet.shape import SLIM_RESNET
@@ -46,5 +45,4 @@ def load_default() -> "ElasticModel":
 
 def shipped_folder(name: str) -> Path | None:
     """Return the folder of a shipped model; None for the default model, which needs none, and for others."""
-    folders = {SLIMVIT: slimvit_shipped.folder, SLIMPAIR: slimpair_folder}
-    return folders[name]() if name in folders else None
+    return slimvit_shipped.folder() if name == SLIMVIT else None

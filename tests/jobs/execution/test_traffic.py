@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slimsched.jobs.execution.slurm.cluster import wait_until
+from throw_away_slurm import wait_until
 
 TRAFFIC = Path(__file__).parents[3] / "benchmarks" / "jobs_traffic"
 STEPS = 5

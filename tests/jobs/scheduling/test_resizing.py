@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benches import benchmark
 from jobs.workloads import SMALL, data_folder, job, needs_data, news
 from slimsched.jobs.domain.fabric import FABRICS
 from slimsched.jobs.domain.placement import gpus_in
@@ -20,7 +21,6 @@ from slimsched.jobs.scheduling.knapsack import Options, cheapest_sizes
 from slimsched.jobs.scheduling.live import LiveScheduler
 from slimsched.jobs.scheduling.scheduler import JobScheduler
 from slimsched.jobs.scheduling.sensitivity import Sensitivity
-from slimsched.jobs.traces.sia_workload import read_sia_workload
 from slimsched.kernel.errors import ConfigError
 
 ELASTIC = TrainingModel(
@@ -111,7 +111,7 @@ def test_slurm_jobs_cannot_be_resized() -> None:
 
 @needs_data
 def test_on_a_workload_of_sia_elastic_jobs_are_done_sooner_than_rigid_ones() -> None:
-    jobs, models = read_sia_workload(data_folder(), "saturn/workload-6")
+    jobs, models = benchmark("sia_workload").read_sia_workload(data_folder(), "saturn/workload-6")
     machines = Topology.grid(racks=4, machines_per_rack=4, gpus_per_machine=4).machines
     setting = JobSetting(machines=machines, cluster="T4s", known_models=models)
     rigid, elastic = (simulate(policy, jobs, setting, 0)[0] for policy in ("dally", "elastic"))

@@ -9,7 +9,6 @@ from msgspec import Struct, inspect
 
 from slimsched.kernel.errors import ConfigError
 from slimsched.serving.api import http_message
-from slimsched.serving.api.cuda_region import CudaRegistration
 from slimsched.serving.api.goal_control import GoalRequest
 from slimsched.serving.api.limits import Limits, read_limits
 from slimsched.serving.api.refusal import BadRequest
@@ -23,7 +22,6 @@ EDGE: list[type[Struct]] = [
     GoalRequest,
     Place,
     Registration,
-    CudaRegistration,
     http_message._Infer,
 ]
 

@@ -22,10 +22,10 @@ def test_batches_spread_as_much_as_the_profile_says_around_the_same_mean() -> No
 
 
 def test_the_pace_drifts_slowly() -> None:
-    source = NoiseSource(ServiceNoise(batches=0.0, drift=0.1, drift_s=2.0), 0.2, (1,))
+    source = NoiseSource(ServiceNoise(batches=0.0, drift=0.1), 0.2, (1,))
     pace = np.log([source.factor(0.1 * step + 0.05) for step in range(4000)])
     assert pace.std() == pytest.approx(0.1, rel=0.2)
-    assert np.corrcoef(pace[:-1], pace[1:])[0, 1] > 0.9
+    assert np.corrcoef(pace[:-1], pace[1:])[0, 1] > 0.85
     assert abs(np.corrcoef(pace[:-100], pace[100:])[0, 1]) < 0.3
 
 

@@ -234,9 +234,6 @@ class Reports(Entries):
     def block_dropped(self, server: int, block: Block, reason: DropReason) -> None:
         raise AssertionError("nothing is dropped here")
 
-    def busy_changed(self, server: int) -> None:
-        pass
-
 
 def test_a_server_begins_its_next_batch_before_it_reports_the_last_live_and_simulated() -> None:
     cluster, blocks = make_cluster(), [block(number, 8) for number in (1, 2, 3)]

@@ -149,13 +149,6 @@ def test_older_telemetry_reaches_the_gateway_later() -> None:
     assert fresh.completed == old.completed
 
 
-def test_a_full_queue_turns_requests_away_instead_of_growing() -> None:
-    scenario = replace(PAPER.with_load(seconds=1.0), gateway=replace(PAPER.gateway, queue_limit=500))
-    row = simulate(scenario, "random", drain=True).summary
-    assert row.drops["queue full"] > 0
-    assert row.completed + row.dropped == row.arrived
-
-
 def test_a_fault_of_an_unknown_server_is_refused() -> None:
     with pytest.raises(ConfigError, match="scenario 'paper' has no server 'server-9'; it has server-0"):
         PAPER.with_faults((Fault(server="server-9", at_s=1.0, kind="kill"),))

@@ -77,11 +77,3 @@ def test_in_service_a_batch_takes_the_overhead_and_the_slowdown_on_top_of_its_pr
     device = SimulatedDevice(shared_profile(), ServiceCost(slowdown=1.2, overhead_s=0.1))
     device.start(batch(1), 0.0)
     assert device.next_finish_s() == pytest.approx(0.1 + 1.2)
-
-
-def test_busy_neighbours_slow_what_is_left_and_only_while_they_are_busy() -> None:
-    device = SimulatedDevice(shared_profile())
-    device.start(batch(1), 0.0)
-    device.crowd(2.0, 0.5)
-    device.crowd(1.0, 1.0)  # a quarter was done beside them
-    assert device.next_finish_s() == pytest.approx(1.0 + 0.25)

@@ -6,7 +6,6 @@ from pathlib import Path as FilePath
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from cluster import MODEL, path, small_cluster
 from slimsched.kernel.errors import ConfigError, UnknownNameError
@@ -15,9 +14,7 @@ from slimsched.models.spec import START, Path
 from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.key import Key
 from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.comparison import Compared
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.learning.experiments import FRONT, front_accuracy
 from slimsched.serving.learning.goal_training import GoalTraining, from_vector, to_vector, train_goal
 from slimsched.serving.routing.cost_to_go import CostToGo
 from slimsched.serving.routing.goal import Goal
@@ -98,20 +95,6 @@ def test_gains_from_a_training_run_are_used_and_a_file_without_any_is_refused(tm
     assert made.router.gains == GoalParameters(wait=0.05)
     with pytest.raises(ConfigError, match="slim router train goal"):
         make_router(f"goal:gains={tmp_path}/none.json", PAPER.cluster, 0)
-
-
-def test_between_two_settings_of_the_rival_its_front_is_a_line() -> None:
-    trace = simulate(PAPER.with_load(rate_per_s=800.0, seconds=0.2), "sed")
-    row = trace.summary
-    settings = [(0.05, 0.70), (0.10, 0.72), (0.12, 0.71)]
-    compared = [
-        Compared(summary=replace(row, router=name, latency_p99_s=p99_s, accuracy=share), ci95={}, trace=trace)
-        for name, (p99_s, share) in zip(FRONT, settings, strict=False)
-    ]
-    assert front_accuracy(compared, 0.075, of="drift-plus-penalty") == pytest.approx(0.71)
-    assert front_accuracy(compared, 0.11, of="drift-plus-penalty") == pytest.approx(0.72)
-    assert front_accuracy(compared, 0.5, of="drift-plus-penalty") is None
-    assert front_accuracy(compared, 0.04, of="drift-plus-penalty") is None
 
 
 @pytest.mark.parametrize("objective", ["energy", "latency"])

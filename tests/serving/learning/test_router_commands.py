@@ -1,4 +1,4 @@
-"""`slim router`, `slim reproduce` and goals on the command line, as a user runs them."""
+"""`slim router` and goals on the command line, as a user runs them."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,6 @@ import pytest
 from typer.testing import CliRunner
 
 from slimsched.cli.app import app
-from slimsched.cli.serving.reproduce import REPRODUCTIONS
 from slimsched.kernel.errors import SlimError
 
 runner = CliRunner()
@@ -38,63 +37,14 @@ def test_a_policy_is_trained_resumed_and_used(tmp_path: Path, state: str) -> Non
     assert row["completed"] > 0
 
 
-@pytest.mark.parametrize("kind", ["aset", "kais"])
-def test_a_router_on_two_time_scales_is_trained_and_used(tmp_path: Path, kind: str) -> None:
-    out = tmp_path / "policy.safetensors"
-    words = ["router", "train", kind, "--rate", "400", "--drawn", "0", "--updates", "1"]
-    assert json.loads(run(*words, "--out", str(out), "--json"))["kind"] == kind
-    assert json.loads(out.with_suffix(".json").read_text())["state"] == kind
-    spec = f"{kind}:{out}"
-    row = json.loads(run("simulate", "--router", spec, "--rate", "400", "--seconds", "0.3", "--json"))
-    assert row["completed"] > 0
-    with pytest.raises(SlimError, match="without --live"):
-        run("router", "train", kind, "--live")
-
-
-def test_a_table_is_printed_beside_the_papers_figures() -> None:
-    tables = json.loads(
-        run("reproduce", "table4", "--seeds", "1", "--seconds", "0.3", "--workers", "1", "--json")
-    )
-    assert tables["table4"]["paper"]["accuracy, %"] == "70.30"
-    trained = tables["table4"]["summaries"]["PPO, state (1)"]
-    assert [row["router"] for row in trained] == [f"ppo:paper-efficient-{seed}" for seed in range(3)]
-    assert "PPO that sees the head, v=1" in tables["table4"]["here"]
-    assert "70.30" in run("reproduce", "table4", "--seeds", "1", "--seconds", "0.2", "--workers", "1")
-
-
-def test_one_policy_stands_beside_rivals_at_several_settings_on_clusters_of_any_size() -> None:
-    words = ("reproduce", "scale", "--seeds", "1", "--seconds", "0.02", "--workers", "1", "--json")
-    cases = json.loads(run(*words))["scale"]["cases"]
-    assert [label.split(",")[0] for label in cases] == ["paper", "edge-12", "fleet-64"]
-    routers = [[row["router"] for row in rows] for rows in cases.values()]
-    assert all(
-        {"sed:share=0.5", "drift-plus-penalty:v=2", "goal", "ppo:v=2", "ppo:v=20"} <= {*names}
-        for names in routers
-    )
-
-
-def test_a_table_of_goals_says_which_goal_each_row_has() -> None:
-    shown = run("reproduce", "goals", "--seeds", "1", "--seconds", "0.1", "--workers", "1")
-    assert "goal[p99<=60ms]" in shown
-    assert "goal[accuracy>=75, min energy]" in shown
-
-
 @pytest.mark.parametrize(
     "words",
     [
-        ("reproduce", "table9"),
         ("router", "train", "--weights", "1,2"),
         ("router", "train", "dqn"),
         ("router", "train", "--state", "paper", "--goal", "p99<=60ms"),
-        ("router", "train", "kais", "--goal", "p99<=60ms"),
     ],
 )
 def test_mistakes_are_named(words: tuple[str, ...]) -> None:
     with pytest.raises(SlimError):
         runner.invoke(app, words, catch_exceptions=False)
-
-
-def test_every_reproduction_is_named_in_the_help() -> None:
-    shown = run("reproduce", "--help")
-    for name in REPRODUCTIONS:
-        assert name in shown

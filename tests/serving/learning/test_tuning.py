@@ -4,12 +4,10 @@ import pytest
 
 from slimsched.kernel.errors import UnknownNameError
 from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.learning.conditions import FRONTS, conditions, standing, tries
 from slimsched.serving.learning.tuning import (
     KNOBS,
     TUNING_SEED,
     Point,
-    accuracy_at,
     front,
     settings,
     spread_out,
@@ -40,36 +38,8 @@ def test_a_router_without_knobs_is_named() -> None:
 def test_the_front_leaves_out_what_another_setting_beats() -> None:
     points = [point(0.70, 0.05), point(0.72, 0.04), point(0.75, 0.1), point(0.74, 0.2)]
     assert [(one.accuracy, one.p99_s) for one in front(points)] == [(0.72, 0.04), (0.75, 0.1)]
-    assert accuracy_at(points, 0.07) == pytest.approx(0.735)
-    assert accuracy_at(points, 1.0) == 0.75
-    assert accuracy_at(points, 0.03) is None
     assert len(spread_out(front(points), 1)) == 1
 
 
 def test_tuning_uses_seeds_of_its_own() -> None:
     assert {one.seed for one in tune(PAPER, "drift-plus-penalty", budget=3, workers=1)} == {TUNING_SEED}
-
-
-def test_conditions_are_at_least_eight_and_all_can_be_run() -> None:
-    every = conditions(PAPER)
-    assert len(every) >= 9
-    runs = tries(every["as measured"], seed=1, seeds=5)
-    assert len(runs) == 5 * sum(map(len, FRONTS.values()))
-    for setting in (one for several in FRONTS.values() for one in several):
-        make_router(setting, PAPER.cluster, seed=0)
-
-
-def test_routers_stand_by_their_accuracy_at_the_p99_that_half_of_them_reach() -> None:
-    quick = {name: 0.05 + 0.01 * number for number, name in enumerate(FRONTS)}
-    points = [
-        point(0.70 + 0.01 * number + 0.001 * step, quick[name] + 0.05 * step, settings[step], seed)
-        for number, (name, settings) in enumerate(FRONTS.items())
-        for step in range(len(settings))
-        for seed in range(3)
-    ]
-    result = standing("calm", points)
-    assert result.p99_s == pytest.approx(max(0.075, 1.05 * sorted(quick.values())[len(quick) // 2]))
-    middle = len(FRONTS) // 2
-    assert [name for name, mean in result.accuracy.items() if mean is None] == list(FRONTS)[middle + 1 :]
-    assert result.best == list(FRONTS)[middle]
-    assert result.lead.value > 0.0

@@ -162,11 +162,11 @@ def play(pair: Pair, kind: str, number: int, size: Any, asked: list[int]) -> Non
 
 
 @settings(max_examples=300, deadline=None)
-@given(steps, st.booleans(), st.sampled_from([0, 12]))
+@given(steps, st.booleans())
 def test_a_call_as_one_request_is_decided_as_its_examples_are(
-    history: list[tuple[str, int, Any]], early_drop: bool, queue_limit: int
+    history: list[tuple[str, int, Any]], early_drop: bool
 ) -> None:
-    pair, asked = Pair(early_drop=early_drop, queue_limit=queue_limit), list[int]()
+    pair, asked = Pair(early_drop=early_drop), list[int]()
     for kind, number, size in history:
         play(pair, kind, number, size, asked)
     while pair.blocks:

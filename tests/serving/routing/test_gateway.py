@@ -154,14 +154,6 @@ def test_a_server_that_is_back_gets_work_again() -> None:
     assert len(sent(front.tell(ServerUp(server=0)))) == 1
 
 
-def test_beyond_the_queue_limit_requests_are_turned_away_with_a_reason() -> None:
-    front = Front(queue_limit=3)
-    commands = front.arrive(5)
-    drops = [command for command in commands if isinstance(command, Drop)]
-    assert [(len(d.requests), d.reason) for d in drops] == [(2, "queue full")]
-    assert front.gateway.in_system == 3
-
-
 def test_requests_whose_deadline_has_passed_are_given_up_when_asked_to() -> None:
     front = Front(early_drop=True)
     (drop,) = front.arrive(1, now_s=2.0, deadline_s=1.0)

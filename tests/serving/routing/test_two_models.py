@@ -1,19 +1,17 @@
 """`goal` with two models in simulation: near the joint bound, floors kept, nobody starves."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
+from benches import benchmark
 from served import CONFIG
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from stamped import stamped_folder
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
-
-import two_models
+two_models = benchmark("two_models")
 
 
 @pytest.mark.parametrize("name", ["laptop", "paper"])

@@ -42,8 +42,6 @@ options = st.builds(
     early_drop=st.booleans(),
     priorities=st.booleans(),
     reclaim=st.booleans(),
-    batching=st.sampled_from(["greedy", "smdp"]),
-    joule_s=st.sampled_from([0.0, 0.1]),
 )
 arrivals = st.lists(
     st.tuples(

@@ -7,7 +7,6 @@ from slimsched.cli.jobs.compare import compare
 from slimsched.cli.jobs.explain import explain
 from slimsched.cli.jobs.models import models
 from slimsched.cli.jobs.simulate import simulate
-from slimsched.cli.jobs.train import train
 from slimsched.cli.jobs.whatif import whatif
 
 app = typer.Typer(no_args_is_help=True)
@@ -22,6 +21,5 @@ app.command()(simulate)
 app.command()(compare)
 app.command()(explain)
 app.command()(models)
-app.command()(train)
 app.command()(whatif)
 jobs_slurm.register(app)

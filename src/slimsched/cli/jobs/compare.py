@@ -60,9 +60,8 @@ def compare(
 
     Policies: fifo, backfill, fit-first, srtf, srsf, tiresias, gandiva, max-min, themis, lwf, a-srpt,
     scored, elastic and sia (both may give a job fewer or more GPUs than it asks for), dally, its ablations
-    no-wait, fully-consolidated, mean-tuner and manual:machine_s=SECONDS:rack_s=SECONDS, and rl or
-    rl:file=FILE (see slim jobs train). A policy of your own is FILE.py:Class, or the name of an entry point
-    of an installed package.
+    no-wait, fully-consolidated, mean-tuner and manual:machine_s=SECONDS:rack_s=SECONDS. A policy of your
+    own is FILE.py:Class, or the name of an entry point of an installed package.
 
     Examples:
 

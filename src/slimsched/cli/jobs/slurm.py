@@ -1,8 +1,6 @@
-"""`slim jobs run | submit | victims | slurm-up | slurm-down`: training jobs on a real Slurm."""
+"""`slim jobs run | submit | victims`: training jobs on a real Slurm."""
 
-import os
 import signal
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -22,10 +20,6 @@ from slimsched.kernel.quantity import Count, PollSeconds, Seconds
 if TYPE_CHECKING:
     from slimsched.cli.jobs.slurm_site import SlurmSite
 
-Folder = Annotated[Path, typer.Option(help="Where the throw-away Slurm lives.")]
-
-_FOLDER = Path(tempfile.gettempdir()) / f"slim-slurm-{os.getuid()}"
-
 
 class RunOptions(Struct, frozen=True, kw_only=True):
     """How long the controller runs, how often it looks, and where it leaves its log."""
@@ -44,8 +38,6 @@ def register(app: typer.Typer) -> None:
     app.command()(run)
     app.command(context_settings={"allow_interspersed_args": False})(submit)
     app.command()(victims)
-    app.command("slurm-up")(slurm_up)
-    app.command("slurm-down")(slurm_down)
 
 
 @with_options
@@ -201,41 +193,3 @@ def victims(
     else:
         raise UnknownNameError("waiting job", str(job), tuple(waiting) or ("none waits",))
     view.show_outlook(preview.outlook(site.client, site.controller, seen, gang), seen, as_json=as_json)
-
-
-@with_options
-def slurm_up(
-    folder: Folder = _FOLDER,
-    racks: Annotated[Count, typer.Option()] = 2,
-    machines: Annotated[Count, typer.Option(help="Machines per rack.")] = 4,
-    gpus: Annotated[Count, typer.Option(help="GPUs per machine.")] = 8,
-) -> None:
-    """Start a throw-away Slurm on this machine: real daemons, fake GPUs, racks as switches.
-
-    Examples:
-
-      eval "$(slim jobs slurm-up)" && sinfo
-    """
-    from slimsched.jobs.execution.slurm.cluster import ThrowAwaySlurm
-
-    cluster = ThrowAwaySlurm(
-        folder.absolute(), racks=racks, machines_per_rack=machines, gpus_per_machine=gpus
-    )
-    cluster.start()
-    Console(stderr=True).print(
-        f"Slurm with {racks} racks × {machines} machines × {gpus} fake GPUs runs in {cluster.folder}; "
-        "stop it with 'slim jobs slurm-down'",
-        highlight=False,
-    )
-    print(f"export SLURM_CONF={cluster.conf}")
-
-
-def slurm_down(folder: Folder = _FOLDER) -> None:
-    """Stop the throw-away Slurm, its jobs included, and remove its folder."""
-    from slimsched.jobs.execution.slurm.cluster import ThrowAwaySlurm
-
-    cluster = ThrowAwaySlurm(folder.absolute())
-    if not cluster.conf.exists():
-        raise ConfigError(f"no throw-away Slurm lives in {folder}; name its folder with --folder")
-    cluster.check_owner()
-    cluster.stop()

@@ -200,11 +200,9 @@ def read_quotas(quota: list[str] | None) -> dict[str, int]:
 
 
 @contextmanager
-def progress_bar(
-    text: str, *, total: int, done: int = 0, quiet: bool
-) -> Iterator[Callable[[int, str], None]]:
+def progress_bar(text: str, *, total: int, quiet: bool) -> Iterator[Callable[[int, str], None]]:
     """Show a bar on standard error; call what it gives with how much is done and with what to say."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as bar:
-        task = bar.add_task(text, total=total, completed=done)
+        task = bar.add_task(text, total=total)
         yield lambda done, words: bar.update(task, completed=done, description=words)

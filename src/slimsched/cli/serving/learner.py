@@ -18,23 +18,18 @@ if TYPE_CHECKING:
 
 def learner_of(state: str, scenario: Scenario, reward: "RewardWeights", goal: Goal | None) -> "Learner":
     """Return the policy to train."""
-    from slimsched.serving.learning.aset_policy import AsetPolicy
     from slimsched.serving.learning.head_policy import HeadPolicy
-    from slimsched.serving.learning.kais_policy import KaisPolicy
     from slimsched.serving.learning.paper_policy import PaperPolicy
 
     if state == "paper":
         return PaperPolicy(scenario.cluster, reward)
-    if state == "head":
-        return HeadPolicy(goal=goal)
-    return AsetPolicy() if state == "aset" else KaisPolicy()
+    return HeadPolicy(goal=goal)
 
 
 def goal_of(text: str, state: str) -> Goal | None:
     """Read the goal that training follows, if any."""
     if text and state != "head":
-        instead = "--state paper has --weights" if state == "paper" else f"train {state} without --goal"
-        raise ConfigError(f"--goal is for ppo with --state head; {instead}")
+        raise ConfigError("--goal is for ppo with --state head; --state paper has --weights")
     return parse_goal(text) if text else None
 
 

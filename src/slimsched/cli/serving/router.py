@@ -20,7 +20,7 @@ from slimsched.cli.output_path import picture
 from slimsched.cli.progress import count_bar
 from slimsched.cli.serving.engine import PoolOptions
 from slimsched.cli.serving.learner import goal_of, learner_of, reward_of
-from slimsched.cli.serving.scenario import Data, LoadOptions, Rate, ScenarioOptions
+from slimsched.cli.serving.scenario import LoadOptions, Rate, ScenarioOptions
 from slimsched.kernel.errors import ConfigError, UnknownNameError
 from slimsched.kernel.quantity import Count, CountOrZero, RunSeconds, Share, WorkerCount
 from slimsched.serving.execution.scenario import Scenario
@@ -33,15 +33,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-KINDS = ("ppo", "aset", "kais", "goal")
+KINDS = ("ppo", "goal")
 """The routers that can be trained."""
 
 SAVE_EVERY = 20
 """Updates of PPO between two saves of a run that can be resumed."""
-
-
-ADJUSTING_RATE = 1e-4
-"""Learning rate on live servers from a trained policy: few, noisy decisions must not undo what it knows."""
 
 
 class TrainOptions(Struct, frozen=True, kw_only=True):
@@ -87,14 +83,6 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
     workers: Annotated[
         WorkerCount, typer.Option("--workers", help="Processes, for goal only; 0 means one per core.")
     ] = 0
-    live: Annotated[
-        bool, typer.Option("--live", help="Train on this machine's servers, behind the guard (ppo only).")
-    ] = False
-    seconds: Annotated[RunSeconds, typer.Option("--seconds", help="Length of a round, for --live.")] = 5.0
-    start: Annotated[
-        Path | None, typer.Option("--start", help="Go on from this policy, for --live; else from none.")
-    ] = None
-    data: Data = None
 
 
 class TuneOptions(Struct, frozen=True, kw_only=True):
@@ -129,7 +117,7 @@ def train(
     scenario: ScenarioOptions,
     trained: TrainOptions,
     pool: PoolOptions,
-    kind: Annotated[str, typer.Argument(help="ppo, aset, kais or goal.")] = "ppo",
+    kind: Annotated[str, typer.Argument(help="ppo or goal.")] = "ppo",
     rate: Rate = None,
     as_json: AsJson = False,
 ) -> None:
@@ -145,10 +133,6 @@ def train(
 
       slim router train --scenario edge-12 --resume run.safetensors --plot curve.png
 
-      slim router train --live --scenario laptop --start head.safetensors --out here.safetensors
-
-      slim router train kais --accuracy paper --out kais.safetensors
-
       slim router train goal --out goal.json
     """
     if kind not in KINDS:
@@ -157,16 +141,12 @@ def train(
         raise ConfigError(
             f"--engine ray is for goal, whose candidates run side by side; {kind} learns from one run"
         )
-    if kind != "ppo" and trained.live:
-        raise ConfigError(f"--live trains ppo only; train {kind} in simulation, without --live")
     chosen = scenario.read().under(LoadOptions(rate=rate)).scenario
     began_s = perf_counter()
-    if trained.live:
-        result = _train_live(chosen, trained, quiet=as_json)
-    elif kind == "goal":
+    if kind == "goal":
         result = _train_goal(chosen, trained, pool, quiet=as_json)
     else:
-        result = _train_ppo(kind, chosen, trained, quiet=as_json)
+        result = _train_ppo(chosen, trained, quiet=as_json)
     seconds = perf_counter() - began_s
     if as_json:
         print(json.dumps({**result, "seconds": seconds}))
@@ -217,19 +197,19 @@ def tune(
     Console().print(table)
 
 
-def _train_ppo(kind: str, scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dict[str, object]:
+def _train_ppo(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dict[str, object]:
     import torch
 
     from slimsched.kernel.policy_file import write_policy
     from slimsched.serving.learning.curriculum import DISTURBED, curriculum_of
     from slimsched.serving.learning.head_policy import WORTH_S
-    from slimsched.serving.learning.ppo import HEAD_OPTIONS, PAPER_OPTIONS, SLOW_OPTIONS, PpoTrainer
+    from slimsched.serving.learning.ppo import HEAD_OPTIONS, PAPER_OPTIONS, PpoTrainer
 
     torch.set_num_threads(1)
     torch.manual_seed(trained.seed)
     reward = reward_of(trained.weights, scenario.cluster.models[0].quality.expected(()))
-    state = trained.state if kind == "ppo" else kind
-    options = {"head": HEAD_OPTIONS, "paper": PAPER_OPTIONS}.get(state, SLOW_OPTIONS)
+    state = trained.state
+    options = HEAD_OPTIONS if state == "head" else PAPER_OPTIONS
     if trained.updates:
         options = msgspec.structs.replace(options, updates=trained.updates)
     is_paper = state == "paper"
@@ -240,7 +220,7 @@ def _train_ppo(kind: str, scenario: Scenario, trained: TrainOptions, *, quiet: b
     began_s = perf_counter()
     curve = _run_ppo(trainer, options.updates, trained.resume, quiet=quiet)
     story = {
-        **_story(kind, scenario, trained, options),
+        **_story("ppo", scenario, trained, options),
         "state": state,
         "epsilon": options.epsilon_min,
         "curriculum": msgspec.to_builtins(curriculum),
@@ -248,58 +228,12 @@ def _train_ppo(kind: str, scenario: Scenario, trained: TrainOptions, *, quiet: b
         "seconds": round(perf_counter() - began_s),
         "curve": [[p.update, round(p.reward, 4), round(p.accuracy, 4), round(p.latency_s, 4)] for p in curve],
     }
-    out = trained.out or Path(f"{kind}.safetensors")
+    out = trained.out or Path("ppo.safetensors")
     write_policy(out, learner.weights(), story)
     if trained.plot is not None:
-        _plot_ppo(curve, f"{kind} on {scenario.name}, state {state}", trained.plot)
+        _plot_ppo(curve, f"ppo on {scenario.name}, state {state}", trained.plot)
     last = msgspec.to_builtins(curve[-1]) if curve else {}
-    return {"kind": kind, "written": str(out), "updates": trainer.update_number, "last": last}
-
-
-def _train_live(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dict[str, object]:
-    import torch
-
-    from slimsched.cli.serving.examples import examples_of
-    from slimsched.kernel.policy_file import read_policy, write_policy
-    from slimsched.serving.execution.live.event_loop import run
-    from slimsched.serving.learning.head_policy import HeadPolicy
-    from slimsched.serving.learning.live_training import LiveRound, train_live
-    from slimsched.serving.learning.ppo import HEAD_OPTIONS, PpoTrainer
-
-    if trained.state != "head":
-        raise ConfigError("--live trains a policy that sees the head; leave --state out")
-    torch.set_num_threads(1)
-    torch.manual_seed(trained.seed)
-    scenario = scenario.with_load(seconds=trained.seconds)
-    options = msgspec.structs.replace(HEAD_OPTIONS, updates=trained.updates or 10)
-    policy = HeadPolicy(goal=goal_of(trained.goal, trained.state))
-    if trained.start is not None:
-        policy.use(read_policy(trained.start)[0])
-        options = msgspec.structs.replace(options, learning_rate=ADJUSTING_RATE, epsilon_max=0.0)
-    rounds: list[LiveRound] = []
-
-    def note(one: LiveRound) -> None:
-        rounds.append(one)
-        if not quiet:
-            who = "shadow" if one.shadow else f"{one.decisions} decisions"
-            figures = f"{100 * one.accuracy:.2f} %, p99 {1000 * one.latency_p99_s:.0f} ms"
-            print(f"round {one.number}: {who}, {figures}, guard {one.guard}", flush=True)
-
-    trainer = PpoTrainer(policy, scenario, options, seed=trained.seed)
-    examples = examples_of(scenario.cluster.models, trained.data)
-    run(train_live(scenario, trainer, policy, examples, seed=trained.seed, report=note))
-    story = {
-        **_story("ppo", scenario, trained, options),
-        "state": "head",
-        "epsilon": 0.0,
-        "worth_s": policy.worth_s,
-        "live": {"scenario": scenario.name, "seconds": trained.seconds, "start": str(trained.start or "")},
-        "rounds": msgspec.to_builtins(rounds),
-    }
-    out = trained.out or Path("ppo.safetensors")
-    write_policy(out, policy.weights(), story)
-    last = msgspec.to_builtins(rounds[-1]) if rounds else {}
-    return {"kind": "ppo", "written": str(out), "updates": len(rounds) - 1, "last": last}
+    return {"kind": "ppo", "written": str(out), "updates": trainer.update_number, "last": last}
 
 
 def _run_ppo(trainer: "PpoTrainer", updates: int, resume: Path | None, *, quiet: bool) -> "list[Point]":

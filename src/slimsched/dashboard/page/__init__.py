@@ -12,7 +12,6 @@ SCRIPTS = (
     "chart.js",
     "river.js",
     "track.js",
-    "event_log.js",
     "goal.js",
     "dashboard.js",
 )

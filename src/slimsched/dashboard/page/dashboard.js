@@ -200,15 +200,15 @@ async function* linesOf(file) {
   if (rest) yield rest;
 }
 
-async function open(file) { // a file with the frames of a run, or an event log
+async function open(file) { // a file with the frames of a run
   try {
     put($("news"), `Reading ${file.name}`);
     const lines = linesOf(file), first = JSON.parse((await lines.next()).value ?? "null");
-    let recorded = [first];
-    if (first?.setting?.scenario) recorded = await framesOfLog(first, lines, () => linesOf(file));
-    else if (first?.stage_choices) for await (const line of lines) recorded.push(JSON.parse(line));
+    const recorded = [first];
+    if (first?.stage_choices) for await (const line of lines) recorded.push(JSON.parse(line));
+    else if (first?.setting) throw new Error(`it is an event log; make a page of it with: slim report ${file.name}`);
     else if (first?.servers) throw new Error("it was recorded by an older version; simulate the run again");
-    else throw new Error("it is neither an event log nor the frames of a run");
+    else throw new Error("it does not hold the frames of a run");
     if (!recorded.length) throw new Error("it ends before anything happens");
     lastNews = "";
     put($("news"), "");

@@ -1,15 +1,11 @@
 """The table of job policies. A new one is a file and a line here, an entry point, or `file.py:Class`."""
 
-from pathlib import Path
-
-from slimsched.jobs.execution.order_file import SHIPPED, read_order
 from slimsched.jobs.scheduling.policies.a_srpt import ASrpt
 from slimsched.jobs.scheduling.policies.backfill import Backfill
 from slimsched.jobs.scheduling.policies.dally import Dally
 from slimsched.jobs.scheduling.policies.elastic import Elastic
 from slimsched.jobs.scheduling.policies.fifo import Fifo, FitFirst
 from slimsched.jobs.scheduling.policies.gandiva import Gandiva
-from slimsched.jobs.scheduling.policies.learned_order import LearnedOrder
 from slimsched.jobs.scheduling.policies.lwf import Lwf
 from slimsched.jobs.scheduling.policies.max_min import MaxMin
 from slimsched.jobs.scheduling.policies.scored import Scored
@@ -52,11 +48,6 @@ def manual(machine_s: Seconds, rack_s: Seconds) -> Dally:
     return Dally(FixedTimers(machine_s, rack_s))
 
 
-def rl(file: Path = SHIPPED) -> LearnedOrder:
-    """Dally with a learned order: the one in the package, or one trained by `slim jobs train`."""
-    return LearnedOrder(read_order(file))
-
-
 POLICIES: PluginTable[Policy] = PluginTable(
     kind="policy",
     group="slimsched.job_policies",
@@ -81,6 +72,5 @@ POLICIES: PluginTable[Policy] = PluginTable(
         "fully-consolidated": fully_consolidated,
         "mean-tuner": mean_tuner,
         "manual": manual,
-        "rl": rl,
     },
 )

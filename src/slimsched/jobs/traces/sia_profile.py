@@ -63,13 +63,6 @@ class SiaProfile:
         pace = [(gpus, best_s[1] / best_s[gpus]) for gpus in SIZES if best_s[gpus] < math.inf]
         return tuple(pace)
 
-    def scaling_at(self, batch: int) -> Scaling:
-        """The same at one batch size; sizes that it cannot be divided by are left out."""
-        seconds = {gpus: self.seconds(gpus, batch) for gpus in SIZES}
-        alone_s = seconds[1]
-        assert alone_s is not None
-        return tuple((gpus, alone_s / own_s) for gpus, own_s in seconds.items() if own_s is not None)
-
     def _each_s(self, gpus: int) -> Iterator[float]:
         for batch in self.batches:
             seconds = self.seconds(gpus, batch)

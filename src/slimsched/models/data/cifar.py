@@ -8,7 +8,6 @@ JPEG-LS), and each error e is stored as the unsigned number 2 e or -2 e - 1. Bot
 import hashlib
 import lzma
 import tarfile
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +36,7 @@ def find(folder: Path) -> Path | None:
     return None
 
 
-def read(folder: Path, split: str, *, workers: int = 0) -> ImageSet:
+def read(folder: Path, split: str) -> ImageSet:
     """Read the official 'train' or 'test' images in file order and check their hash."""
     inner = find(folder)
     if inner is None:
@@ -51,7 +50,7 @@ def read(folder: Path, split: str, *, workers: int = 0) -> ImageSet:
         )
     raw = _released_bytes(inner, split)
     if raw is None:
-        raw = _packed_bytes(inner, split, workers)
+        raw = _packed_bytes(inner, split)
     digest = hashlib.sha1(raw).hexdigest()
     if digest != SHA1[split]:
         raise DataError(f"{inner}: the {split} images are damaged (SHA-1 {digest}); fetch them again")
@@ -104,13 +103,10 @@ def _member(archive: Path, name: str) -> bytes:
         raise DataError(f"{archive} is damaged ({error}); delete it and fetch it again") from None
 
 
-def _packed_bytes(folder: Path, split: str, workers: int) -> bytes:
+def _packed_bytes(folder: Path, split: str) -> bytes:
     parts = sorted(folder.glob(f"{split}-*.xz"))
     if not parts:
         raise DataError(f"{folder} holds no {split} images; expected {split}.bin or {split}-*.xz")
-    if workers > 1:
-        with ProcessPoolExecutor(workers) as pool:
-            return b"".join(records.tobytes() for records in pool.map(_unpack, parts))
     return b"".join(_unpack(part).tobytes() for part in parts)
 
 

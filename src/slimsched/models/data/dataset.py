@@ -13,13 +13,13 @@ def has_test_images(folder: Path) -> bool:
 
 
 def open_images(
-    folder: Path, split: str, *, side: int = 32, classes: tuple[str, ...] | None = None, workers: int = 0
+    folder: Path, split: str, *, side: int = 32, classes: tuple[str, ...] | None = None
 ) -> ImageSet:
     """Read a folder's 'train' or 'test' images; class folders may be in a sub-folder of that name."""
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}; name the data with --data or SLIM_DATA")
     if cifar.find(folder) is not None:
-        return cifar.read(folder, split, workers=workers)
+        return cifar.read(folder, split)
     if split == "test" and not has_test_images(folder):
         raise DataError(
             f"{folder} has no test images of its own; put them into {folder}/test/CLASS, or score the "

@@ -20,7 +20,6 @@ from slimsched.models.training.optimizer import STATE_NAMES
 from slimsched.models.training.recipe import Recipe
 
 NAME = "checkpoint.safetensors"
-PARTS = ("net", "average", *STATE_NAMES)
 
 
 class Progress(Struct, frozen=True, kw_only=True):
@@ -40,54 +39,31 @@ def save(
     optimizer: torch.optim.Optimizer,
 ) -> Path:
     """Write the checkpoint of a run into its folder."""
-    tensors = {
-        f"{part}.{name}": tensor
-        for part, named in _tensors(net, average, optimizer).items()
-        for name, tensor in named.items()
-    }
-    return _write(folder / NAME, tensors, progress)
-
-
-def save_small(
-    folder: Path,
-    progress: Progress,
-    net: SlimNetwork,
-    average: SlimNetwork,
-    optimizer: torch.optim.Optimizer,
-) -> list[Path]:
-    """Write a checkpoint in half precision, one file per part, for places that limit file sizes.
-
-    `load` reads these files if there is no full checkpoint; optimizer parts may be missing.
-    """
-    paths = []
-    for part, named in _tensors(net, average, optimizer).items():
-        dtype = (
-            torch.float32
-            if part == "step"
-            else torch.float16
-            if part in ("net", "average")
-            else torch.bfloat16
-        )
-        small = {f"{part}.{name}": tensor.to(dtype) for name, tensor in named.items()}
-        if small:
-            paths.append(_write(folder / f"{part}.safetensors", small, progress))
-    return paths
+    tensors = _tensors(net, average, optimizer)
+    path = folder / NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    save_file(
+        {name: tensor.contiguous().cpu() for name, tensor in tensors.items()},
+        partial,
+        metadata={"progress": msgspec.json.encode(progress).decode()},
+    )
+    partial.replace(path)
+    return path
 
 
 def exists(folder: Path) -> bool:
-    """Whether this folder holds a checkpoint, full or in parts."""
-    return (folder / NAME).exists() or (folder / f"{PARTS[0]}.safetensors").exists()
+    """Whether this folder holds a checkpoint."""
+    return (folder / NAME).exists()
 
 
 def load(
     folder: Path, recipe: Recipe, net: SlimNetwork, average: SlimNetwork, optimizer: torch.optim.Optimizer
 ) -> Progress:
     """Restore a checkpoint and return its progress; the recipe must not have changed."""
-    paths = [folder / NAME]
-    if not paths[0].exists():
-        paths = [path for part in PARTS if (path := folder / f"{part}.safetensors").exists()]
+    path = folder / NAME
     try:
-        progress, tensors = _read(paths, recipe)
+        progress, tensors = _read(path, recipe)
         with torch.no_grad():
             for name, parameter in net.named_parameters():
                 parameter.copy_(tensors[f"net.{name}"])
@@ -98,24 +74,18 @@ def load(
             for name, parameter in average.named_parameters():
                 parameter.copy_(tensors.get(f"average.{name}", tensors[f"net.{name}"]))
     except (SafetensorError, KeyError, RuntimeError, msgspec.DecodeError, OSError) as error:
-        raise DataError(
-            f"checkpoint {paths[0]} does not fit this run ({error}); start a new folder"
-        ) from None
+        raise DataError(f"checkpoint {path} does not fit this run ({error}); start a new folder") from None
     return progress
 
 
-def _read(paths: list[Path], recipe: Recipe) -> tuple[Progress, dict[str, Tensor]]:
-    tensors: dict[str, Tensor] = {}
-    progress = Progress(recipe=recipe)
-    for path in paths:
-        with safe_open(path, framework="pt") as file:
-            progress = msgspec.json.decode(file.metadata()["progress"], type=Progress)
-            if progress.recipe != recipe:
-                raise DataError(
-                    f"{path} is of a run with another recipe; resume with that one or name another folder"
-                )
-            tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    return progress, tensors
+def _read(path: Path, recipe: Recipe) -> tuple[Progress, dict[str, Tensor]]:
+    with safe_open(path, framework="pt") as file:
+        progress = msgspec.json.decode(file.metadata()["progress"], type=Progress)
+        if progress.recipe != recipe:
+            raise DataError(
+                f"{path} is of a run with another recipe; resume with that one or name another folder"
+            )
+        return progress, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def _like(parameter: Tensor, state: Tensor) -> Tensor:
@@ -125,30 +95,16 @@ def _like(parameter: Tensor, state: Tensor) -> Tensor:
     return torch.empty_like(parameter).copy_(state)
 
 
-def _tensors(
-    net: SlimNetwork, average: SlimNetwork, optimizer: torch.optim.Optimizer
-) -> dict[str, dict[str, Tensor]]:
-    """Return all tensors by part and parameter."""
-    parts: dict[str, dict[str, Tensor]] = {
-        "net": {name: parameter.detach() for name, parameter in net.named_parameters()},
-        "average": {name: parameter.detach() for name, parameter in average.named_parameters()},
+def _tensors(net: SlimNetwork, average: SlimNetwork, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return all tensors, each under its part and the name of its parameter."""
+    states = {
+        f"{key}.{name}": state
+        for key in STATE_NAMES
+        for name, parameter in net.named_parameters()
+        if (state := optimizer.state[parameter].get(key)) is not None
     }
-    for key in STATE_NAMES:
-        parts[key] = {
-            name: state
-            for name, parameter in net.named_parameters()
-            if (state := optimizer.state[parameter].get(key)) is not None
-        }
-    return parts
-
-
-def _write(path: Path, tensors: dict[str, Tensor], progress: Progress) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    save_file(
-        {name: tensor.contiguous().cpu() for name, tensor in tensors.items()},
-        partial,
-        metadata={"progress": msgspec.json.encode(progress).decode()},
-    )
-    partial.replace(path)
-    return path
+    return {
+        **{f"net.{name}": parameter.detach() for name, parameter in net.named_parameters()},
+        **{f"average.{name}": parameter.detach() for name, parameter in average.named_parameters()},
+        **states,
+    }

@@ -54,12 +54,11 @@ def train(
     advance: Callable[[int, int], None] = lambda step, steps: None,
     stop_after: int | None = None,
     limit_s: float | None = None,
-    copy_to: Path | None = None,
 ) -> tuple[SlimNetwork, checkpoint.Progress]:
     """Train, or resume the run in `folder`; return the averaged network and the progress.
 
     The run stops after epoch `stop_after`, or before an epoch that would end later than `limit_s` seconds
-    from now. It leaves a checkpoint to resume from, and writes a small copy of it to `copy_to`.
+    from now. It leaves a checkpoint to resume from.
     """
     called_s = began_s = time.perf_counter()
     training = recipe.training
@@ -83,8 +82,6 @@ def train(
             progress = structs.replace(progress, epochs=epochs)
         out_of_time = limit_s is not None and now_s - called_s + 1.5 * max(epoch_times_s[-3:]) > limit_s
         last = out_of_time or progress.epoch in (stop_after, progress.epochs)
-        if last and copy_to is not None:
-            checkpoint.save_small(copy_to, progress, trainer.net, trainer.average, trainer.optimizer)
         if last or progress.epoch % training.checkpoint_every == 0:
             checkpoint.save(folder, progress, trainer.net, trainer.average, trainer.optimizer)
         accuracy = {}

@@ -1,10 +1,8 @@
 """The training recipe: the file that `slim model train --config` reads."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct, structs
 
 from slimsched.kernel.errors import ConfigError
@@ -18,7 +16,7 @@ from slimsched.kernel.quantity import (
     Share,
     Whole,
 )
-from slimsched.kernel.section import convert, parse_toml, read_toml
+from slimsched.kernel.section import convert, read_toml
 from slimsched.models.slimresnet.shape import NetworkShape
 from slimsched.models.slimvit.shape import VitShape
 from slimsched.models.training.augmentation import AugmentationRecipe
@@ -131,18 +129,6 @@ def read_recipe(path: Path) -> Recipe:
     except OSError as error:
         raise ConfigError(f"cannot read recipe {path}: {error.strerror}; name a TOML file") from None
     return _recipe(raw, str(path))
-
-
-def override(recipe: Recipe, changes: Sequence[str]) -> Recipe:
-    """Change single keys. Each change is TABLE.KEY=VALUE, with the value written as in TOML."""
-    tables: dict[str, dict[str, object]] = msgspec.to_builtins(recipe)
-    for change in changes:
-        try:
-            for table, values in parse_toml(change, f"'{change}'").items():
-                tables[table] = (tables.get(table) or {}) | values
-        except (ConfigError, TypeError) as error:
-            raise ConfigError(f"cannot read '{change}' ({error}); write training.batch=256") from None
-    return _recipe(tables, "--set")
 
 
 def _recipe(raw: dict[str, Any], where: str) -> Recipe:

@@ -48,15 +48,13 @@ def run_training(
     report: Callable[[EpochReport], None] = lambda report: None,
     advance: Callable[[int, int], None] = lambda step, steps: None,
     limit_s: float | None = None,
-    copy_to: Path | None = None,
-    workers: int = 0,
 ) -> RunResult:
     """Train on a folder of images, score the result and write model and card to `out`.
 
     With `start`, training begins with these weights. The time limit includes the time to read the images.
     """
     started_s = time.perf_counter()
-    images = open_images(data, "train", side=recipe.image_size, workers=workers)
+    images = open_images(data, "train", side=recipe.image_size)
     amount = held_out_amount(recipe.training.held_out, data)
     held_out = None
     if amount:
@@ -80,7 +78,6 @@ def run_training(
             report=report_epoch,
             advance=advance,
             limit_s=limit_s and max(limit_s - (time.perf_counter() - started_s), 0.1),
-            copy_to=copy_to,
         )
     finished = progress.epoch == progress.epochs
     scored = _scored(data, images, held_out, recipe.image_size, finished)

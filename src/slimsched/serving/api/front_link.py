@@ -49,8 +49,7 @@ class FrontLink:
         self.arena, self.ledger, self.limits, self.tally = arena, Ledger(), Limits(), Tally()
         self.memory = SharedMemory(self.ledger, is_allowed=shared_memory)
         self.introduced, self.drained = asyncio.Event(), asyncio.Event()
-        self._loop, self._learning = asyncio.get_running_loop(), asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
         self._faces: dict[str, ModelFace] = {}
         self.bundles = BundleLink(self._pass_on, arena)
         self.when_models_change: list[Callable[[], None]] = []
@@ -81,27 +80,13 @@ class FrontLink:
                 for tell in self.when_models_change:
                     tell()
                 self.introduced.set()
-            case Regions() if not self.introduced.is_set():
-                self._follow(connection, message)  # at once: this front listens when it is introduced
             case Regions():
-                task = self._loop.create_task(self._learn(connection, message))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self.memory.follow(message.entries)
+                connection.send(RegionsKnown(change=message.change))
             case FrontDrain():
                 self.drained.set()
             case Ping():
                 connection.send(Pong())
-
-    async def _learn(self, connection: FrameConnection, message: Regions) -> None:
-        """Learn regions in the order of the messages; the first on a GPU take a while, in a thread."""
-        async with self._learning:
-            if not self.memory.is_prepared(message.entries):
-                await asyncio.to_thread(self.memory.prepare, message.entries)
-            self._follow(connection, message)
-
-    def _follow(self, connection: FrameConnection, message: Regions) -> None:
-        self.memory.follow(message.entries)
-        connection.send(RegionsKnown(change=message.change))
 
     def face(self, name: str, version: str = "") -> ModelFace:
         """Find a model by name; refuse one, or a version, that this server has not."""

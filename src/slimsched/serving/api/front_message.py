@@ -6,7 +6,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from slimsched.serving.api.limits import Limits
-from slimsched.serving.api.shared_memory import Entry
+from slimsched.serving.api.shared_region import RegionEntry
 from slimsched.serving.api.tally import Counted
 from slimsched.serving.domain.model_change import ModelEntry
 from slimsched.serving.domain.terms import ANY_TERMS, Terms
@@ -110,7 +110,7 @@ class Regions(Struct, frozen=True, kw_only=True, tag=True):
     """Gateway to front: the regions of shared memory that are registered from now on."""
 
     change: int
-    entries: list[Entry]
+    entries: list[RegionEntry]
 
 
 class RegionsKnown(Struct, frozen=True, kw_only=True, tag=True):

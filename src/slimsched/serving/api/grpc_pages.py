@@ -3,13 +3,12 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from slimsched.serving.api.cuda_region import CudaEntry
 from slimsched.serving.api.grpc_message import parse, pb, value_of
 from slimsched.serving.api.refusal import NotFound
 from slimsched.serving.api.repository import RepositoryControl, switched_off
 from slimsched.serving.api.repository_request import version_of
 from slimsched.serving.api.service import InferenceService
-from slimsched.serving.api.shared_memory_control import read_cuda_registration, read_registration
+from slimsched.serving.api.shared_memory_control import read_registration
 
 Headers = tuple[tuple[str, str], ...]
 """The metadata of a call."""
@@ -103,16 +102,15 @@ class GrpcPages:
         return pb.SystemSharedMemoryUnregisterResponse()
 
     async def _CudaSharedMemoryStatus(self, request: Any) -> Any:  # noqa: N802
-        regions = {one["name"]: one for one in self._service.regions.status(request.name, CudaEntry)}
-        return pb.CudaSharedMemoryStatusResponse(regions=regions)
+        self._service.regions.refuse_cuda("status", request.name)
+        return pb.CudaSharedMemoryStatusResponse()
 
     async def _CudaSharedMemoryRegister(self, request: Any) -> Any:  # noqa: N802
-        given = read_cuda_registration(request.raw_handle, request.device_id, request.byte_size)
-        await self._service.regions.register(request.name, given)
+        self._service.regions.refuse_cuda("register", request.name)
         return pb.CudaSharedMemoryRegisterResponse()
 
     async def _CudaSharedMemoryUnregister(self, request: Any) -> Any:  # noqa: N802
-        await self._service.regions.unregister(request.name, CudaEntry)
+        self._service.regions.refuse_cuda("unregister", request.name)
         return pb.CudaSharedMemoryUnregisterResponse()
 
     def _opened(self) -> RepositoryControl:

@@ -31,8 +31,7 @@ def document(service: InferenceService) -> dict[str, Any]:
         "/v2/health/ready": {"get": _get("Whether requests are accepted", "405", "503")},
         "/v2/goal": {"get": _get("The current goal"), "put": _put_goal()},
         **(_repository() if "model_repository" in service.extensions else {}),
-        **(_shared_memory("system") if "system_shared_memory" in service.extensions else {}),
-        **(_shared_memory("cuda") if "cuda_shared_memory" in service.extensions else {}),
+        **(_shared_memory() if "system_shared_memory" in service.extensions else {}),
         "/metrics": {"get": _get("Metrics in the Prometheus text format", kind="text/plain")},
     }
     for face in service.faces:
@@ -75,30 +74,25 @@ def _repository() -> dict[str, Any]:
     }
 
 
-def _registration(kind: str) -> dict[str, Any]:
-    """What is registered of a kind of shared memory."""
+def _registration() -> dict[str, Any]:
+    """What is registered of shared memory."""
     size = {"type": "integer", "minimum": 0, "maximum": 2**40}
     length = {"byte_size": {**size, "minimum": 1}}
-    if kind == "system":
-        return _object({"key": {"type": "string"}, "offset": size, **length}, "key", "byte_size")
-    handle = {"type": "string", "description": "the 64 bytes of a CUDA IPC handle, in base64"}
-    device = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
-    given = {"raw_handle": _object({"b64": handle}, "b64"), "device_id": device, **length}
-    return _object(given, *given)
+    return _object({"key": {"type": "string"}, "offset": size, **length}, "key", "byte_size")
 
 
-def _shared_memory(kind: str) -> dict[str, Any]:
-    """The registration of one kind of shared memory, where the operator allows it and it can work."""
+def _shared_memory() -> dict[str, Any]:
+    """The registration of shared memory, where the operator allows it."""
     listed = {"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}}
     done = {"application/json": {"schema": {"type": "object"}}}
     name = [{"name": "region", "in": "path", "required": True, "schema": {"type": "string"}}]
-    body = {"required": True, "content": {"application/json": {"schema": _registration(kind)}}}
+    body = {"required": True, "content": {"application/json": {"schema": _registration()}}}
     register = {
         "summary": "Register a region",
         "requestBody": body,
-        "responses": _responses(done, "400", "401", *(("503",) if kind == "cuda" else ())),
+        "responses": _responses(done, "400", "401"),
     }
-    root, path = f"/v2/{kind}sharedmemory", f"/v2/{kind}sharedmemory/region/{{region}}"
+    root, path = "/v2/systemsharedmemory", "/v2/systemsharedmemory/region/{region}"
     status = {"summary": "Describe a region", "responses": _responses(listed, "401", "404")}
     forget = {"summary": "Forget a region", "responses": _responses(done, "401")}
     return {

@@ -6,7 +6,6 @@ from typing import assert_never
 
 from slimsched import __version__
 from slimsched.serving.api.call import Call
-from slimsched.serving.api.cuda_driver import may_work
 from slimsched.serving.api.ledger import Ledger
 from slimsched.serving.api.limits import EXAMPLE_BYTES, Limits, fitted
 from slimsched.serving.api.model_face import ModelFace, find_face
@@ -62,7 +61,6 @@ class InferenceService:
         self.tally, self.ledger = Tally(), Ledger()
         self.extensions = ["binary_tensor_data", "parameters"]
         self.extensions += ["system_shared_memory"] if shared_memory else []
-        self.extensions += ["cuda_shared_memory"] if shared_memory and may_work() else []
         self.memory = SharedMemory(self.ledger, is_allowed=shared_memory)
         self.regions = SharedMemoryControl(self.memory, lambda: self.limits)
         self._cluster, self._limits, self._row_bytes = cluster, limits, row_bytes

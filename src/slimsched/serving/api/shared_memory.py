@@ -3,22 +3,16 @@
 import logging
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from types import TracebackType
 from typing import Protocol, Self
 
-from slimsched.serving.api.cuda_driver import CudaDriver
-from slimsched.serving.api.cuda_region import CudaEntry, CudaRegion, open_cuda, prepare_device
 from slimsched.serving.api.ledger import Account, Ledger
 from slimsched.serving.api.limits import Limits
-from slimsched.serving.api.refusal import BadRequest, Forbidden, RefusalError, Unavailable
+from slimsched.serving.api.refusal import BadRequest, Forbidden, Unavailable
 from slimsched.serving.api.shared_region import Place, RegionEntry, RegionPart, SharedRegion
 from slimsched.serving.execution.live.input_arena import InputArena
 
 log = logging.getLogger("slim.memory")
-
-Entry = RegionEntry | CudaEntry
-"""A registered region of either kind. Both kinds share their names, as in Triton."""
 
 
 class SharedMemory:
@@ -26,9 +20,7 @@ class SharedMemory:
 
     def __init__(self, ledger: Ledger, *, is_allowed: bool = False) -> None:
         self.is_allowed = is_allowed
-        self.regions: dict[str, SharedRegion | CudaRegion] = {}
-        self.cuda = CudaDriver()
-        self._unopened: dict[str, str] = {}  # what the gateway has open and this process has not, and why
+        self.regions: dict[str, SharedRegion] = {}
         self.account: Account = ledger.open("shared memory")
 
     def find(self, place: Place, what: str) -> RegionPart:
@@ -38,11 +30,6 @@ class SharedMemory:
         name, offset = place.shared_memory_region, place.shared_memory_offset
         size = place.shared_memory_byte_size
         region = self.regions.get(name)
-        if region is None and name in self._unopened:
-            raise Unavailable(
-                f"{what}: region '{name}' is registered, but a front process cannot use it: "
-                f"{self._unopened[name]}"
-            )
         if region is None:
             raise BadRequest(f"{what}: no shared memory region '{name}' is registered; register it first")
         if not size:
@@ -54,36 +41,15 @@ class SharedMemory:
             )
         return RegionPart(region, offset, size)
 
-    def is_prepared(self, entries: Iterable[Entry]) -> bool:
-        """Whether these regions can be opened at once."""
-        return all(self.cuda.has(one.device_id) for one in entries if isinstance(one, CudaEntry))
-
-    def prepare(self, entries: Iterable[Entry]) -> None:
-        """Make contexts on the devices of these regions; to be called in a thread, as it takes a while."""
-        for entry in entries:
-            if isinstance(entry, CudaEntry):
-                with suppress(RefusalError):  # it fails again, and is noted, when the region is opened
-                    prepare_device(self.cuda, entry.device_id)
-
-    def follow(self, entries: Iterable[Entry]) -> None:
+    def follow(self, entries: Iterable[RegionEntry]) -> None:
         """Know these regions from now on, as the gateway has them open."""
-        old, self.regions, self._unopened = self.regions, {}, {}
+        old, self.regions = self.regions, {}
         for entry in entries:
             region = old.get(entry.name)
             if region is None or region.entry.number != entry.number:
-                region = self._open(entry)
+                region = _open_file(entry)
             if region is not None:
                 self.regions[entry.name] = region
-
-    def _open(self, entry: Entry) -> SharedRegion | CudaRegion | None:
-        if isinstance(entry, RegionEntry):
-            return _open_file(entry)
-        try:
-            return open_cuda(entry, self.cuda)
-        except RefusalError as refusal:
-            log.warning("CUDA shared memory region '%s' cannot be opened here: %s", entry.name, refusal)
-            self._unopened[entry.name] = str(refusal)
-            return None
 
 
 def _open_file(entry: RegionEntry) -> SharedRegion | None:

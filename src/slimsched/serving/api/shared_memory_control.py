@@ -1,37 +1,23 @@
-"""Triton's shared memory extensions: clients register, list and unregister regions of either kind.
+"""Triton's shared memory extensions: clients register, list and unregister regions.
 
-The gateway keeps the list. A change is answered once every front process knows it.
+The gateway keeps the list. A change is answered once every front process knows it. CUDA shared memory is not
+offered: its list is empty, and a registration is refused.
 """
 
-import asyncio
-import base64
 import os
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
-from slimsched.serving.api.cuda_driver import NoCudaError
-from slimsched.serving.api.cuda_region import (
-    CudaEntry,
-    CudaRegion,
-    CudaRegistration,
-    broken,
-    open_cuda,
-    prepare_device,
-)
 from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.refusal import BadRequest, NotFound, NotOffered
-from slimsched.serving.api.shared_memory import Entry, SharedMemory, switched_off
+from slimsched.serving.api.shared_memory import SharedMemory, switched_off
 from slimsched.serving.api.shared_region import RegionEntry, SharedRegion, Size, open_shared
 from slimsched.serving.execution.live.input_arena import path_of
 
-T = TypeVar("T")
-
 LONGEST_NAME = 1000
-WORDS: dict[type[Entry], str] = {RegionEntry: "system shared memory", CudaEntry: "CUDA shared memory"}
-"""What each kind of region is called."""
 
 
 class Registration(Struct, frozen=True, kw_only=True):
@@ -47,7 +33,7 @@ async def _nobody_else() -> None:
 
 
 class SharedMemoryControl:
-    """Carries out what clients ask about regions. A name stands for one region, of one of the two kinds."""
+    """Carries out what clients ask about regions."""
 
     def __init__(self, memory: SharedMemory, limits: Callable[[], Limits]) -> None:
         self._memory, self._limits = memory, limits
@@ -56,49 +42,38 @@ class SharedMemoryControl:
         """Tells other processes which regions there are, and returns when they know."""
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[RegionEntry]:
         """The regions that are registered."""
         return [region.entry for region in self._memory.regions.values()]
 
-    def status(self, name: str = "", kind: type[Entry] = RegionEntry) -> list[dict[str, Any]]:
-        """List one region of a kind, or without a name all of them."""
+    def status(self, name: str = "") -> list[dict[str, Any]]:
+        """List one region, or without a name all of them."""
         self._require_allowed()
-        self._drop_broken()
-        region = self._memory.regions.get(name)
-        if name and region is None:
+        if name and name not in self._memory.regions:
             raise NotFound(f"no shared memory region '{name}' is registered")
-        if region is not None and not isinstance(region.entry, kind):
-            raise NotFound(f"region '{name}' is {WORDS[type(region.entry)]}; ask for its status there")
-        return [_described(one) for one in self.entries if isinstance(one, kind) and name in ("", one.name)]
+        return [_described(one) for one in self.entries if name in ("", one.name)]
 
-    async def register(self, name: str, given: Registration | CudaRegistration) -> None:
+    async def register(self, name: str, given: Registration) -> None:
         """Open a region; raise a refusal that says what is wrong with it."""
         self._require_allowed()
         if not 1 <= len(name) <= LONGEST_NAME:
             raise BadRequest(f"a region's name has 1 to {LONGEST_NAME} characters; give another")
-        self._drop_broken()
         self._check_room(name, given.byte_size)
-        if isinstance(given, CudaRegistration):
-            handle = await asyncio.to_thread(self._prepare, given)
-            self._check_room(name, given.byte_size)  # others may have registered meanwhile
-            region: SharedRegion | CudaRegion = self._open_cuda(name, given, handle)
-        else:
-            region = self._open_system(name, given)
-        self._memory.regions[name] = region
+        self._memory.regions[name] = self._open(name, given)
         await self.announce()
 
-    async def unregister(self, name: str = "", kind: type[Entry] = RegionEntry) -> None:
-        """Forget one region of a kind, or without a name all of them; calls under way keep what they need."""
+    async def unregister(self, name: str = "") -> None:
+        """Forget one region, or without a name all of them; calls under way keep what they need."""
         self._require_allowed()
-        regions = self._memory.regions
-        for one in [one for one in self.entries if isinstance(one, kind) and name in ("", one.name)]:
-            del regions[one.name]  # Triton too is content if there is none
+        for one in [name] if name else list(self._memory.regions):
+            self._memory.regions.pop(one, None)  # Triton too is content if there is none
         await self.announce()
 
-    def _open_system(self, name: str, given: Registration) -> SharedRegion:
+    def _open(self, name: str, given: Registration) -> SharedRegion:
         file = open_shared(given.key, given.offset + given.byte_size)
+        self._next += 1
         entry = RegionEntry(
-            number=self._number(),
+            number=self._next,
             name=name,
             key=given.key,
             offset=given.offset,
@@ -108,44 +83,13 @@ class SharedMemoryControl:
         )
         return SharedRegion(entry, file)
 
-    def _prepare(self, given: CudaRegistration) -> bytes:
-        """Check a registration and make CUDA ready, which takes a while; return the handle."""
-        cuda = self._memory.cuda
-        try:
-            devices = cuda.load()
-        except NoCudaError as error:
-            raise no_cuda(str(error)) from None
-        if cuda.trouble:
-            raise broken(cuda)
-        if given.device_id >= devices:
-            raise BadRequest(
-                f"device_id {given.device_id} is not there: the server has {devices} CUDA device(s), "
-                f"numbered from 0 to {devices - 1}; give the server's number of the device"
-            )
-        handle = given.handle()
-        prepare_device(cuda, given.device_id)
-        return handle
-
-    def _open_cuda(self, name: str, given: CudaRegistration, handle: bytes) -> CudaRegion:
-        entry = CudaEntry(
-            number=self._number(),
-            name=name,
-            device_id=given.device_id,
-            byte_size=given.byte_size,
-            handle=handle,
-        )
-        return open_cuda(entry, self._memory.cuda)
-
-    def _number(self) -> int:
-        self._next += 1
-        return self._next
-
-    def _drop_broken(self) -> None:
-        """Forget CUDA regions that this process cannot use any more."""
-        if self._memory.cuda.trouble:
-            for one in self.entries:
-                if isinstance(one, CudaEntry):
-                    del self._memory.regions[one.name]
+    def refuse_cuda(self, step: str, name: str = "") -> None:
+        """Answer a question about CUDA shared memory: nothing is registered, and nothing can be."""
+        self._require_allowed()
+        if step == "register":
+            raise NotOffered("CUDA shared memory is not offered; register system shared memory instead")
+        if step == "status" and name:
+            raise NotFound(f"no CUDA shared memory region '{name}' is registered")
 
     def _check_room(self, name: str, byte_size: int) -> None:
         if name in self._memory.regions:
@@ -167,31 +111,14 @@ class SharedMemoryControl:
             raise switched_off()
 
 
-def _described(one: Entry) -> dict[str, Any]:
+def _described(one: RegionEntry) -> dict[str, Any]:
     """Describe a region as Triton does."""
-    if isinstance(one, CudaEntry):
-        return {"name": one.name, "device_id": one.device_id, "byte_size": one.byte_size}
     return {"name": one.name, "key": one.key, "offset": one.offset, "byte_size": one.byte_size}
 
 
 def read_registration(given: dict[str, Any]) -> Registration:
     """Read a registration; refuse numbers out of range."""
-    return _read(given, Registration)
-
-
-def read_cuda_registration(handle: bytes, device_id: int, byte_size: int) -> CudaRegistration:
-    """Read a registration of CUDA memory; refuse numbers out of range."""
-    raw = {"b64": base64.b64encode(handle).decode()}
-    return _read({"raw_handle": raw, "device_id": device_id, "byte_size": byte_size}, CudaRegistration)
-
-
-def _read(given: dict[str, Any], kind: type[T]) -> T:
     try:
-        return msgspec.convert(given, kind)
+        return msgspec.convert(given, Registration)
     except msgspec.ValidationError as error:
         raise BadRequest(f"the registration of a shared memory region is wrong: {error}") from None
-
-
-def no_cuda(why: str) -> NotOffered:
-    """What a client gets that wants to register CUDA memory where there is none."""
-    return NotOffered(f"CUDA shared memory is not offered: {why}; register system shared memory instead")

@@ -2,22 +2,19 @@
 
 import msgspec
 
-from slimsched.serving.api.cuda_region import CudaEntry, CudaRegistration
 from slimsched.serving.api.http_response import HttpResponse, json_page, require_method
 from slimsched.serving.api.json_body import read_body
 from slimsched.serving.api.refusal import NotFound
 from slimsched.serving.api.request_reader import HttpRequest
 from slimsched.serving.api.shared_memory_control import Registration, SharedMemoryControl
-from slimsched.serving.api.shared_region import RegionEntry
 
 SYSTEM, CUDA = "systemsharedmemory", "cudasharedmemory"
 
 _registration = msgspec.json.Decoder(Registration)
-_cuda_registration = msgspec.json.Decoder(CudaRegistration)
 
 
 class SharedMemoryPages:
-    """Answers `/v2/systemsharedmemory/…` and `/v2/cudasharedmemory/…`."""
+    """Answers `/v2/systemsharedmemory/…` and `/v2/cudasharedmemory/…`, where nothing is offered."""
 
     def __init__(self, control: SharedMemoryControl) -> None:
         self._control = control
@@ -35,15 +32,14 @@ class SharedMemoryPages:
             require_method(request, "GET", "HEAD")
         else:
             require_method(request, "POST")
-        entry = CudaEntry if kind == CUDA else RegionEntry
+        if kind == CUDA:
+            self._control.refuse_cuda(step, name)
+            return json_page([] if step == "status" else {})
         if step == "status":
-            return json_page(self._control.status(name, entry))
+            return json_page(self._control.status(name))
         if step == "register":
-            what = "a registration of shared memory"
-            if kind == CUDA:
-                await self._control.register(name, read_body(_cuda_registration, request.body, what))
-            else:
-                await self._control.register(name, read_body(_registration, request.body, what))
+            given = read_body(_registration, request.body, "a registration of shared memory")
+            await self._control.register(name, given)
         else:
-            await self._control.unregister(name, entry)
+            await self._control.unregister(name)
         return json_page({})

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -34,7 +34,7 @@ class Place(Struct, frozen=True, kw_only=True):
     shared_memory_byte_size: Size = 0
 
 
-class RegionEntry(Struct, frozen=True, kw_only=True, tag=True):
+class RegionEntry(Struct, frozen=True, kw_only=True):
     """A registered region; `number` tells apart two that had the same name, one after the other."""
 
     number: int
@@ -93,23 +93,10 @@ class SharedRegion:
         )
 
 
-class Region(Protocol):
-    """A region that tensors are copied from and into, whatever memory it lies in."""
-
-    def read(self, offset: int, into: memoryview) -> None:
-        """Copy bytes of the region, or refuse."""
-
-    def reserve(self, offset: int, size: int) -> None:
-        """Make sure that this number of bytes can be written, or refuse."""
-
-    def write(self, offset: int, raw: memoryview) -> None:
-        """Copy bytes into the region."""
-
-
 class RegionPart(Struct, frozen=True):
     """The part of a region where a tensor lies, or is to be written."""
 
-    region: Region
+    region: SharedRegion
     offset: int
     byte_size: int
 
@@ -131,13 +118,10 @@ def filled(place: Place, size: int) -> dict[str, str | int]:
 
 
 def write_parts(answers: Sequence[tuple[RegionPart, bytes]]) -> None:
-    """Write answers into their parts: all of them, or none if one cannot be written.
-
-    A copy to a GPU can fail to the last, so those come first; files were made sure of.
-    """
+    """Write answers into their parts: all of them, or none if one cannot be written."""
     for part, raw in answers:
         part.region.reserve(part.offset, len(raw))
-    for part, raw in sorted(answers, key=lambda one: isinstance(one[0].region, SharedRegion)):
+    for part, raw in answers:
         part.region.write(part.offset, memoryview(raw))
 
 

@@ -26,6 +26,6 @@ def hold_s(least_backlog_s: float) -> float:
     return min(HOLD_S, SPARE * least_backlog_s)
 
 
-def fits(first_s: float, examples: int, arrived_s: float, count: int, longest_s: float = LONGEST_S) -> bool:
+def fits(first_s: float, examples: int, arrived_s: float, count: int) -> bool:
     """Say whether a call fits into a bundle that began at `first_s` and has this many examples."""
-    return examples + count <= MOST_EXAMPLES and arrived_s <= first_s + longest_s
+    return examples + count <= MOST_EXAMPLES and arrived_s <= first_s + LONGEST_S

@@ -1,7 +1,7 @@
 """Service noise: equal batches do not take equal time, and a device's pace drifts.
 
 A batch takes  profile · e^(σ·z) · pace(t).  z is drawn anew for each batch. The pace wanders around 1 and
-keeps its direction for about `drift_s`, because slow spells of a device last longer than a batch.
+keeps its direction for about a second, because slow spells of a device last longer than a batch.
 """
 
 from math import exp, log, sqrt
@@ -9,7 +9,7 @@ from math import exp, log, sqrt
 import numpy as np
 from msgspec import Struct
 
-from slimsched.kernel.quantity import Amount, PositiveSeconds
+from slimsched.kernel.quantity import Amount
 
 MEASURED_SPREAD = 0.2
 """Spread of repeated batches on the H200 of the shipped profiles (0.19 to 0.22); on a CPU core it is 0.09."""
@@ -19,6 +19,9 @@ DECILES = 2.563
 
 STEP_S = 0.1
 """How long one value of the pace holds."""
+
+DRIFT_S = 1.0
+"""How long the pace keeps its direction."""
 
 DRAWN = 1024
 """Factors that are drawn at once."""
@@ -33,7 +36,6 @@ class ServiceNoise(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     batches: Amount = 1.0  # factor on the profile's own spread; 0: none
     drift: Amount = 0.03  # relative deviation of a device's pace; 0: none
-    drift_s: PositiveSeconds = 1.0  # how long the pace keeps its direction
 
     @property
     def is_on(self) -> bool:
@@ -48,7 +50,7 @@ class NoiseSource:
         self._rng = np.random.default_rng(seed)
         self._sigma = log(1.0 + noise.batches * spread) / DECILES
         self._drift = noise.drift
-        self._kept = exp(-STEP_S / noise.drift_s)
+        self._kept = exp(-STEP_S / DRIFT_S)
         self._factors: list[float] = []
         self._paces: list[float] = []
         self._wander = 0.0

@@ -6,7 +6,6 @@ from msgspec.structs import replace
 from slimsched.kernel.errors import ConfigError
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.fault import Fault
-from slimsched.serving.domain.front_cost import MessageCost
 from slimsched.serving.domain.host import Host
 from slimsched.serving.domain.service_cost import ServiceCost
 from slimsched.serving.domain.service_noise import NoiseSource, ServiceNoise
@@ -45,11 +44,6 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """The device of each server and its speed, so that profiles of further models can be found."""
     beside: str = ""
     """The folder of the scenario file."""
-    neighbours_slowdown: tuple[float, ...] = ()
-    """How much longer batches take while 1, 2, … other servers on the same GPU are busy; empty: no longer."""
-
-    messages: MessageCost | None = None
-    """How long messages between gateway and servers take in simulation; None: as the links say."""
 
     def noises(self, seed: int) -> list[NoiseSource | None]:
         """Return the noise of each server; none where it is off or the pace was measured in service."""

@@ -10,10 +10,8 @@ from msgspec import Struct
 
 import slimsched
 from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
-from slimsched.kernel.quantity import Count, Factor, Name, PositiveAmount
+from slimsched.kernel.quantity import Count, Name, PositiveAmount
 from slimsched.kernel.section import UNREADABLE, read_section, read_toml
-from slimsched.models.joined_folder import member_sources
-from slimsched.models.package import is_joined
 from slimsched.models.quality import QualityTable
 from slimsched.models.shipped_names import DEFAULT_MODEL
 from slimsched.serving.domain.cluster import Cluster
@@ -29,7 +27,6 @@ from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
 from slimsched.serving.domain.service_noise import ServiceNoise
 from slimsched.serving.domain.useful_batch import DEADLINE_SHARE, useful_batch
-from slimsched.serving.execution.joined_profile import joined_profile
 from slimsched.serving.execution.model_source import read_model
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
@@ -88,7 +85,6 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     telemetry: dict[str, Any] = {}  # reports of servers, [telemetry]
     autoscale: dict[str, Any] | None = None  # how many servers run, [autoscale]; without it, all
     fault: list[dict[str, Any]] = []  # faults to put on the timeline, [[fault]]
-    neighbours_slowdown: tuple[Factor, ...] = ()  # how much slower with 1, 2, … busy neighbours on a GPU
     noise: dict[str, Any] = {}  # how much batch times vary, [noise]
 
 
@@ -180,7 +176,6 @@ def build_scenario(raw: dict[str, Any], name: str, beside: Path) -> Scenario:
         goal=_goal(file, name, models),
         hosts=tuple(hosts),
         costs=tuple(costs) if any(cost != ALONE for cost in costs) else (),
-        neighbours_slowdown=file.neighbours_slowdown,
         noise=read_section(file.noise, ServiceNoise, name, "noise"),
         devices=tuple(devices),
         beside=str(beside),
@@ -215,9 +210,6 @@ def load_profile(name: str, model: ServedModel, beside: Path) -> Profile:
             if record.model == model.name:
                 return record.profile(model)
             others.append(record.model)
-    if model.folder and is_joined(Path(model.folder)) and _device_path(name, beside) is None:
-        members = [read_model(source, rated=False) for source in member_sources(Path(model.folder))]
-        return joined_profile(model, [load_profile(name, member, beside) for member in members])
     if sheet := _device_path(name, beside):
         return modelled_profile(read_section(read_toml(sheet), Device, sheet.name), model)
     for path in _profiles_named(name, [beside, *folders]):

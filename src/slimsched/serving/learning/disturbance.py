@@ -1,7 +1,7 @@
 """Disturbances: ways in which the simulated world differs from the router's model of it.
 
 A router knows profiles, links and what it sent. Each disturbance makes one of these wrong, or the load
-uneven. Training draws them at random; `slim reproduce conditions` shows every one on its own.
+uneven. Training draws them at random; `benchmarks/paper/run.py conditions` shows every one on its own.
 """
 
 from collections.abc import Callable
@@ -40,13 +40,6 @@ def throttled(scenario: Scenario, server: int, factor: float, period_s: float) -
 def weak_link(scenario: Scenario, server: int, factor: float, period_s: float) -> Scenario:
     """Let a server's link lose bandwidth for half of each period, as Wi-Fi does."""
     return scenario.with_faults(_in_turns(scenario, server, "slow-link", factor, period_s))
-
-
-def dies_and_returns(scenario: Scenario, server: int) -> Scenario:
-    """Let a server die and return."""
-    name, seconds = scenario.cluster.names[server], scenario.load.seconds
-    died = Fault(server=name, at_s=0.4 * seconds, kind="kill")
-    return scenario.with_faults((died, Fault(server=name, at_s=0.7 * seconds, kind="restore")))
 
 
 def old_telemetry(scenario: Scenario, delay_s: float) -> Scenario:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from msgspec import Struct
@@ -53,9 +52,6 @@ HEAD_OPTIONS = PpoOptions(
     last_pace=0.1,
 )
 """For the policy that sees the head: shorter episodes on more clusters, and no exploration in the end."""
-
-SLOW_OPTIONS = msgspec.structs.replace(HEAD_OPTIONS, window_s=0.5, epsilon_max=0.2, learning_rate=1.5e-3)
-"""For aset and kais, whose slow agents decide rarely: longer windows and more exploration."""
 
 
 def epsilon_at(step: float, decay_steps: float, low: float, high: float) -> float:

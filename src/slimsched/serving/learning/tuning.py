@@ -25,8 +25,6 @@ KNOBS: dict[str, dict[str, tuple[float, float]]] = {
     "warm:drift-plus-penalty": {"v": (0.05, 4.0)},
     "goal": {"target_s": (0.003, 0.05), "wait": (0.005, 0.05), "move": (0.02, 0.15)},
     "ppo": {"v": (0.3, 10.0)},
-    "aset": {"v": (0.3, 10.0)},
-    "kais": {"v": (0.3, 10.0)},
 }
 """What may be tuned in each router, and its range; values are tried evenly in the logarithm."""
 
@@ -121,14 +119,6 @@ def front(points: Sequence[Point]) -> list[Point]:
         if not best or point.accuracy > best[-1].accuracy:
             best.append(point)
     return best
-
-
-def accuracy_at(points: Sequence[Point], p99_s: float) -> float | None:
-    """Return the accuracy that a front reaches at a p99, between its points; None if it is never as quick."""
-    best = front(points)
-    if not best or best[0].p99_s > p99_s:
-        return None
-    return float(np.interp(p99_s, [one.p99_s for one in best], [one.accuracy for one in best]))
 
 
 def spread_out(points: Sequence[Point], count: int) -> list[Point]:

@@ -14,7 +14,7 @@ from slimsched.serving.domain.block import Block, block_of
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
 from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.examples import count_examples, ids_of, split_after, split_by
+from slimsched.serving.domain.examples import count_examples, ids_of, split_by
 from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.model_change import ModelsChanged
 from slimsched.serving.domain.request import Request
@@ -256,12 +256,9 @@ class Gateway:
 
     def _admit(self, requests: tuple[Request, ...]) -> list[Command]:
         """Take in the requests that there is room for and that can be answered in time; drop the others."""
-        limit = self.options.queue_limit
         self.seen.arrived(requests, self.seen.now_s)
         taken: Sequence[Request] = requests
         refused: dict[DropReason, tuple[Request, ...]] = {}
-        if limit:
-            taken, refused[DropReason.QUEUE_FULL] = split_after(requests, max(0, limit - self._in_system))
         if self.admission is not None:
             taken, more = self.admission.admit(taken, self.seen.now_s)
             refused |= more

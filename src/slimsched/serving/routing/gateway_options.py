@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from slimsched.kernel.quantity import Seconds, Whole
+from slimsched.kernel.quantity import Seconds
 from slimsched.serving.routing.gateway_cost import GatewayCost
 
 SERVED_QUEUE_S = 10.0
@@ -16,7 +16,6 @@ class GatewayOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     step_s: Seconds = 0.002  # time between scheduling steps; 0: at each event
     plan: Literal["segment", "network"] = "segment"  # network: all segments are planned at once
-    queue_limit: Whole = 0  # requests in the system beyond which new ones are turned away; 0: no limit
     early_drop: bool = False  # give up requests whose deadline has passed
     queue_s: Seconds = 0.0  # with early_drop: longest wait at arrival of those without a deadline; 0: any
     event_s: Seconds = 0.0  # in simulation: how long the gateway is busy with an event

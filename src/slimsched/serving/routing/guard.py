@@ -28,7 +28,7 @@ SERVERS_TRAINED = (1, 4096)
 
 
 class Guarded(AnswerListener, Protocol):
-    """A router that a guard can watch: `goal`, `ppo` that sees the head, `aset` and `kais`."""
+    """A router that a guard can watch: such as `goal`, or `ppo` that sees the head."""
 
     @property
     def goal(self) -> Goal:

@@ -67,12 +67,13 @@ class LearnedRouter:
             self.worth.answered(requests, now_s)
 
 
-def check_weights(router: str, names: Sequence[str], weights: Mapping[str, Values]) -> None:
-    """Refuse weights of another kind of router."""
+def check_weights(
+    router: str, names: Sequence[str], weights: Mapping[str, Values], *, train: str = "slim router train"
+) -> None:
+    """Refuse weights of another kind of router; `train` is the command that makes the right ones."""
     if missing := [name for name in names if name not in weights]:
         raise ConfigError(
-            f"this is no policy of the router {router}: it has no '{missing[0]}'; "
-            f"train one with: slim router train {router}"
+            f"this is no policy of the router {router}: it has no '{missing[0]}'; train one with: {train}"
         )
 
 

@@ -32,10 +32,8 @@ from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.goal import Goal, parse_goal
 from slimsched.serving.routing.guard import GuardedRouter
 from slimsched.serving.routing.router import Router
-from slimsched.serving.routing.routers.aset import AsetRouter
 from slimsched.serving.routing.routers.drift_plus_penalty import DriftPlusPenaltyRouter
 from slimsched.serving.routing.routers.goal import GoalParameters, GoalRouter
-from slimsched.serving.routing.routers.kais import KaisRouter
 from slimsched.serving.routing.routers.lp import LpRouter
 from slimsched.serving.routing.routers.ppo import PpoRouter
 from slimsched.serving.routing.routers.ppo_head import HEAD_V, HeadPpoRouter
@@ -91,25 +89,6 @@ def make_ppo(
         learned = HeadPpoRouter(cluster, rng, weights, v, goal=goal)
         return GuardedRouter(learned, DriftPlusPenaltyRouter(cluster, rng, v=FALLBACK_V), shadow=shadow)
     return PpoRouter(cluster, rng, weights, known.epsilon)
-
-
-def _two_scales(name: str, kind: type[AsetRouter] | type[KaisRouter]) -> Callable[..., Router]:
-    """Return the maker of a router that learned on two time scales; it runs behind the guard."""
-
-    def make(
-        cluster: Cluster,
-        rng: Random,
-        policy: str = f"{name}-0",
-        v: PositiveAmount = HEAD_V,
-        goal: Goal | None = None,
-        shadow: bool = False,
-    ) -> Router:
-        shipped = files("slimsched.serving.routing") / "shipped" / f"{name}-0.safetensors"
-        weights, _ = read_policy(str(shipped) if policy == f"{name}-0" else policy)
-        learned = kind(cluster, rng, weights, v, goal=goal)
-        return GuardedRouter(learned, DriftPlusPenaltyRouter(cluster, rng, v=FALLBACK_V), shadow=shadow)
-
-    return make
 
 
 def _paper_ppo(policy: str) -> Callable[..., Router]:
@@ -196,8 +175,6 @@ ROUTERS: dict[str, Callable[..., Router]] = {
     "slackfit": SlackFitRouter,
     "lp": LpRouter,
     "ppo": make_ppo,
-    "aset": _two_scales("aset", AsetRouter),
-    "kais": _two_scales("kais", KaisRouter),
     "ppo-balanced": _paper_ppo("paper-balanced-0"),
     "ppo-efficient": _paper_ppo("paper-efficient-0"),
     "goal": make_goal,
@@ -215,8 +192,6 @@ ABOUT = {
     "slackfit": "the slowest choice and group that still fit the deadline",
     "lp": "follows the fluid optimum for the measured load",
     "ppo": "a trained policy that sees the head of the queue, guarded",
-    "aset": "learned: picks which classical router decides (ASET)",
-    "kais": "learned: picks which choices servers keep (KaiS)",
     "ppo-balanced": "the paper's PPO with its balanced reward",
     "ppo-efficient": "the paper's PPO with its efficient reward",
     "goal": "keeps the goal you state: accuracy, latency, energy, power",

@@ -24,7 +24,6 @@ from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.served_model import ServedModel
-from slimsched.serving.scheduling.batching import SmdpBatching
 from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
 from slimsched.serving.scheduling.events import (
     BatchFinished,
@@ -44,8 +43,6 @@ from slimsched.serving.scheduling.slowdown import Slowdown
 
 Finder = Callable[[ModelEntry], tuple[ServedModel, Profile]]
 """Finds a model that is added while the server runs, and what it costs on this device."""
-EARLY_S = 1e-3
-"""A wake-up counts as the one asked for if it is at most this early."""
 STARVED_S = 0.25
 """How long a busy device may refuse to load the first instance for a key, in deadline order."""
 
@@ -78,7 +75,6 @@ class GreedyScheduler:
         self._resident: set[int] = set()
         self._limits: dict[Key, int] = {}
         self._refused_s: dict[Key, float] = {}  # since when a key may not load its first instance
-        self._batching = SmdpBatching(options.joule_s) if options.batching == "smdp" else None
 
     def handle(self, event: Event, *, now_s: float) -> list[Command]:
         """Take one event into account and return what must now be done."""
@@ -86,8 +82,6 @@ class GreedyScheduler:
         match event:
             case BlockArrived(block=block):
                 self.queue.push(block)
-                if self._batching is not None:
-                    self._batching.arrived(block.key, block.examples, now_s)
             case BatchFinished(instance=instance, busy_s=busy_s):
                 batch = self._running.pop(instance)
                 self._slowdown.note(busy_s, self.profile.latency_s(batch.key, batch.size))
@@ -109,8 +103,7 @@ class GreedyScheduler:
             case TelemetrySampled():
                 self.room.note(event, self.fleet)
             case Wake():
-                if self._batching is None or now_s >= (self._wake_s or now_s) - EARLY_S:
-                    self._wake_s = None
+                self._wake_s = None
             case _:
                 assert_never(event)
         commands += self._serve(now_s)
@@ -146,28 +139,14 @@ class GreedyScheduler:
             instance = self.fleet.free_best_fit(key)
             waits = instance is not None and self._waits_for_others(key)
             if instance is not None and not waits:
-                if self._is_held(key, now_s):
-                    held_up.add(key)
-                else:
-                    commands.append(self._run(key, instance, now_s))
+                commands.append(self._run(key, instance, now_s))
                 continue
             if not waits:
                 commands += self._scale_up(key, now_s)
             if self.options.order == "fifo" or self._starves(key, now_s):
                 break
             held_up.add(key)
-        if self._batching is not None:
-            commands += self._batching.wake(now_s)
         return commands
-
-    def _is_held(self, key: Key, now_s: float) -> bool:
-        """Whether a key waits for a larger batch although it could run."""
-        if self._batching is None:
-            return False
-        limit, size = self._limits.get(key) or self._limit(key), self.queue.size(key)
-        latest_s = self.queue.first(key).deadline_s - self._took_s(key, min(limit, size))
-        self._waiting[key] = ("{} of {} wait for a larger batch", (size, key))
-        return self._batching.holds(key, size, limit, self.profile, latest_s, now_s)
 
     def _waits_for_others(self, key: Key) -> bool:
         """Whether a batch whose answers are judged should wait for a busy instance of a later segment.
@@ -192,9 +171,6 @@ class GreedyScheduler:
     def _run(self, key: Key, instance: Instance, now_s: float) -> RunBatch:
         """Lines 4 and 10: one key, at most B_max requests, on the instance found."""
         asked, limit = key, self._limits.get(key) or self._limit(key)
-        if self._batching is not None:
-            self._waiting.pop(key)
-            limit = self._batching.size(key, self.queue.size(key), limit)
         if self.options.early_drop:
             limit = self._timely(key, limit, now_s)
         blocks = self.queue.pop(key, limit)

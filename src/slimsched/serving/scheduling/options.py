@@ -25,5 +25,3 @@ class SchedulerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     early_drop: bool = False  # drop blocks that can no longer meet their deadline
     priorities: bool = False  # higher priority first
     reclaim: bool = False  # unload the longest idle instance when VRAM blocks the head
-    batching: Literal["greedy", "smdp"] = "greedy"  # smdp: may wait for a larger batch (batch_queue.py)
-    joule_s: Amount = 0.0  # κ, for smdp: seconds of waiting that a joule is worth

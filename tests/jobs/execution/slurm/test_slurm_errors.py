@@ -1,15 +1,21 @@
 """What Slurm cannot do, or a Slurm that is not there, is one clear line."""
 
+import subprocess
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
+import throw_away_slurm
 from slimsched.cli.app import app
 from slimsched.jobs.execution.slurm import preflight
 from slimsched.jobs.execution.slurm.client import SlurmClient
-from slimsched.jobs.execution.slurm.cluster import ThrowAwaySlurm
+from throw_away_slurm import ThrowAwaySlurm
 from slimsched.jobs.execution.slurm.error import SlurmError, SlurmUnreachableError
 from slimsched.jobs.execution.slurm.node import SlurmNode
 from slimsched.kernel.errors import ConfigError, SlimError, UnknownNameError
+
+ROOT = Path(__file__).parents[4]
 
 
 def failure(*command: str) -> SlimError:
@@ -35,11 +41,22 @@ def test_submitting_without_slurm_says_what_to_install(monkeypatch: pytest.Monke
 
 
 def test_a_throw_away_slurm_without_daemons_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path
+    monkeypatch: pytest.MonkeyPatch, tmp_path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("slimsched.jobs.execution.slurm.cluster._path", lambda: str(tmp_path))
-    error = failure("slurm-up", f"--folder={tmp_path}/slurm")
-    assert "apt install slurmctld slurmd slurm-client munge" in str(error)
+    monkeypatch.setattr("throw_away_slurm._path", lambda: str(tmp_path))
+    assert throw_away_slurm.main(["up", "--folder", str(tmp_path / "slurm")]) == 2
+    assert "apt install slurmctld slurmd slurm-client munge" in capsys.readouterr().err
+
+
+def test_stopping_a_throw_away_slurm_that_is_not_there_is_one_line() -> None:
+    done = subprocess.run(
+        [ROOT / "scripts" / "local-slurm", "down", "--folder", "/nonexistent"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == (
+        "throw_away_slurm.py: no throw-away Slurm lives in /nonexistent; name its folder with --folder\n"
+    )
 
 
 def test_a_folder_that_is_not_this_users_is_no_home_for_a_throw_away_slurm(tmp_path) -> None:
@@ -63,7 +80,6 @@ def test_mistakes_in_the_options_are_found_before_slurm_is_asked() -> None:
     assert isinstance(failure("run", "--speed=0"), ConfigError)
     assert isinstance(failure("submit", "--gpus=4", "--model=nope", "train.sh"), UnknownNameError)
     assert isinstance(failure("victims"), ConfigError)
-    assert isinstance(failure("slurm-down", "--folder=/nonexistent"), ConfigError)
 
 
 def test_a_controller_that_ends_while_it_is_asked_counts_as_away(

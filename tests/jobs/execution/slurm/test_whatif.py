@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from jobs.execution.slurm.conftest import SLIM
-from slimsched.jobs.execution.slurm.cluster import ThrowAwaySlurm, missing_daemons, wait_until
 from slimsched.jobs.execution.slurm.job import Status
+from throw_away_slurm import ThrowAwaySlurm, missing_daemons, wait_until
 
 LONG = bool(os.environ.get("SLIM_LONG"))
 MANY, FEW = (200, 12.0, (1, 1, 1, 2, 2, 4, 4, 8, 8, 16)), (28, 6.0, (1, 2, 8, 8, 16, 16))

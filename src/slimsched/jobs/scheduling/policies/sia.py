@@ -10,18 +10,14 @@ under the GPUs there are. r_j is 1 for the size a job has and discounts all othe
 authors solve it as an integer program; for one kind of GPU it is a knapsack.
 """
 
-from typing import Annotated
-
-from msgspec import Meta
-
 from slimsched.jobs.domain.placement import Tier
 from slimsched.jobs.scheduling.job_state import RUNNING, JobState
 from slimsched.jobs.scheduling.knapsack import Options
 from slimsched.jobs.scheduling.policies.rounds import RoundPolicy
-from slimsched.kernel.quantity import Amount, Seconds
+from slimsched.kernel.quantity import Seconds
 
-Power = Annotated[float, Meta(ge=-10, lt=0)]
-"""From the sum of paces, near 0, to the slowest job alone."""
+POWER, WAITING_COST = -0.5, 1.1
+"""Sia's p, the power of a size's gain, and what no GPUs cost, in the unit of that."""
 
 WORST = 3000.0
 """No size costs more than this, however small its pace."""
@@ -30,11 +26,9 @@ WORST = 3000.0
 class Sia(RoundPolicy):
     """Sizes by goodput and fairness; those that got GPUs go first, then in order of arrival."""
 
-    def __init__(self, *, restart_s: Seconds = 60.0, power: Power = -0.5, waiting_cost: Amount = 1.1) -> None:
+    def __init__(self, *, restart_s: Seconds = 60.0) -> None:
         super().__init__()
         self._restart_s = restart_s
-        self._power = power
-        self._waiting_cost = waiting_cost
         self._largest: dict[str, int] = {}
 
     def options(self, job: JobState, now_s: float) -> Options:
@@ -47,12 +41,12 @@ class Sia(RoundPolicy):
         age_s = now_s - job.submitted_s
         lost_s = job.preemptions * self._restart_s
         keeps = max(0.0, age_s - lost_s) / (age_s + self._restart_s) if age_s >= self._restart_s else 1.0
-        sizes, costs = [0], [self._waiting_cost]
+        sizes, costs = [0], [WAITING_COST]
         for size, pace in job.sizes:
             if size <= at_most:
                 gain = pace / slowest * (keeps if running and size != job.gpus else 1.0)
                 sizes.append(size)
-                costs.append(min(WORST, gain**self._power) if gain > 0.0 else WORST)
+                costs.append(min(WORST, gain**POWER) if gain > 0.0 else WORST)
         return Options(tuple(sizes), tuple(costs))
 
     def launched(self, job: JobState, tier: Tier, declined_for_s: float, now_s: float) -> None:

@@ -21,15 +21,12 @@ from slimsched.serving.domain.cluster import GATEWAY, Cluster
 from slimsched.serving.domain.drop_reason import DropReason
 from slimsched.serving.domain.examples import ids_of
 from slimsched.serving.domain.fault import Fault
-from slimsched.serving.domain.front_cost import MessageCost
 from slimsched.serving.domain.machine import GATEWAY_NAME, life_name
 from slimsched.serving.domain.request import Request
 from slimsched.serving.domain.service_cost import ALONE, ServiceCost
 from slimsched.serving.domain.service_noise import NoiseSource
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution import scaling
-from slimsched.serving.execution.simulated.crowding import Crowding
-from slimsched.serving.execution.simulated.fronts import SimulatedFronts
 from slimsched.serving.execution.simulated.inbox import Inbox
 from slimsched.serving.execution.simulated.network import SimulatedNetwork
 from slimsched.serving.execution.simulated.server import SimulatedServer
@@ -78,15 +75,13 @@ class SimulatedCluster:
         cluster: Cluster,
         gateway: Gateway,
         schedulers: Sequence[SchedulerOptions],
-        stream: RequestStream | SimulatedFronts,
+        stream: RequestStream,
         telemetry: TelemetryOptions,
         faults: Sequence[Fault] = (),
         observers: Sequence[Observer] = (),
         costs: Sequence[ServiceCost] = (),
         noises: Sequence[NoiseSource | None] = (),
-        crowding: Crowding | None = None,
         autoscale: AutoscaleOptions | None = None,
-        messages: MessageCost | None = None,
     ) -> None:
         self.timeline = Timeline()
         self._cluster = cluster
@@ -97,14 +92,9 @@ class SimulatedCluster:
         self._observers = observers
         self._costs = costs or [ALONE] * len(cluster)
         self._noises = noises or [None] * len(cluster)
-        self._crowding = crowding
-        self._network = SimulatedNetwork(cluster, messages)
-        self._fronts = stream if isinstance(stream, SimulatedFronts) else None
-        if self._fronts is not None:
-            self._fronts.backlog_s = gateway.seen.least_backlog_s
+        self._network = SimulatedNetwork(cluster)
         cost = gateway.options.cost
-        has_inbox = cost or self._fronts is not None
-        self._inbox = Inbox(cost, self.timeline, stream, self._take, self._tell) if has_inbox else None
+        self._inbox = Inbox(cost, self.timeline, stream, self._take, self._tell) if cost else None
         self._hear = self._tell if self._inbox is None else self._inbox.add
         self._impatient: set[int] = set()  # requests under way whose senders will cancel
         self._lives = [0] * len(cluster)
@@ -143,8 +133,6 @@ class SimulatedCluster:
     @property
     def _is_unfinished(self) -> bool:
         """Whether a request that has arrived is neither answered nor dropped."""
-        if self._fronts is not None and self._fronts.next_s() < inf:
-            return True
         return self._gateway.in_system > 0 or (self._inbox is not None and self._inbox.has_requests)
 
     def segment_finished(self, event: SegmentFinished) -> None:
@@ -162,15 +150,6 @@ class SimulatedCluster:
         """Send a server's report of a dropped block to the gateway."""
         at_s = self._network.notify(server, GATEWAY, self.timeline.now_s)
         self.timeline.at(at_s, self._hear, BlockDropped(server=server, block=block, reason=reason))
-
-    def busy_changed(self, server: int) -> None:
-        """Update how much the servers on one GPU slow each other down."""
-        if not self._crowding:
-            return
-        together = [self.servers[index] for index in self._crowding.neighbours(server)]
-        busy = sum(one.alive and one.device.is_busy for one in together)
-        for one in together:
-            one.crowd(self._crowding.slowdown(busy - one.device.is_busy))
 
     def _arrive(self, until_s: float) -> None:
         """Hand over one request, or all that arrive before anything else happens."""
@@ -220,8 +199,6 @@ class SimulatedCluster:
             case Answer(requests=done) | Drop(requests=done):  # nothing to carry out; meters count them
                 if self._impatient:
                     self._impatient.difference_update(ids_of(done))
-                if self._fronts is not None and isinstance(command, Answer):
-                    self._fronts.answered(done, now_s)
             case Forget():
                 pass  # simulated activations take no memory
             case _:

@@ -33,13 +33,12 @@ class _Work:
 class SimulatedDevice:
     """Processor sharing by profile: while c batches run, each proceeds at 1 / latency(key, size, c).
 
-    At most as many batches run at once as were profiled together; others wait in order of arrival. While
-    neighbours on the same GPU are busy, everything takes `crowding` times as long.
+    At most as many batches run at once as were profiled together; others wait in order of arrival.
     """
 
     def __init__(self, profile: Profile, cost: ServiceCost = ALONE, noise: NoiseSource | None = None) -> None:
         self.profile = profile
-        self.slowdown = self.crowding = 1.0
+        self.slowdown = 1.0
         self._cost, self._noise = cost, noise
         self.version = 0  # changes whenever the time of the next finish may change
         self._running: list[_Work] = []
@@ -78,17 +77,6 @@ class SimulatedDevice:
         self._share()
         return done.batch, now_s - done.started_s, done.energy_j
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether anything runs."""
-        return bool(self._running)
-
-    def crowd(self, crowding: float, now_s: float) -> None:
-        """From now on, let everything take `crowding` times as long because of busy neighbours."""
-        self._pass_time(now_s)
-        self.crowding = crowding
-        self._share()
-
     def slow(self, factor: float, now_s: float) -> None:
         """From now on, let everything take `factor` times as long as the profile says."""
         self._pass_time(now_s)
@@ -119,7 +107,7 @@ class SimulatedDevice:
         """Set the pace of all running batches, and find the one that will finish first."""
         self.version += 1
         self._first, least_s, active_w = None, inf, 0.0
-        pace, column = 1.0 / (self.slowdown * self.crowding), len(self._running) - 1
+        pace, column = 1.0 / self.slowdown, len(self._running) - 1
         for work in self._running:
             work.rate_per_s = rate = pace / work.latencies_s[column]
             active_w += work.energy_j * rate

@@ -1,8 +1,7 @@
 """The inbox of a simulated gateway whose work takes time: events wait here until it is free.
 
 The gateway handles one event after another, as the one process does that it runs in. An event that comes at
-t is done at max(t, free) + its cost, and its commands are carried out then. With fronts, ways were measured
-from when the gateway began with an event, so they are carried out at once. Requests wait in their stream:
+t is done at max(t, free) + its cost, and its commands are carried out then. Requests wait in their stream:
 all that have come by the time the gateway is free are one event, as live, where one round of the event loop
 takes all that has come.
 """
@@ -13,7 +12,6 @@ from math import inf
 
 from slimsched.kernel.timeline import Timeline
 from slimsched.serving.domain.request import Request
-from slimsched.serving.execution.simulated.fronts import SimulatedFronts
 from slimsched.serving.routing.events import Event, RequestsArrived
 from slimsched.serving.routing.gateway_cost import GatewayCost
 from slimsched.serving.workload.requests import RequestStream
@@ -30,7 +28,7 @@ class Inbox:
         self,
         cost: GatewayCost,
         timeline: Timeline,
-        stream: RequestStream | SimulatedFronts,
+        stream: RequestStream,
         take: Callable[[], RequestsArrived],
         tell: Callable[[Event], None],
     ) -> None:
@@ -38,7 +36,6 @@ class Inbox:
         self._take, self._tell = take, tell
         self._events: deque[tuple[float, Event]] = deque()  # when each came, and what it is
         self._is_busy = False
-        self._round = 0  # events to come in this round of the event loop; fronts hear at its end
         self._untold: Event | None = None  # what the gateway is busy with and has not decided
         self._look_s = inf  # when the inbox looks for requests
         self._look_out()
@@ -67,11 +64,6 @@ class Inbox:
     def _begin(self) -> None:
         """Let the gateway begin with what came first, or wait for the next request."""
         now_s, events = self._timeline.now_s, self._events
-        if self._round <= 0:
-            if isinstance(self._stream, SimulatedFronts):
-                self._stream.taken(now_s)
-            self._round = len(events) + (self._stream.next_s() <= now_s)
-        self._round -= 1
         if self._stream.next_s() <= (events[0][0] if events else now_s):
             event: Event = self._take()
         elif events:
@@ -80,19 +72,13 @@ class Inbox:
             self._look_out()
             return
         self._is_busy = True
-        took_s = self._cost.of(event)
-        if isinstance(self._stream, SimulatedFronts):
-            self._tell(event)
-            took_s += self._stream.pause_s(event)
-        else:
-            self._untold = event
-        self._timeline.at(now_s + took_s, self._finish, event)
+        self._untold = event
+        self._timeline.at(now_s + self._cost.of(event), self._finish, event)
 
     def _finish(self, event: Event) -> None:
         """The gateway is done with an event: carry out what it decided, and go on with the next."""
-        if not isinstance(self._stream, SimulatedFronts):
-            self._untold = None
-            self._tell(event)
+        self._untold = None
+        self._tell(event)
         self._is_busy = False
         self._begin()
 

@@ -1,18 +1,12 @@
 """The simulated network between gateway and servers: transfers take time and queue at both ends."""
 
-from itertools import cycle
-
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
-from slimsched.serving.domain.front_cost import MessageCost
 
 
 class SimulatedNetwork:
     """A star: each place has one link, equally fast both ways, that serves transfers one after another."""
 
-    def __init__(self, cluster: Cluster, messages: MessageCost | None = None) -> None:
-        """`messages` says what messages between gateway and servers take, in place of the links' latency."""
-        self._to_servers_s = cycle(messages.to_servers_s) if messages is not None else None
-        self._to_gateway_s = cycle(messages.to_gateway_s) if messages is not None else None
+    def __init__(self, cluster: Cluster) -> None:
         places = [GATEWAY, *range(len(cluster))]
         self._links = {place: cluster.link_of(place) for place in places}
         self._slowdown = dict.fromkeys(places, 1.0)
@@ -26,8 +20,6 @@ class SimulatedNetwork:
         """
         if source == target:
             return now_s
-        if self._to_servers_s is not None and GATEWAY in (source, target):
-            return now_s + self._message_s(source, target)  # measured with the bytes in it
         out, into = self._links[source], self._links[target]
         start_s = max(now_s, self._out_free_s[source])
         sent_s = start_s + size_bytes * self._slowdown[source] / out.bandwidth_bytes_per_s
@@ -45,8 +37,4 @@ class SimulatedNetwork:
         return now_s + self._message_s(source, target)
 
     def _message_s(self, source: int, target: int) -> float:
-        if self._to_servers_s is not None and source == GATEWAY:
-            return next(self._to_servers_s)
-        if self._to_gateway_s is not None and target == GATEWAY:
-            return next(self._to_gateway_s)
         return self._links[source].latency_s + self._links[target].latency_s

@@ -45,10 +45,6 @@ class Upstream(Protocol):
         """Report a dropped block."""
         ...
 
-    def busy_changed(self, server: int) -> None:
-        """Report that a device started working or became idle."""
-        ...
-
 
 class SimulatedServer:
     """Gives events to a GreedyScheduler and turns its commands into future events.
@@ -125,12 +121,6 @@ class SimulatedServer:
             refused=dict(self.scheduler.room.refused),
         )
 
-    def crowd(self, crowding: float) -> None:
-        """Set the slowdown caused by busy neighbours on the same GPU."""
-        if crowding != self.device.crowding:
-            self.device.crowd(crowding, self._timeline.now_s)
-            self._expect_finish()
-
     def slow(self, factor: float) -> None:
         """Change the device's speed."""
         self.device.slow(factor, self._timeline.now_s)
@@ -144,13 +134,11 @@ class SimulatedServer:
             observer.observe(now_s, self.name, event, commands)
         if not commands:
             return
-        was_busy, started = self.device.is_busy, False
+        started = False
         for command in commands:
             started |= self._carry_out(command, now_s)
         if started:
             self._expect_finish()
-            if not was_busy:
-                self._upstream.busy_changed(self.index)
 
     def _carry_out(self, command: Command, now_s: float) -> bool:
         """Carry out a command; return True if the device has new work."""
@@ -208,8 +196,6 @@ class SimulatedServer:
         self._upstream.segment_finished(finished)
         if self.device.version == before:
             self._expect_finish()
-            if not self.device.is_busy:
-                self._upstream.busy_changed(self.index)
 
     def _waited_s(self, blocks: tuple[Block, ...], until_s: float) -> tuple[float, ...]:
         """Return how long each block (or part of it) waited here before it ran."""

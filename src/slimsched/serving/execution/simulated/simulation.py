@@ -7,8 +7,6 @@ from slimsched.kernel.collector import collector_paused
 from slimsched.kernel.observer import Observer
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster
-from slimsched.serving.execution.simulated.crowding import Crowding
-from slimsched.serving.execution.simulated.fronts import SimulatedFronts
 from slimsched.serving.routing.fluid import fluid_optimum
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.registry import RouterMaker, maker_of
@@ -28,18 +26,16 @@ def simulate(
     bound_accuracy: float | None = None,
     make: RouterMaker | None = None,
     sizes: Sequence[int] = (),
-    fronts: SimulatedFronts | None = None,
 ) -> Trace:
     """Simulate a scenario under a router; the same seed gives the same run, event by event.
 
     The router is a spec, such as 'goal[p99<=60ms]' or 'my_router.py:MyRouter', or a class. A class is given
-    `cluster`, `rng`, `seed` and `goal`, as far as it has parameters with these names. With `fronts`, their
-    calls arrive in place of the scenario's load.
+    `cluster`, `rng`, `seed` and `goal`, as far as it has parameters with these names.
     """
     router, own = maker_of(router)
     make = make or own
     cluster, load = scenario.cluster, scenario.load
-    stream = fronts or load.stream(seed, cluster.models, shares=scenario.shares, sizes=sizes)
+    stream = load.stream(seed, cluster.models, shares=scenario.shares, sizes=sizes)
     gateway = Gateway(cluster, make(router, cluster, seed, scenario.goal), scenario.gateway)
     meter = Meter(cluster.models, from_s=load.warmup_s)
     simulated = SimulatedCluster(
@@ -52,9 +48,7 @@ def simulate(
         observers=(meter, *observers),
         costs=scenario.costs,
         noises=scenario.noises(seed),
-        crowding=Crowding(scenario.hosts, scenario.neighbours_slowdown),
         autoscale=scenario.autoscale,
-        messages=scenario.messages,
     )
     if bound_accuracy is None:
         counted_per_s = stream.after(load.warmup_s) / (load.seconds - load.warmup_s)

@@ -1,1 +1,0 @@
-"""A learned order of waiting jobs."""
