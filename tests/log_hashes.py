@@ -49,7 +49,15 @@ RUNS: dict[str, tuple[str, ...]] = {
     ),
     "goal on one large GPU": ("simulate", "--scenario", "h200", "--router", "goal", "--seconds", "0.03"),
     "sed among faults": (*EDGE, "--router", "sed", "--seconds", "0.4", "--rate", "3000", "--drain", *FAULTS),
-    "bursts on a lone server": ("simulate", "--scenario", "algorithm1", "--router", "random", "--seconds", "3"),
+    "bursts on a lone server": (
+        "simulate",
+        "--scenario",
+        "algorithm1",
+        "--router",
+        "random",
+        "--seconds",
+        "3",
+    ),
     **{f"policy {name}": (*JOBS, "--policy", name) for name in POLICIES},
     "dally among failures": (*JOBS, "--failures", "0.5", "--network", "oversubscribed", "--links", "shifted"),
     "dally with quotas": (*JOBS, "--policy", "dally", "--quota", "vc0=16", "--arrivals", "poisson"),
@@ -88,7 +96,9 @@ def main() -> int:
     with TemporaryDirectory() as folder:
         hashes = {run: log_hash(run, Path(folder)) for run in RUNS}
     before = recorded() if RECORD.exists() else {}
-    changed = [run for run in RUNS if hashes[run] != before.get(run)] + [run for run in before if run not in RUNS]
+    changed = [run for run in RUNS if hashes[run] != before.get(run)] + [
+        run for run in before if run not in RUNS
+    ]
     for run in changed:
         print(f"{run}: {before.get(run, 'not recorded')} -> {hashes.get(run, 'no such run')}")
     print(f"{len(changed)} of {len(RUNS)} runs differ from the record")

@@ -118,8 +118,7 @@ def test_no_model_is_special_outside_models(module: Path) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=name_of)
-def test_files_are_short_and_named_by_a_noun(module: Path) -> None:
-    assert len(module.read_text().splitlines()) <= 400
+def test_modules_are_named_by_a_noun(module: Path) -> None:
     assert module.stem not in VAGUE
 
 
