@@ -10,10 +10,10 @@ import throw_away_slurm
 from slimsched.cli.app import app
 from slimsched.jobs.execution.slurm import preflight
 from slimsched.jobs.execution.slurm.client import SlurmClient
-from throw_away_slurm import ThrowAwaySlurm
 from slimsched.jobs.execution.slurm.error import SlurmError, SlurmUnreachableError
 from slimsched.jobs.execution.slurm.node import SlurmNode
 from slimsched.kernel.errors import ConfigError, SlimError, UnknownNameError
+from throw_away_slurm import ThrowAwaySlurm
 
 ROOT = Path(__file__).parents[4]
 
