@@ -15,7 +15,7 @@ from time import perf_counter, process_time
 
 import numpy as np
 
-import slimsched.jobs.scheduling.scheduler
+import slimsched.jobs.scheduler.scheduler
 from slimsched.jobs.domain.topology import Topology
 from slimsched.jobs.execution.simulated.comparison import JobSetting, build, prepare
 from slimsched.jobs.traces.generator import generate_jobs
@@ -28,7 +28,7 @@ RIVALS = ("fifo", "fit-first", "srtf", "tiresias", "gandiva", "lwf")
 def main() -> None:
     topology = Topology.grid(racks=8, machines_per_rack=8, gpus_per_machine=8, name="racks-512")
     trace = generate_jobs(JOBS, np.random.default_rng(0))
-    how = "compiled" if slimsched.jobs.scheduling.scheduler.__file__.endswith(".so") else "interpreted"
+    how = "compiled" if slimsched.jobs.scheduler.scheduler.__file__.endswith(".so") else "interpreted"
     print(f"Python {sys.version.split()[0]}, {how}, {JOBS:,} jobs, congested")
     print("| policy | load | events | events/s wall | events/s processor |\n|---|---|---|---|---|")
     gc.disable()

@@ -24,11 +24,18 @@ PARTS = {
         {"learning"},
         {"api"},
     ],
-    "jobs": [{"domain"}, {"traces", "scheduling"}, {"telemetry"}, {"execution"}],
+    "jobs": [{"domain"}, {"traces", "scheduler"}, {"policies"}, {"telemetry"}, {"execution"}],
 }
 """The same rule inside each product; a part is a folder or a module."""
 
-PURE = ("serving/domain", "serving/routing", "serving/scheduling", "jobs/domain", "jobs/scheduling")
+PURE = (
+    "serving/domain",
+    "serving/routing",
+    "serving/scheduling",
+    "jobs/domain",
+    "jobs/scheduler",
+    "jobs/policies",
+)
 TORCH_FREE = (*PURE, "kernel", "serving/workload", "serving/telemetry", "jobs/traces", "jobs/telemetry")
 """Folders that a machine without torch can import; `models` has single pure modules, listed below."""
 TORCH_FREE_MODULES = {

@@ -15,11 +15,8 @@ from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.topology import Topology
 from slimsched.jobs.execution.simulated.comparison import JobSetting, build
 from slimsched.jobs.execution.simulated.failure import Checkpoint
-from slimsched.jobs.scheduling.policies.fifo import Fifo, FitFirst
-from slimsched.jobs.scheduling.policies.max_min import MaxMin
-from slimsched.jobs.scheduling.policies.srtf import Srsf, Srtf
-from slimsched.jobs.scheduling.policies.tiresias import Tiresias
-from slimsched.jobs.scheduling.policy import Policy
+from slimsched.jobs.policies.baselines import Fifo, FitFirst, MaxMin, Srsf, Srtf, Tiresias
+from slimsched.jobs.scheduler.policy import Policy
 from slimsched.jobs.telemetry.runs import histories
 from slimsched.jobs.traces.trace import locate_trace, read_job_trace
 from slimsched.jobs.traces.window import window

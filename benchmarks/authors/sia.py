@@ -22,7 +22,7 @@ from slimsched.jobs.domain.topology import Topology
 from slimsched.jobs.domain.training_model import TrainingModel
 from slimsched.jobs.execution.simulated.comparison import JobSetting, build
 from slimsched.jobs.execution.simulated.failure import Checkpoint
-from slimsched.jobs.scheduling.policies.sia import Sia
+from slimsched.jobs.policies.elastic import Sia
 from slimsched.jobs.telemetry.runs import histories
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

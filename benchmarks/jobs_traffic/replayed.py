@@ -15,9 +15,8 @@ from workload import Gang, sensitivity_of
 from slimsched.jobs.domain.placement import Placement
 from slimsched.jobs.execution.simulated.cluster import SimulatedJobs
 from slimsched.jobs.execution.simulated.failure import Checkpoint
-from slimsched.jobs.scheduling.commands import Command, StartJob
-from slimsched.jobs.scheduling.events import Event, JobSubmitted
-from slimsched.jobs.scheduling.scheduler import JobScheduler
+from slimsched.jobs.scheduler.messages import Command, Event, JobSubmitted, StartJob
+from slimsched.jobs.scheduler.scheduler import JobScheduler
 from slimsched.jobs.telemetry.runs import histories
 
 

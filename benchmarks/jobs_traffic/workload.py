@@ -7,7 +7,7 @@ from racks import FABRIC, MACHINES_PER_RACK, SCALE, Racks
 
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.training_model import TrainingModel
-from slimsched.jobs.scheduling.sensitivity import Sensitivity
+from slimsched.jobs.scheduler.network import Sensitivity
 
 COMPUTE_S = 0.2
 GRADIENT_BYTES = {"talkative": 1_250_000, "quiet": 50_000}

@@ -40,7 +40,7 @@ from slimsched.jobs.domain.fabric import fabric_named
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.topology import Machine
 from slimsched.jobs.execution.simulated.comparison import JobSetting, build, prepare
-from slimsched.jobs.scheduling.job_state import JobState
+from slimsched.jobs.scheduler.waiting import JobState
 from slimsched.jobs.telemetry.runs import JobHistory, histories
 from slimsched.jobs.traces.generator import generate_jobs
 from slimsched.kernel.errors import ConfigError

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from slimsched.jobs.domain.placement import Tier
 from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.scheduling.job_state import JobState, Key
-from slimsched.jobs.scheduling.policies.dally import Dally
-from slimsched.jobs.scheduling.policy import Timers
-from slimsched.jobs.scheduling.service_history import ServiceHistory
+from slimsched.jobs.policies.dally import Dally, ServiceHistory
+from slimsched.jobs.scheduler.policy import Timers
+from slimsched.jobs.scheduler.waiting import JobState, Key
 from slimsched.kernel.errors import DataError
 
 Values = NDArray[np.float64]

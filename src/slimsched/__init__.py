@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from slimsched.jobs.execution.simulated.comparison import compare as compare_jobs
     from slimsched.jobs.execution.simulated.comparison import prepare as prepare_jobs
     from slimsched.jobs.execution.simulated.comparison import simulate as simulate_jobs
-    from slimsched.jobs.scheduling.policy import Policy as JobPolicy
+    from slimsched.jobs.scheduler.policy import Policy as JobPolicy
     from slimsched.jobs.traces.generator import generate_jobs
     from slimsched.kernel.errors import SlimError
     from slimsched.kernel.version import __version__
@@ -99,7 +99,7 @@ _HOMES = {
     "Fault": "serving.domain.fault",
     "Goal": "serving.routing.goal",
     "Job": "jobs.domain.job",
-    "JobPolicy": "jobs.scheduling.policy:Policy",
+    "JobPolicy": "jobs.scheduler.policy:Policy",
     "JobSetting": "jobs.execution.simulated.comparison",
     "ModelSpec": "models.spec",
     "Nested": "models.adapters.nested",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from typer.testing import CliRunner
 
-from jobs.scheduling.test_policies import check
+from jobs.scheduler.test_policies import check
 from jobs.workloads import SMALL, encode, job, job_lists, simulation
 from slimsched.cli.jobs.app import app
 from slimsched.jobs.domain.job import Job

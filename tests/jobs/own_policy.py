@@ -1,7 +1,7 @@
 """A policy as a user would write one, in a file of its own."""
 
-from slimsched.jobs.scheduling.job_state import JobState, Key
-from slimsched.jobs.scheduling.policy import Policy, Timers
+from slimsched.jobs.scheduler.policy import Policy, Timers
+from slimsched.jobs.scheduler.waiting import JobState, Key
 
 
 class LargestFirst(Policy):

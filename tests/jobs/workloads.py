@@ -14,9 +14,9 @@ from slimsched.jobs.domain.topology import Topology
 from slimsched.jobs.execution.policies import POLICIES
 from slimsched.jobs.execution.simulated.cluster import SimulatedJobs
 from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
-from slimsched.jobs.scheduling.policy import Policy
-from slimsched.jobs.scheduling.scheduler import JobScheduler
-from slimsched.jobs.scheduling.sensitivity import Sensitivity
+from slimsched.jobs.scheduler.network import Sensitivity
+from slimsched.jobs.scheduler.policy import Policy
+from slimsched.jobs.scheduler.scheduler import JobScheduler
 from slimsched.jobs.telemetry.entries import JobEntry
 from slimsched.jobs.traces.known_models import MEASURED, TRAINING_MODELS
 

@@ -42,7 +42,7 @@ def wheel(tmp_path: Path) -> Path:
     path = tmp_path / "youngest-1.0-py3-none-any.whl"
     files = {
         "youngest.py": """\
-            from slimsched.jobs.scheduling.policy import Policy
+            from slimsched.jobs.scheduler.policy import Policy
 
 
             class Youngest(Policy):

@@ -16,8 +16,14 @@ from slimsched.jobs.execution.replay import machines_of
 from slimsched.jobs.execution.setting import SchedulerSetting
 from slimsched.jobs.execution.simulated.cluster import SimulatedJobs
 from slimsched.jobs.execution.simulated.failure import Failure
-from slimsched.jobs.scheduling.commands import RefuseJob, StartJob
-from slimsched.jobs.scheduling.events import JobFinished, JobFoundRunning, JobSubmitted, Rebuilt
+from slimsched.jobs.scheduler.messages import (
+    JobFinished,
+    JobFoundRunning,
+    JobSubmitted,
+    Rebuilt,
+    RefuseJob,
+    StartJob,
+)
 from slimsched.jobs.telemetry.entries import decode_entries, pass_on
 from slimsched.jobs.telemetry.runs import histories
 from slimsched.jobs.traces.known_models import TRAINING_MODELS

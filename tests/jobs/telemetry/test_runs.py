@@ -1,13 +1,13 @@
 """What happened to jobs, from the entries of a run."""
 
 from jobs.workloads import SMALL, job
-from slimsched.jobs.scheduling.commands import StartJob
-from slimsched.jobs.scheduling.events import (
+from slimsched.jobs.scheduler.messages import (
     JobFinished,
     JobFoundRunning,
     JobSubmitted,
     Rebuilt,
     StartFailed,
+    StartJob,
 )
 from slimsched.jobs.telemetry.runs import histories
 

@@ -16,7 +16,7 @@ from slimsched.kernel.quantity import Seconds
 if TYPE_CHECKING:
     from slimsched.jobs.domain.job import Job
     from slimsched.jobs.execution.simulated.comparison import JobSetting
-    from slimsched.jobs.scheduling.explanation import Explanation
+    from slimsched.jobs.scheduler.scheduler import Explanation
     from slimsched.jobs.telemetry.runs import JobHistory
 
 
@@ -141,7 +141,7 @@ def _explain(
 
 def _not_here(job: "Job", history: "JobHistory | None") -> "Explanation":
     """Explain a job that has not come yet, or has gone."""
-    from slimsched.jobs.scheduling.explanation import Explanation
+    from slimsched.jobs.scheduler.scheduler import Explanation
 
     if history is None:
         reason = f"it arrives at {job.arrival_s:.0f} s"

@@ -60,7 +60,7 @@ def models(
 def _table(known: "Mapping[str, TrainingModel]", network: str) -> Table:
     from slimsched.jobs.domain.fabric import fabric_named
     from slimsched.jobs.domain.job import Job
-    from slimsched.jobs.scheduling.sensitivity import Sensitivity
+    from slimsched.jobs.scheduler.network import Sensitivity
 
     topology = read_cluster_named("racks-512")
     sensitivity = Sensitivity(topology=topology, fabric=fabric_named(network), models=known)

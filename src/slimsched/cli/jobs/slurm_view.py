@@ -11,17 +11,20 @@ from rich.table import Table
 from slimsched.jobs.domain.placement import Placement
 from slimsched.jobs.execution.slurm.observation import Clock, Observation
 from slimsched.jobs.execution.slurm.preview import Outlook, Plan
-from slimsched.jobs.scheduling.commands import LiveCommand, PreemptJob, RefuseJob, StartJob
-from slimsched.jobs.scheduling.events import (
+from slimsched.jobs.scheduler.messages import (
     JobFinished,
     JobFoundRunning,
     JobPreempted,
     JobSubmitted,
+    LiveCommand,
     LiveEvent,
     NodeDown,
     NodeUp,
+    PreemptJob,
     Rebuilt,
+    RefuseJob,
     StartFailed,
+    StartJob,
 )
 from slimsched.kernel.observer import Observer
 from slimsched.kernel.wake import Wake, WakeAt

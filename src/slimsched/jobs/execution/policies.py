@@ -1,20 +1,22 @@
 """The table of job policies. A new one is a file and a line here, an entry point, or `file.py:Class`."""
 
-from slimsched.jobs.scheduling.policies.a_srpt import ASrpt
-from slimsched.jobs.scheduling.policies.backfill import Backfill
-from slimsched.jobs.scheduling.policies.dally import Dally
-from slimsched.jobs.scheduling.policies.elastic import Elastic
-from slimsched.jobs.scheduling.policies.fifo import Fifo, FitFirst
-from slimsched.jobs.scheduling.policies.gandiva import Gandiva
-from slimsched.jobs.scheduling.policies.lwf import Lwf
-from slimsched.jobs.scheduling.policies.max_min import MaxMin
-from slimsched.jobs.scheduling.policies.scored import Scored
-from slimsched.jobs.scheduling.policies.sia import Sia
-from slimsched.jobs.scheduling.policies.srtf import Srsf, Srtf
-from slimsched.jobs.scheduling.policies.themis import Themis
-from slimsched.jobs.scheduling.policies.tiresias import Tiresias
-from slimsched.jobs.scheduling.policy import Policy
-from slimsched.jobs.scheduling.tuner import FixedTimers, MeanTuner, Tuner
+from slimsched.jobs.policies.baselines import (
+    ASrpt,
+    Backfill,
+    Fifo,
+    FitFirst,
+    Gandiva,
+    Lwf,
+    MaxMin,
+    Scored,
+    Srsf,
+    Srtf,
+    Themis,
+    Tiresias,
+)
+from slimsched.jobs.policies.dally import Dally, FixedTimers, MeanTuner, Tuner
+from slimsched.jobs.policies.elastic import Elastic, Sia
+from slimsched.jobs.scheduler.policy import Policy
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.plugins import PluginTable
 from slimsched.kernel.quantity import Seconds

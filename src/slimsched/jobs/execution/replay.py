@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from slimsched.jobs.execution.setting import SchedulerSetting
-from slimsched.jobs.scheduling.events import Event, LiveEvent
+from slimsched.jobs.scheduler.messages import Event, LiveEvent
 from slimsched.jobs.telemetry.entries import SCHEDULER_NAME
 from slimsched.kernel.errors import DataError
 from slimsched.kernel.replay import Replayable

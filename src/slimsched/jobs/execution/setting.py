@@ -10,11 +10,11 @@ from slimsched.jobs.domain.fabric import Fabric
 from slimsched.jobs.domain.topology import Machine, Topology
 from slimsched.jobs.domain.training_model import TrainingModel
 from slimsched.jobs.execution.policies import POLICIES
-from slimsched.jobs.execution.slurm.split import split
-from slimsched.jobs.scheduling.live import LiveScheduler
-from slimsched.jobs.scheduling.policy import Policy
-from slimsched.jobs.scheduling.scheduler import JobScheduler
-from slimsched.jobs.scheduling.sensitivity import Sensitivity
+from slimsched.jobs.scheduler.gpus import split
+from slimsched.jobs.scheduler.live import LiveScheduler
+from slimsched.jobs.scheduler.network import Sensitivity
+from slimsched.jobs.scheduler.policy import Policy
+from slimsched.jobs.scheduler.scheduler import JobScheduler
 from slimsched.kernel.log import Header
 from slimsched.kernel.quantity import Whole
 

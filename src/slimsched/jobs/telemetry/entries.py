@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from slimsched.jobs.scheduling.commands import LiveCommand
-from slimsched.jobs.scheduling.events import LiveEvent
+from slimsched.jobs.scheduler.messages import LiveCommand, LiveEvent
 from slimsched.kernel.errors import DataError
 from slimsched.kernel.log import Entry
 from slimsched.kernel.observer import Observer

@@ -6,15 +6,16 @@ from msgspec import Struct
 
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.placement import Placement
-from slimsched.jobs.scheduling.commands import PreemptJob, StartJob
-from slimsched.jobs.scheduling.events import (
+from slimsched.jobs.scheduler.messages import (
     JobFinished,
     JobFoundRunning,
     JobPreempted,
     JobSubmitted,
     LiveEvent,
+    PreemptJob,
     Rebuilt,
     StartFailed,
+    StartJob,
 )
 from slimsched.jobs.telemetry.entries import JobEntry
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.placement import Tier, gpus_in
-from slimsched.jobs.scheduling.sensitivity import Sensitivity
+from slimsched.jobs.scheduler.network import Sensitivity
 from slimsched.jobs.telemetry.runs import JobHistory
 
 

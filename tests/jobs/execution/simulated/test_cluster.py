@@ -8,7 +8,7 @@ from slimsched.jobs.domain.placement import Tier
 from slimsched.jobs.execution.policies import POLICIES
 from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
 from slimsched.jobs.execution.simulated.shared_links import RunningGang, SharedLinks
-from slimsched.jobs.scheduling.sensitivity import Sensitivity
+from slimsched.jobs.scheduler.network import Sensitivity
 from slimsched.jobs.telemetry.runs import histories
 from slimsched.jobs.telemetry.summary import summarize
 from slimsched.jobs.traces.known_models import TRAINING_MODELS

@@ -5,8 +5,8 @@ import pytest
 from jobs.workloads import data_folder, needs_data, simulation
 from slimsched.jobs.domain.fabric import Fabric
 from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.scheduling.collective import Shape, comm_times
-from slimsched.jobs.scheduling.policies.fifo import Fifo
+from slimsched.jobs.policies.baselines import Fifo
+from slimsched.jobs.scheduler.network import Shape, comm_times
 from slimsched.jobs.telemetry.runs import histories
 from slimsched.jobs.traces.trace import locate_trace, read_job_trace
 

@@ -11,13 +11,19 @@ from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.placement import Placement
 from slimsched.jobs.domain.topology import Machine, Topology
 from slimsched.jobs.execution.simulated.cluster import SimulatedJobs
-from slimsched.jobs.execution.slurm.split import split
-from slimsched.jobs.scheduling.commands import Command, StartJob
-from slimsched.jobs.scheduling.events import Event, JobFinished, JobFoundRunning, JobSubmitted, Rebuilt
-from slimsched.jobs.scheduling.free_gpus import FreeGpus
-from slimsched.jobs.scheduling.policies.dally import Dally
-from slimsched.jobs.scheduling.scheduler import JobScheduler, Split
-from slimsched.jobs.scheduling.sensitivity import Sensitivity
+from slimsched.jobs.policies.dally import Dally
+from slimsched.jobs.scheduler.gpus import FreeGpus, split
+from slimsched.jobs.scheduler.messages import (
+    Command,
+    Event,
+    JobFinished,
+    JobFoundRunning,
+    JobSubmitted,
+    Rebuilt,
+    StartJob,
+)
+from slimsched.jobs.scheduler.network import Sensitivity
+from slimsched.jobs.scheduler.scheduler import JobScheduler, Split
 from slimsched.jobs.telemetry.entries import JobEntry
 from slimsched.jobs.traces.known_models import TRAINING_MODELS
 

@@ -8,7 +8,7 @@ import pytest
 
 from slimsched.jobs.execution.replay import machines_of
 from slimsched.jobs.execution.slurm.job import Status
-from slimsched.jobs.scheduling.events import JobSubmitted
+from slimsched.jobs.scheduler.messages import JobSubmitted
 from slimsched.kernel.log import Log
 from slimsched.kernel.replay import replay
 

@@ -10,7 +10,7 @@ import pytest
 from jobs.execution.slurm.prediction import RACKS, Course, measured, predicted
 from slimsched.jobs.execution.replay import machines_of
 from slimsched.jobs.execution.slurm.job import Status
-from slimsched.jobs.scheduling.events import Rebuilt
+from slimsched.jobs.scheduler.messages import Rebuilt
 from slimsched.kernel.log import Log
 from slimsched.kernel.replay import replay
 

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from slimsched.jobs.domain.placement import Placement, gpus_in
 from slimsched.jobs.domain.topology import Topology
 from slimsched.jobs.execution.slurm.client import place_arguments
-from slimsched.jobs.execution.slurm.split import split
-from slimsched.jobs.scheduling.free_gpus import FreeGpus
+from slimsched.jobs.scheduler.gpus import FreeGpus, split
 
 
 def free_gpus(*free: int) -> FreeGpus:

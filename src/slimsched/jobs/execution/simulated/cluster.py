@@ -12,17 +12,18 @@ from typing import Final, assert_never
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
 from slimsched.jobs.execution.simulated.shared_links import RunningGang, SharedLinks, Sharing
-from slimsched.jobs.scheduling.commands import PreemptJob, StartJob
-from slimsched.jobs.scheduling.events import (
+from slimsched.jobs.scheduler.messages import (
     Event,
     JobFinished,
     JobPreempted,
     JobSubmitted,
     NodeDown,
     NodeUp,
+    PreemptJob,
+    StartJob,
 )
-from slimsched.jobs.scheduling.scheduler import JobScheduler
-from slimsched.jobs.scheduling.sensitivity import Sensitivity
+from slimsched.jobs.scheduler.network import Sensitivity
+from slimsched.jobs.scheduler.scheduler import JobScheduler
 from slimsched.jobs.telemetry.entries import JobEntry
 from slimsched.kernel.timeline import Action, Timeline
 from slimsched.kernel.wake import Wake, WakeAt

@@ -16,8 +16,8 @@ from slimsched.jobs.execution.setting import SchedulerSetting
 from slimsched.jobs.execution.simulated.cluster import SimulatedJobs
 from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
 from slimsched.jobs.execution.simulated.shared_links import Sharing
-from slimsched.jobs.scheduling.demand import check_demand
-from slimsched.jobs.scheduling.policy import Policy
+from slimsched.jobs.scheduler.policy import Policy
+from slimsched.jobs.scheduler.waiting import check_demand
 from slimsched.jobs.telemetry.entries import JobEntry
 from slimsched.jobs.telemetry.runs import JobHistory, histories
 from slimsched.jobs.telemetry.summary import JobSummary, summarize

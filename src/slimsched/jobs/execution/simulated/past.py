@@ -20,7 +20,7 @@ from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.topology import Topology
 from slimsched.jobs.execution.slurm.note import request_in
 from slimsched.jobs.execution.slurm.records import SlurmRecord
-from slimsched.jobs.scheduling.sensitivity import Sensitivity
+from slimsched.jobs.scheduler.network import Sensitivity
 from slimsched.jobs.telemetry.runs import JobHistory
 from slimsched.jobs.traces.window import assign_models
 

@@ -14,8 +14,7 @@ from typing import Final, Literal, get_args
 
 from slimsched.jobs.domain.job import Job
 from slimsched.jobs.domain.placement import Placement
-from slimsched.jobs.scheduling.collective import Shape
-from slimsched.jobs.scheduling.sensitivity import Sensitivity
+from slimsched.jobs.scheduler.network import Sensitivity, Shape
 
 ROUNDS: Final = 3
 Sharing = Literal["fair", "shifted", "priority"]

@@ -18,7 +18,7 @@ from slimsched.jobs.execution.slurm.job import SlurmJob
 from slimsched.jobs.execution.slurm.node import SlurmNode
 from slimsched.jobs.execution.slurm.note import Memory, Request, written
 from slimsched.jobs.execution.slurm.reply import Reply
-from slimsched.jobs.execution.slurm.split import pinned_share
+from slimsched.jobs.scheduler.gpus import pinned_share
 
 _UNREACHABLE = re.compile(
     r"unable to contact slurm controller|connect failure|communication|timed out|"

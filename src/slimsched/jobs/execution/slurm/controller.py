@@ -26,9 +26,8 @@ from slimsched.jobs.execution.slurm.note import Memory
 from slimsched.jobs.execution.slurm.observation import Observation
 from slimsched.jobs.execution.slurm.stage import Stage
 from slimsched.jobs.execution.slurm.watch import Patience, SlurmWatch, Tracked
-from slimsched.jobs.scheduling.commands import PreemptJob, RefuseJob, StartJob
-from slimsched.jobs.scheduling.events import LiveEvent, Rebuilt
-from slimsched.jobs.scheduling.scheduler import JobScheduler
+from slimsched.jobs.scheduler.messages import LiveEvent, PreemptJob, Rebuilt, RefuseJob, StartJob
+from slimsched.jobs.scheduler.scheduler import JobScheduler
 from slimsched.jobs.telemetry.entries import SCHEDULER_NAME
 from slimsched.kernel.observer import Observer
 from slimsched.kernel.wake import Wake, WakeAt

@@ -11,9 +11,8 @@ from slimsched.jobs.execution.slurm.client import SlurmClient, place_arguments
 from slimsched.jobs.execution.slurm.controller import SlurmController
 from slimsched.jobs.execution.slurm.note import Memory
 from slimsched.jobs.execution.slurm.observation import Observation
-from slimsched.jobs.scheduling.commands import PreemptJob, StartJob
-from slimsched.jobs.scheduling.events import JobPreempted, JobSubmitted
-from slimsched.jobs.scheduling.explanation import Explanation
+from slimsched.jobs.scheduler.messages import JobPreempted, JobSubmitted, PreemptJob, StartJob
+from slimsched.jobs.scheduler.scheduler import Explanation
 from slimsched.kernel.observer import Observer
 
 Make = Callable[[SlurmClient, Observer | None], SlurmController]

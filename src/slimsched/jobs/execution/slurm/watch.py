@@ -18,7 +18,7 @@ from slimsched.jobs.execution.slurm.job import Status
 from slimsched.jobs.execution.slurm.note import Memory
 from slimsched.jobs.execution.slurm.observation import Observation, ObservedJob
 from slimsched.jobs.execution.slurm.stage import STEPS, Stage, Step
-from slimsched.jobs.scheduling.events import (
+from slimsched.jobs.scheduler.messages import (
     Event,
     JobFinished,
     JobFoundRunning,
@@ -26,7 +26,7 @@ from slimsched.jobs.scheduling.events import (
     JobSubmitted,
     StartFailed,
 )
-from slimsched.jobs.scheduling.scheduler import JobScheduler
+from slimsched.jobs.scheduler.scheduler import JobScheduler
 
 
 class Patience(Struct, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""Policies of the job scheduler: in which order jobs start, and who makes room for whom."""

@@ -1,1 +1,0 @@
-"""The decision: which job runs where, who waits, who is stopped. Pure."""

@@ -1,1 +1,0 @@
-"""The policies: one file each; `execution/policies.py` has the table of their names."""
