@@ -33,8 +33,8 @@ JOBS = (
     "waiting",
 )
 MODULES = [f"slimsched/jobs/scheduling/{name}.py" for name in JOBS] + [
-    "slimsched/jobs/execution/simulated/cluster.py",
-    "slimsched/jobs/execution/simulated/shared_links.py",
+    "slimsched/jobs/simulated/cluster.py",
+    "slimsched/jobs/simulated/cluster.py",
     "slimsched/kernel/timeline.py",
 ]
 OPEN_CLASSES = {"policy.py": "Policy", "tuner.py": "Tuner", "policies/dally.py": "Dally"}

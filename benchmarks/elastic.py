@@ -12,11 +12,9 @@ from pathlib import Path
 
 from sia_workload import read_sia_workload
 
-from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.domain.training_model import TrainingModel
-from slimsched.jobs.execution.simulated.comparison import JobSetting, simulate
-from slimsched.jobs.telemetry.summary import JobSummary
+from slimsched.jobs.domain import Job, Topology, TrainingModel
+from slimsched.jobs.simulated.comparison import JobSetting, simulate
+from slimsched.jobs.telemetry import JobSummary
 from slimsched.kernel.statistics import mean_of
 
 POLICIES = ("dally", "elastic", "sia", "fit-first", "tiresias", "max-min", "srtf")

@@ -19,13 +19,11 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.topology import Machine, Topology
-from slimsched.jobs.execution.simulated.comparison import JobSetting, simulate
-from slimsched.jobs.traces.cluster_file import read_cluster
-from slimsched.jobs.traces.known_models import MEASURED
-from slimsched.jobs.traces.trace import locate_trace, read_job_trace
-from slimsched.jobs.traces.window import assign_models, rearrange
+from slimsched.jobs.domain import Job, Machine, Topology
+from slimsched.jobs.simulated.comparison import JobSetting, simulate
+from slimsched.jobs.traces.clusters import read_cluster
+from slimsched.jobs.traces.jobs import locate_trace, read_job_trace
+from slimsched.jobs.traces.models import MEASURED, assign_models, rearrange
 
 RIVALS = ("fit-first", "lwf", "gandiva", "tiresias", "fully-consolidated", "no-wait")
 POLICIES = ("dally", *RIVALS)

@@ -16,9 +16,9 @@ from time import perf_counter, process_time
 import numpy as np
 
 import slimsched.jobs.scheduler.scheduler
-from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.execution.simulated.comparison import JobSetting, build, prepare
-from slimsched.jobs.traces.generator import generate_jobs
+from slimsched.jobs.domain import Topology
+from slimsched.jobs.simulated.comparison import JobSetting, build, prepare
+from slimsched.jobs.traces.jobs import generate_jobs
 
 JOBS = 20_000
 LOADS = (0.5, 0.7, 0.8, 0.9, 1.0)

@@ -10,9 +10,8 @@ import tarfile
 from functools import cache
 from pathlib import Path
 
-from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.training_model import TrainingModel
-from slimsched.jobs.traces.sia_profile import SIZES, Scaling, SiaProfile
+from slimsched.jobs.domain import Job, TrainingModel
+from slimsched.jobs.traces.measured_models import SIZES, Scaling, SiaProfile
 
 ARCHIVE = Path("traces") / "sia_pollux_profiles_workloads.tar.gz"
 

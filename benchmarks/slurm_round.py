@@ -13,14 +13,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from slimsched.jobs.domain.fabric import fabric_named
-from slimsched.jobs.execution.setting import SchedulerSetting
+from slimsched.jobs.domain import fabric_named
 from slimsched.jobs.execution.slurm import preflight
 from slimsched.jobs.execution.slurm.controller import SlurmController
 from slimsched.jobs.execution.slurm.note import Request
 from slimsched.jobs.execution.slurm.observation import Clock, observe
 from slimsched.jobs.execution.slurm.preview import DryRunClient
-from slimsched.jobs.traces.known_models import TRAINING_MODELS
+from slimsched.jobs.setting import SchedulerSetting
+from slimsched.jobs.traces.models import TRAINING_MODELS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

@@ -24,7 +24,17 @@ PARTS = {
         {"learning"},
         {"api"},
     ],
-    "jobs": [{"domain"}, {"traces", "scheduler"}, {"policies"}, {"telemetry"}, {"execution"}],
+    "jobs": [
+        {"domain"},
+        {"traces", "scheduler"},
+        {"policies"},
+        {"telemetry"},
+        {"pictures"},
+        {"setting"},
+        {"simulated"},
+        {"execution"},
+        {"whatif"},
+    ],
 }
 """The same rule inside each product; a part is a folder or a module."""
 

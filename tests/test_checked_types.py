@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 
 import slimsched
 from slimsched.cli.app import app
-from slimsched.jobs.execution.policies import POLICIES
+from slimsched.jobs.setting import POLICIES
 from slimsched.serving.routing.registry import _TABLE as ROUTER_TABLE
 
 SOURCE = Path(slimsched.__file__).parent
@@ -30,7 +30,7 @@ NOT_INPUT = {
     "serving/execution/live/frame_connection.py": "messages between our own processes",
     "serving/execution/live/server_main.py": "what the gateway tells its own servers",
     "serving/execution/live/cuda_peers.py": "messages between our own processes",
-    "jobs/telemetry/entries.py": "events of a log, which replay checks one by one; JSON has no NaN",
+    "jobs/telemetry.py": "events of a log, which replay checks one by one; JSON has no NaN",
     "serving/telemetry/request_story.py": "entries of a log, which are only told; JSON has no NaN",
     "kernel/replay.py": "events of a log, which it checks one by one; JSON has no NaN",
 }

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import log_hashes
-from slimsched.jobs.execution.policies import POLICIES
+from slimsched.jobs.setting import POLICIES
 from slimsched.serving.routing.registry import router_names
 
 

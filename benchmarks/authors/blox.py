@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from slimsched.jobs.domain.job import Job
+from slimsched.jobs.domain import Job
 
 SCHEDULES = {"fifo": "Fifo", "srtf": "Srtf"}
 ROUND_S = 60

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from slimsched.jobs.domain.job import Job
+from slimsched.jobs.domain import Job
 
 SCHEDULES = {"fifo": "fifo", "max-min": "max_min_fairness"}
 ROUND_S = 360

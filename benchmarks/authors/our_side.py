@@ -11,15 +11,14 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.execution.simulated.comparison import JobSetting, build
-from slimsched.jobs.execution.simulated.failure import Checkpoint
+from slimsched.jobs.domain import Job, Topology
 from slimsched.jobs.policies.baselines import Fifo, FitFirst, MaxMin, Srsf, Srtf, Tiresias
 from slimsched.jobs.scheduler.policy import Policy
-from slimsched.jobs.telemetry.runs import histories
-from slimsched.jobs.traces.trace import locate_trace, read_job_trace
-from slimsched.jobs.traces.window import window
+from slimsched.jobs.simulated.cluster import Checkpoint
+from slimsched.jobs.simulated.comparison import JobSetting, build
+from slimsched.jobs.telemetry import histories
+from slimsched.jobs.traces.jobs import locate_trace, read_job_trace
+from slimsched.jobs.traces.models import window
 
 FREE = Checkpoint(save_s=0.0, restore_s=0.0)
 

@@ -23,7 +23,7 @@ import gavel
 import our_side
 import tiresias
 
-from slimsched.jobs.domain.job import Job
+from slimsched.jobs.domain import Job
 
 Theirs = Callable[[str, Sequence[Job], Path], dict[str, float]]
 

@@ -17,13 +17,11 @@ from pathlib import Path
 
 from our_side import Figures, figures
 
-from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.domain.training_model import TrainingModel
-from slimsched.jobs.execution.simulated.comparison import JobSetting, build
-from slimsched.jobs.execution.simulated.failure import Checkpoint
+from slimsched.jobs.domain import Job, Topology, TrainingModel
 from slimsched.jobs.policies.elastic import Sia
-from slimsched.jobs.telemetry.runs import histories
+from slimsched.jobs.simulated.cluster import Checkpoint
+from slimsched.jobs.simulated.comparison import JobSetting, build
+from slimsched.jobs.telemetry import histories
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

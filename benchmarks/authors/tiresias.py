@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from slimsched.jobs.domain.job import Job
+from slimsched.jobs.domain import Job
 
 SCHEDULES = {
     "fifo": "fifo",

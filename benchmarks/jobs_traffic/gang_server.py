@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from racks import Racks, address, enter
 
-from slimsched.jobs.traces.hostlist import host_names
+from slimsched.jobs.traces.clusters import host_names
 
 FIRST_PORT = 20_000
 PIECES = 4

@@ -9,10 +9,10 @@ from live import SLURM, SPEED, Course
 from racks import Racks
 from workload import LIMIT_S, MODELS, Gang, sensitivity_of
 
-from slimsched.jobs.domain.job import Job
-from slimsched.jobs.execution.simulated.comparison import JobSetting, build
-from slimsched.jobs.execution.simulated.failure import Checkpoint
-from slimsched.jobs.telemetry.runs import JobHistory, histories
+from slimsched.jobs.domain import Job
+from slimsched.jobs.simulated.cluster import Checkpoint
+from slimsched.jobs.simulated.comparison import JobSetting, build
+from slimsched.jobs.telemetry import JobHistory, histories
 
 FITS = 3
 DRAWS = 60

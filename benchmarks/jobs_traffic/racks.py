@@ -9,8 +9,7 @@ import ctypes
 import os
 import subprocess
 
-from slimsched.jobs.domain.fabric import fabric_named
-from slimsched.jobs.domain.topology import Machine, Topology
+from slimsched.jobs.domain import Machine, Topology, fabric_named
 
 SCALE = 500
 """How much slower the real links are than the simulated ones; real gradients are as much smaller."""

@@ -12,12 +12,11 @@ from prediction import jobs_of
 from racks import Racks
 from workload import Gang, sensitivity_of
 
-from slimsched.jobs.domain.placement import Placement
-from slimsched.jobs.execution.simulated.cluster import SimulatedJobs
-from slimsched.jobs.execution.simulated.failure import Checkpoint
+from slimsched.jobs.domain import Placement
 from slimsched.jobs.scheduler.messages import Command, Event, JobSubmitted, StartJob
 from slimsched.jobs.scheduler.scheduler import JobScheduler
-from slimsched.jobs.telemetry.runs import histories
+from slimsched.jobs.simulated.cluster import Checkpoint, SimulatedJobs
+from slimsched.jobs.telemetry import histories
 
 
 class Script:

@@ -25,7 +25,7 @@ from racks import Racks
 from replayed import replay
 from workload import COMPUTE_S, GRADIENT_BYTES, Gang, draw, sensitivity_of
 
-from slimsched.jobs.domain.job import Job
+from slimsched.jobs.domain import Job
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 

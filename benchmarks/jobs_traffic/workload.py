@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from racks import FABRIC, MACHINES_PER_RACK, SCALE, Racks
 
-from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.training_model import TrainingModel
+from slimsched.jobs.domain import Job, TrainingModel
 from slimsched.jobs.scheduler.network import Sensitivity
 
 COMPUTE_S = 0.2

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.jobs.domain.placement import Tier
-from slimsched.jobs.domain.topology import Topology
+from slimsched.jobs.domain import Tier, Topology
 from slimsched.jobs.policies.dally import Dally, ServiceHistory
 from slimsched.jobs.scheduler.policy import Timers
 from slimsched.jobs.scheduler.waiting import JobState, Key

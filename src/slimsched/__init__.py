@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from slimsched.cli.serving.serve import serve
-    from slimsched.jobs.domain.job import Job
-    from slimsched.jobs.domain.topology import Topology
-    from slimsched.jobs.execution.simulated.comparison import JobSetting
-    from slimsched.jobs.execution.simulated.comparison import compare as compare_jobs
-    from slimsched.jobs.execution.simulated.comparison import prepare as prepare_jobs
-    from slimsched.jobs.execution.simulated.comparison import simulate as simulate_jobs
+    from slimsched.jobs.domain import Job, Topology
     from slimsched.jobs.scheduler.policy import Policy as JobPolicy
-    from slimsched.jobs.traces.generator import generate_jobs
+    from slimsched.jobs.simulated.comparison import JobSetting
+    from slimsched.jobs.simulated.comparison import compare as compare_jobs
+    from slimsched.jobs.simulated.comparison import prepare as prepare_jobs
+    from slimsched.jobs.simulated.comparison import simulate as simulate_jobs
+    from slimsched.jobs.traces.jobs import generate_jobs
     from slimsched.kernel.errors import SlimError
     from slimsched.kernel.version import __version__
     from slimsched.models.adapters.exits import Exits
@@ -98,9 +97,9 @@ _HOMES = {
     "Family": "models.adapters.family",
     "Fault": "serving.domain.fault",
     "Goal": "serving.routing.goal",
-    "Job": "jobs.domain.job",
+    "Job": "jobs.domain",
     "JobPolicy": "jobs.scheduler.policy:Policy",
-    "JobSetting": "jobs.execution.simulated.comparison",
+    "JobSetting": "jobs.simulated.comparison",
     "ModelSpec": "models.spec",
     "Nested": "models.adapters.nested",
     "Observation": "serving.routing.observation",
@@ -117,18 +116,18 @@ _HOMES = {
     "SlimError": "kernel.errors",
     "Switched": "models.adapters.switched",
     "TensorSpec": "models.spec",
-    "Topology": "jobs.domain.topology",
+    "Topology": "jobs.domain",
     "__version__": "kernel.version",
     "compare": "serving.execution.simulated.comparison",
-    "compare_jobs": "jobs.execution.simulated.comparison:compare",
-    "generate_jobs": "jobs.traces.generator",
+    "compare_jobs": "jobs.simulated.comparison:compare",
+    "generate_jobs": "jobs.traces.jobs",
     "load_model": "models.package",
     "load_scenario": "serving.execution.scenario_file",
     "parse_goal": "serving.routing.goal",
-    "prepare_jobs": "jobs.execution.simulated.comparison:prepare",
+    "prepare_jobs": "jobs.simulated.comparison:prepare",
     "serve": "cli.serving.serve",
     "simulate": "serving.execution.simulated.simulation",
-    "simulate_jobs": "jobs.execution.simulated.comparison:simulate",
+    "simulate_jobs": "jobs.simulated.comparison:simulate",
     "trained_model": "models.slimresnet.elastic",
 }
 """Where each name is defined, and what it is called there if that differs."""

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from jobs.scheduler.test_policies import check
 from jobs.workloads import SMALL, encode, job, job_lists, simulation
 from slimsched.cli.jobs.app import app
-from slimsched.jobs.domain.job import Job
-from slimsched.jobs.execution.policies import POLICIES
-from slimsched.jobs.execution.simulated.comparison import JobSetting
-from slimsched.jobs.telemetry.runs import histories
+from slimsched.jobs.domain import Job
+from slimsched.jobs.setting import POLICIES
+from slimsched.jobs.simulated.comparison import JobSetting
+from slimsched.jobs.telemetry import histories
 from slimsched.kernel.errors import SlimError
 from slimsched.kernel.ppo import UpdateOptions
 

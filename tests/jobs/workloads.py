@@ -8,17 +8,14 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
-from slimsched.jobs.domain.fabric import FABRICS
-from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.execution.policies import POLICIES
-from slimsched.jobs.execution.simulated.cluster import SimulatedJobs
-from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
+from slimsched.jobs.domain import FABRICS, Job, Topology
 from slimsched.jobs.scheduler.network import Sensitivity
 from slimsched.jobs.scheduler.policy import Policy
 from slimsched.jobs.scheduler.scheduler import JobScheduler
-from slimsched.jobs.telemetry.entries import JobEntry
-from slimsched.jobs.traces.known_models import MEASURED, TRAINING_MODELS
+from slimsched.jobs.setting import POLICIES
+from slimsched.jobs.simulated.cluster import Checkpoint, Failure, SimulatedJobs
+from slimsched.jobs.telemetry import JobEntry
+from slimsched.jobs.traces.models import MEASURED, TRAINING_MODELS
 
 DATA = os.environ.get("SLIM_DATA")
 needs_data = pytest.mark.skipif(DATA is None, reason="set SLIM_DATA to the data folder to run this test")

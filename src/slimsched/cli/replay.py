@@ -25,7 +25,7 @@ def serving_machines(header: Header) -> Callable[[str], Replayable]:
 
 def job_machines(header: Header) -> Callable[[str], Replayable]:
     """Make the scheduler of a run of training jobs, simulated or on Slurm."""
-    from slimsched.jobs.execution.replay import machines_of
+    from slimsched.jobs.setting import machines_of
 
     return machines_of(header.setting)
 

@@ -8,9 +8,8 @@ from slimsched import __version__
 from slimsched.dashboard.page import asset
 from slimsched.dashboard.picture import COLOURS, INK, Picture, draw
 from slimsched.dashboard.report_table import text_table
-from slimsched.jobs.execution.policies import POLICIES
-from slimsched.jobs.execution.simulated.whatif import CLOSE, Outcome, WhatIf
-from slimsched.jobs.telemetry.gains import Gain
+from slimsched.jobs.setting import POLICIES
+from slimsched.jobs.whatif import CLOSE, Gain, Outcome, WhatIf
 
 SHOWN_GROUPS = 20
 FIGURES = {

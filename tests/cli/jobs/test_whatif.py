@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from jobs.workloads import job, simulation
 from slimsched.cli.jobs.app import app
-from slimsched.jobs.domain.topology import Machine, Topology
-from slimsched.jobs.execution.policies import POLICIES
-from slimsched.jobs.telemetry.runs import histories
+from slimsched.jobs.domain import Machine, Topology
+from slimsched.jobs.setting import POLICIES
+from slimsched.jobs.telemetry import histories
 from slimsched.kernel.errors import SlimError
 
 COLUMNS = "JobID|JobName|User|Partition|Submit|Start|End|State|AllocTRES|TimelimitRaw|NodeList"

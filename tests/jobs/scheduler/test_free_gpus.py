@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimsched.jobs.domain.placement import Tier, gpus_in
-from slimsched.jobs.domain.topology import Topology
+from slimsched.jobs.domain import Tier, Topology, gpus_in
 from slimsched.jobs.scheduler.gpus import FreeGpus
 
 TOPOLOGY = Topology.grid(racks=3, machines_per_rack=3, gpus_per_machine=4)

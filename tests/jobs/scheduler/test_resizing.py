@@ -8,19 +8,15 @@ from hypothesis import strategies as st
 
 from benches import benchmark
 from jobs.workloads import SMALL, data_folder, job, needs_data, news
-from slimsched.jobs.domain.fabric import FABRICS
-from slimsched.jobs.domain.placement import gpus_in
-from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.domain.training_model import TrainingModel
-from slimsched.jobs.execution.policies import POLICIES
-from slimsched.jobs.execution.simulated.cluster import SimulatedJobs
-from slimsched.jobs.execution.simulated.comparison import JobSetting, simulate
-from slimsched.jobs.execution.simulated.failure import Checkpoint
+from slimsched.jobs.domain import FABRICS, Topology, TrainingModel, gpus_in
 from slimsched.jobs.policies.elastic import Options, cheapest_sizes
 from slimsched.jobs.scheduler.live import LiveScheduler
 from slimsched.jobs.scheduler.messages import StartJob
 from slimsched.jobs.scheduler.network import Sensitivity
 from slimsched.jobs.scheduler.scheduler import JobScheduler
+from slimsched.jobs.setting import POLICIES
+from slimsched.jobs.simulated.cluster import Checkpoint, SimulatedJobs
+from slimsched.jobs.simulated.comparison import JobSetting, simulate
 from slimsched.kernel.errors import ConfigError
 
 ELASTIC = TrainingModel(

@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.workloads import SMALL, job, job_lists, scheduler, simulation
-from slimsched.jobs.execution.policies import POLICIES
 from slimsched.jobs.scheduler.eviction import RipeningTimes
 from slimsched.jobs.scheduler.messages import JobFoundRunning, JobSubmitted
 from slimsched.jobs.scheduler.scheduler import JobScheduler
 from slimsched.jobs.scheduler.waiting import RUNNING, JobState
+from slimsched.jobs.setting import POLICIES
 
 
 def running(count: int) -> list[JobState]:

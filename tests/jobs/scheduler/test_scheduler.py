@@ -3,9 +3,7 @@
 import pytest
 
 from jobs.workloads import SMALL, job, scheduler, simulation
-from slimsched.jobs.domain.placement import Tier
-from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.execution.policies import POLICIES
+from slimsched.jobs.domain import Tier, Topology
 from slimsched.jobs.scheduler.messages import (
     JobFinished,
     JobFoundRunning,
@@ -19,7 +17,8 @@ from slimsched.jobs.scheduler.messages import (
 )
 from slimsched.jobs.scheduler.policy import Policy
 from slimsched.jobs.scheduler.waiting import DemandError
-from slimsched.jobs.telemetry.runs import histories
+from slimsched.jobs.setting import POLICIES
+from slimsched.jobs.telemetry import histories
 from slimsched.kernel.errors import SlimError
 from slimsched.kernel.wake import Wake
 

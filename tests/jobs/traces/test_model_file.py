@@ -2,8 +2,7 @@
 
 import pytest
 
-from slimsched.jobs.traces.known_models import TRAINING_MODELS
-from slimsched.jobs.traces.model_file import read_model_file
+from slimsched.jobs.traces.models import TRAINING_MODELS, read_model_file
 from slimsched.kernel.errors import SlimError
 
 FILE = """\

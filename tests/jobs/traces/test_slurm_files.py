@@ -2,9 +2,8 @@
 
 import pytest
 
-from slimsched.jobs.domain.gres import gpu_count
-from slimsched.jobs.traces.hostlist import host_names
-from slimsched.jobs.traces.slurm_cluster import read_racks, read_slurm_conf, slurm_topology
+from slimsched.jobs.domain import gpu_count
+from slimsched.jobs.traces.clusters import host_names, read_racks, read_slurm_conf, slurm_topology
 from slimsched.kernel.errors import SlimError
 
 CONF = """\

@@ -4,12 +4,18 @@ import numpy as np
 import pytest
 
 from jobs.workloads import data_folder, needs_data
-from slimsched.jobs.traces.cluster_file import read_cluster
-from slimsched.jobs.traces.generator import DEMANDS, GAPS_S, SERVICE_S, fit, generate_jobs
-from slimsched.jobs.traces.known_models import MEASURED, TRAINING_MODELS
-from slimsched.jobs.traces.profiles import derive_models
-from slimsched.jobs.traces.trace import locate_trace, read_job_trace
-from slimsched.jobs.traces.window import assign_models, rearrange, window
+from slimsched.jobs.traces.clusters import read_cluster
+from slimsched.jobs.traces.jobs import (
+    DEMANDS,
+    GAPS_S,
+    SERVICE_S,
+    fit,
+    generate_jobs,
+    locate_trace,
+    read_job_trace,
+)
+from slimsched.jobs.traces.measured_models import derive_models
+from slimsched.jobs.traces.models import MEASURED, TRAINING_MODELS, assign_models, rearrange, window
 from slimsched.kernel.errors import DataError, SlimError
 
 TRACES = {

@@ -16,8 +16,8 @@ from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.quantity import Count, CountOrZero, WorkerCount
 
 if TYPE_CHECKING:
-    from slimsched.jobs.domain.job import Job
-    from slimsched.jobs.execution.simulated.comparison import JobRow, JobSetting
+    from slimsched.jobs.domain import Job
+    from slimsched.jobs.simulated.comparison import JobRow, JobSetting
 
 DEFAULT = "fifo,fit-first,srtf,tiresias,gandiva,themis,lwf,a-srpt,dally"
 WINDOWS = 4
@@ -110,7 +110,7 @@ def _run(
     *,
     quiet: bool,
 ) -> "list[JobRow]":
-    from slimsched.jobs.execution.simulated import comparison
+    from slimsched.jobs.simulated import comparison
 
     total, done = len(names) * seeds * len(settings), 0
     with progress_bar("simulating", total=total, quiet=quiet) as show:
@@ -141,7 +141,7 @@ def _leave(
     seeds: int,
 ) -> None:
     """Run the first seed of the first setting once more, for its pictures and its folder."""
-    from slimsched.jobs.execution.simulated import comparison
+    from slimsched.jobs.simulated import comparison
 
     prepared = comparison.prepare(trace, setting, workload.seed)
     runs = {name: comparison.simulate(name, prepared, setting, workload.seed)[:2] for name in names}

@@ -14,10 +14,10 @@ from slimsched.kernel.errors import UnknownNameError
 from slimsched.kernel.quantity import Seconds
 
 if TYPE_CHECKING:
-    from slimsched.jobs.domain.job import Job
-    from slimsched.jobs.execution.simulated.comparison import JobSetting
+    from slimsched.jobs.domain import Job
     from slimsched.jobs.scheduler.scheduler import Explanation
-    from slimsched.jobs.telemetry.runs import JobHistory
+    from slimsched.jobs.simulated.comparison import JobSetting
+    from slimsched.jobs.telemetry import JobHistory
 
 
 @with_options
@@ -118,8 +118,8 @@ def print_explanation(explanation: "Explanation", *, speed: float = 1.0) -> None
 def _before_first_start_s(
     job_id: str, policy: str, jobs: "list[Job]", setting: "JobSetting", seed: int
 ) -> float:
-    from slimsched.jobs.execution.simulated.comparison import build
-    from slimsched.jobs.telemetry.runs import histories
+    from slimsched.jobs.simulated.comparison import build
+    from slimsched.jobs.telemetry import histories
 
     history = histories(build(policy, jobs, setting, seed).run())[job_id]
     started_s = history.runs[0].start_s
@@ -129,8 +129,8 @@ def _before_first_start_s(
 def _explain(
     job_id: str, policy: str, jobs: "list[Job]", setting: "JobSetting", seed: int, at_s: float
 ) -> "Explanation":
-    from slimsched.jobs.execution.simulated.comparison import build
-    from slimsched.jobs.telemetry.runs import histories
+    from slimsched.jobs.simulated.comparison import build
+    from slimsched.jobs.telemetry import histories
 
     simulation = build(policy, jobs, setting, seed)
     history = histories(simulation.run(until_s=at_s)).get(job_id)

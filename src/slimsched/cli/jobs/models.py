@@ -22,7 +22,7 @@ from slimsched.cli.options import AsJson
 from slimsched.kernel.errors import DataError
 
 if TYPE_CHECKING:
-    from slimsched.jobs.domain.training_model import TrainingModel
+    from slimsched.jobs.domain import TrainingModel
 
 
 def models(
@@ -42,7 +42,7 @@ def models(
 
       slim jobs models --model-file my-models.toml --network fast
     """
-    from slimsched.jobs.traces.profiles import derive_models
+    from slimsched.jobs.traces.measured_models import derive_models
 
     known = read_models(model_file)
     if derive:
@@ -58,8 +58,7 @@ def models(
 
 
 def _table(known: "Mapping[str, TrainingModel]", network: str) -> Table:
-    from slimsched.jobs.domain.fabric import fabric_named
-    from slimsched.jobs.domain.job import Job
+    from slimsched.jobs.domain import Job, fabric_named
     from slimsched.jobs.scheduler.network import Sensitivity
 
     topology = read_cluster_named("racks-512")

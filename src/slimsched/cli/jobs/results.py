@@ -12,10 +12,8 @@ from slimsched.cli.output_path import picture
 
 if TYPE_CHECKING:
     from slimsched.cli.jobs.workload import Workload
-    from slimsched.jobs.execution.simulated.comparison import JobSetting
-    from slimsched.jobs.telemetry.entries import JobEntry
-    from slimsched.jobs.telemetry.runs import JobHistory
-    from slimsched.jobs.telemetry.summary import JobSummary
+    from slimsched.jobs.simulated.comparison import JobSetting
+    from slimsched.jobs.telemetry import JobEntry, JobHistory, JobSummary
 
     PolicyRuns = Mapping[str, tuple[JobSummary, Mapping[str, JobHistory]]]
 
@@ -44,7 +42,7 @@ class Results(Struct, frozen=True, kw_only=True):
         title = f"{workload.trace} on {setting.cluster} ({setting.topology.gpus} GPUs)"
         title += f", {setting.network}, {setting.arrivals}"
         if self.plot is not None:
-            from slimsched.jobs.telemetry.plots import plot_jobs
+            from slimsched.jobs.pictures import plot_jobs
 
             plot_jobs(runs, setting.topology, f"{title}, seed {workload.seed}", self.plot)
         if self.out is not None:
@@ -57,7 +55,7 @@ class Results(Struct, frozen=True, kw_only=True):
 
 def write_log(path: Path, policy: str, setting: "JobSetting", entries: "Sequence[JobEntry]") -> None:
     """Write the log of a simulated run, from which it can be replayed."""
-    from slimsched.jobs.telemetry.entries import pass_on
+    from slimsched.jobs.telemetry import pass_on
     from slimsched.kernel.log import LogWriter
 
     with LogWriter(path, setting.scheduler_setting(policy).header()) as log:
@@ -73,7 +71,7 @@ def _write_folder(
     rows: Sequence[Mapping[str, Any]],
     seeds: int,
 ) -> None:
-    from slimsched.jobs.telemetry.arrays import job_arrays
+    from slimsched.jobs.pictures import job_arrays
     from slimsched.serving.telemetry.run_folder import About, make_folder, write_run
 
     topology = setting.topology

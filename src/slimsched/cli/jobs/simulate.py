@@ -16,7 +16,7 @@ from slimsched.cli.output_path import file_to_write
 from slimsched.kernel.log import EVENTS
 
 if TYPE_CHECKING:
-    from slimsched.jobs.execution.simulated.comparison import JobRow, JobSetting
+    from slimsched.jobs.simulated.comparison import JobRow, JobSetting
 
 REPORT_EVERY = 64
 """Finished jobs between two updates of the progress bar."""
@@ -46,7 +46,7 @@ def simulate(
 
       slim jobs simulate --jobs 500 --out runs/dally && slim report runs/dally
     """
-    from slimsched.jobs.execution.simulated import comparison
+    from slimsched.jobs.simulated import comparison
 
     setting, jobs = workload.prepare()
     text = f"{policy} on {workload.trace}"

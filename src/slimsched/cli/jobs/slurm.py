@@ -178,7 +178,7 @@ def victims(
     """
     from slimsched.cli.jobs import slurm_view as view
     from slimsched.cli.jobs.slurm_site import find_site
-    from slimsched.jobs.domain.job import Job
+    from slimsched.jobs.domain import Job
     from slimsched.jobs.execution.slurm import preview
 
     if (job is None) == (gpus is None):

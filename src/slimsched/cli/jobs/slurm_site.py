@@ -7,15 +7,14 @@ from msgspec import Struct
 
 from slimsched.cli.jobs.slurm_options import SlurmOptions
 from slimsched.cli.jobs.workload import read_models, read_quotas
-from slimsched.jobs.domain.fabric import fabric_named
-from slimsched.jobs.execution.policies import POLICIES
-from slimsched.jobs.execution.setting import SchedulerSetting
+from slimsched.jobs.domain import fabric_named
 from slimsched.jobs.execution.slurm import preflight
 from slimsched.jobs.execution.slurm.client import SlurmClient
 from slimsched.jobs.execution.slurm.controller import SlurmController
 from slimsched.jobs.execution.slurm.observation import Clock, Observation, observe
 from slimsched.jobs.execution.slurm.preflight import Preflight
 from slimsched.jobs.execution.slurm.watch import Patience
+from slimsched.jobs.setting import POLICIES, SchedulerSetting
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.observer import Observer
 

@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.jobs.domain.placement import Placement
+from slimsched.jobs.domain import Placement
 from slimsched.jobs.execution.slurm.observation import Clock, Observation
 from slimsched.jobs.execution.slurm.preview import Outlook, Plan
 from slimsched.jobs.scheduler.messages import (

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from slimsched.jobs.execution.simulated.comparison import JobRow
+    from slimsched.jobs.simulated.comparison import JobRow
 
 NARROW = 110
 """Terminals narrower than this get the main columns only."""

@@ -17,9 +17,8 @@ from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.quantity import Count, PositiveSeconds
 
 if TYPE_CHECKING:
-    from slimsched.jobs.domain.topology import Topology
-    from slimsched.jobs.execution.simulated.past import Past
-    from slimsched.jobs.execution.simulated.whatif import Question, WhatIf, World
+    from slimsched.jobs.domain import Topology
+    from slimsched.jobs.whatif import Past, Question, WhatIf, World
 
 ONE_RACK = "one"
 
@@ -45,9 +44,9 @@ class OwnCluster(Struct, frozen=True, kw_only=True):
 
     def read(self) -> "tuple[Past, str, dict[str, int]]":
         """Return the past, the policy that stands for the present, and what was left out, by reason."""
-        from slimsched.jobs.execution.simulated.past import Past
         from slimsched.jobs.execution.slurm.records import read_slurm_records
-        from slimsched.jobs.traces.slurm_cluster import read_racks, read_slurm_conf, slurm_topology
+        from slimsched.jobs.traces.clusters import read_racks, read_slurm_conf, slurm_topology
+        from slimsched.jobs.whatif import Past
 
         files = read_slurm_conf(self.nodes)
         machines = files.machines_of(self.partition)
@@ -83,11 +82,11 @@ class Alternatives(Struct, frozen=True, kw_only=True):
 
     def question(self, topology: "Topology", present: str) -> "Question":
         """Put it together; names are checked."""
-        from slimsched.jobs.domain.fabric import fabric_named
-        from slimsched.jobs.execution.policies import POLICIES
-        from slimsched.jobs.execution.simulated.comparison import JobSetting
-        from slimsched.jobs.execution.simulated.whatif import Question
-        from slimsched.jobs.traces.known_models import MEASURED
+        from slimsched.jobs.domain import fabric_named
+        from slimsched.jobs.setting import POLICIES
+        from slimsched.jobs.simulated.comparison import JobSetting
+        from slimsched.jobs.traces.models import MEASURED
+        from slimsched.jobs.whatif import Question
 
         names = tuple(name.strip() for name in self.policies.split(",") if name.strip())
         if not names:
@@ -111,8 +110,8 @@ class Alternatives(Struct, frozen=True, kw_only=True):
 
     def _worlds(self, topology: "Topology") -> "tuple[World, ...]":
         """Other racks given by the user, all machines in one rack, and a fast network."""
-        from slimsched.jobs.execution.simulated.whatif import World
-        from slimsched.jobs.traces.slurm_cluster import read_racks, slurm_topology
+        from slimsched.jobs.traces.clusters import read_racks, slurm_topology
+        from slimsched.jobs.whatif import World
 
         machines = {machine.name: machine.gpus for machine in topology.machines}
         worlds = [
@@ -152,7 +151,7 @@ def whatif(
       slim jobs whatif --sacct sacct.txt --nodes slurm.conf --models bert --policies backfill,dally --json
     """
     from slimsched.dashboard.whatif_page import in_short, whatif_page
-    from slimsched.jobs.execution.simulated.whatif import answer
+    from slimsched.jobs.whatif import answer
 
     past, present, left_out = cluster.read()
     question = alternatives.question(past.topology, present)

@@ -16,11 +16,9 @@ from slimsched.kernel.errors import ConfigError, UnknownNameError
 from slimsched.kernel.quantity import Count, CountOrZero, Factor, FailureRate
 
 if TYPE_CHECKING:
-    from slimsched.jobs.domain.job import Job
-    from slimsched.jobs.domain.topology import Topology
-    from slimsched.jobs.domain.training_model import TrainingModel
-    from slimsched.jobs.execution.simulated.comparison import JobSetting
-    from slimsched.jobs.execution.simulated.shared_links import Sharing
+    from slimsched.jobs.domain import Job, Topology, TrainingModel
+    from slimsched.jobs.simulated.cluster import Sharing
+    from slimsched.jobs.simulated.comparison import JobSetting
 
 Data = Annotated[Path | None, typer.Option("--data", envvar="SLIM_DATA", help="The data folder.")]
 Cluster = Annotated[
@@ -88,7 +86,7 @@ class Workload(Struct, frozen=True, kw_only=True):
 
     def topology(self) -> "Topology":
         """Read the cluster, or make the flat pool."""
-        from slimsched.jobs.domain.topology import Topology
+        from slimsched.jobs.domain import Topology
 
         if self.gpus is None:
             return read_cluster_named(self.cluster)
@@ -104,12 +102,12 @@ class Workload(Struct, frozen=True, kw_only=True):
 
     def read_jobs(self, topology: "Topology", *, windows: int = 1) -> "list[Job]":
         """Read the trace, or generate jobs that fit the cluster: enough for several windows."""
-        from slimsched.jobs.traces.trace import locate_trace, read_job_trace
+        from slimsched.jobs.traces.jobs import locate_trace, read_job_trace
 
         if self.trace == "generated":
             import numpy as np
 
-            from slimsched.jobs.traces.generator import generate_jobs
+            from slimsched.jobs.traces.jobs import generate_jobs
 
             count = windows * self.jobs or GENERATED_JOBS
             return generate_jobs(count, np.random.default_rng(self.seed), largest=topology.gpus)
@@ -119,7 +117,7 @@ class Workload(Struct, frozen=True, kw_only=True):
 
     def prepare(self) -> "tuple[JobSetting, list[Job]]":
         """Make the one setting, and the jobs of the seed."""
-        from slimsched.jobs.execution.simulated.comparison import prepare
+        from slimsched.jobs.simulated.comparison import prepare
 
         topology = self.topology()
         setting, *others = self.settings(topology)
@@ -128,11 +126,10 @@ class Workload(Struct, frozen=True, kw_only=True):
         return setting, prepare(self.read_jobs(topology), setting, self.seed)
 
     def _setting(self, topology: "Topology", network: str, arrivals: str) -> "JobSetting":
-        from slimsched.jobs.domain.fabric import fabric_named
-        from slimsched.jobs.execution.simulated.comparison import JobSetting
-        from slimsched.jobs.execution.simulated.shared_links import SHARINGS
-        from slimsched.jobs.traces.known_models import MEASURED
-        from slimsched.jobs.traces.window import ARRIVALS
+        from slimsched.jobs.domain import fabric_named
+        from slimsched.jobs.simulated.cluster import SHARINGS
+        from slimsched.jobs.simulated.comparison import JobSetting
+        from slimsched.jobs.traces.models import ARRIVALS, MEASURED
 
         known_models = read_models(self.model_file)
 
@@ -158,7 +155,7 @@ class Workload(Struct, frozen=True, kw_only=True):
 
 def read_cluster_named(cluster: str) -> "Topology":
     """Read a shipped cluster, or one from a file."""
-    from slimsched.jobs.traces.cluster_file import read_cluster
+    from slimsched.jobs.traces.clusters import read_cluster
     from slimsched.serving.execution.scenario_file import CONFIGS
 
     shipped = CONFIGS / "clusters" / f"{cluster}.toml"
@@ -167,8 +164,7 @@ def read_cluster_named(cluster: str) -> "Topology":
 
 def read_models(model_file: Path | None) -> "dict[str, TrainingModel]":
     """Return the models we know, and those of a file."""
-    from slimsched.jobs.traces.known_models import TRAINING_MODELS
-    from slimsched.jobs.traces.model_file import read_model_file
+    from slimsched.jobs.traces.models import TRAINING_MODELS, read_model_file
 
     return TRAINING_MODELS if model_file is None else read_model_file(model_file)
 

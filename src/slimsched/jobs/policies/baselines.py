@@ -11,8 +11,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from slimsched.jobs.domain.placement import Tier
-from slimsched.jobs.domain.topology import Topology
+from slimsched.jobs.domain import Tier, Topology
 from slimsched.jobs.policies.dally import BenefitTuner
 from slimsched.jobs.scheduler.policy import FOREVER, Policy, Timers
 from slimsched.jobs.scheduler.waiting import JobState, Key

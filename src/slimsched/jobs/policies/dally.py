@@ -14,8 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import Final
 
-from slimsched.jobs.domain.placement import Tier
-from slimsched.jobs.domain.topology import Topology
+from slimsched.jobs.domain import Tier, Topology
 from slimsched.jobs.scheduler.policy import FOREVER, Policy, Timers
 from slimsched.jobs.scheduler.waiting import JobState, Key
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.jobs.domain.placement import Tier
+from slimsched.jobs.domain import Tier
 from slimsched.jobs.policies.dally import ServiceHistory
 from slimsched.jobs.scheduler.policy import FOREVER, Policy, Timers
 from slimsched.jobs.scheduler.waiting import RUNNING, JobState, Key

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Final
 
-from slimsched.jobs.domain.placement import Placement
+from slimsched.jobs.domain import Placement
 from slimsched.jobs.scheduler.gpus import FreeGpus
 from slimsched.jobs.scheduler.policy import Policy
 from slimsched.jobs.scheduler.waiting import RUNNING, JobState

@@ -11,8 +11,7 @@ from itertools import groupby
 from math import inf
 from typing import Final, NamedTuple
 
-from slimsched.jobs.domain.placement import Placement, Tier, gpus_in
-from slimsched.jobs.domain.topology import Topology
+from slimsched.jobs.domain import Placement, Tier, Topology, gpus_in
 from slimsched.jobs.scheduler.waiting import JobState
 
 MACHINE: Final = Tier.MACHINE

@@ -7,9 +7,7 @@ never run here gets a `RefuseJob` where a simulation would stop with an error.
 
 from collections.abc import Mapping
 
-from slimsched.jobs.domain.fabric import Fabric
-from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.domain.training_model import TrainingModel
+from slimsched.jobs.domain import Fabric, Topology, TrainingModel
 from slimsched.jobs.scheduler.messages import JobSubmitted, LiveCommand, LiveEvent, Rebuilt, RefuseJob
 from slimsched.jobs.scheduler.network import Sensitivity
 from slimsched.jobs.scheduler.policy import Policy

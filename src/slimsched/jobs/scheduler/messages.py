@@ -6,9 +6,7 @@ are the tags in event logs: renaming one makes old logs unreadable.
 
 from msgspec import Struct
 
-from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.placement import Placement
-from slimsched.jobs.domain.topology import Machine
+from slimsched.jobs.domain import Job, Machine, Placement
 from slimsched.kernel.wake import Wake, WakeAt
 
 # -- What a job scheduler asks for. A driver must carry out every one of these.

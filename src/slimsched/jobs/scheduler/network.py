@@ -8,11 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from slimsched.jobs.domain.fabric import Fabric
-from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.placement import Placement, Tier
-from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.domain.training_model import NO_NETWORK, TrainingModel
+from slimsched.jobs.domain import NO_NETWORK, Fabric, Job, Placement, Tier, Topology, TrainingModel
 
 # -- How long a gang's all-reduce takes: a ring in each dimension (machine, rack, network), pipelined.
 #

@@ -6,8 +6,7 @@ differently, in a file of its own under `policies/`.
 
 from typing import ClassVar
 
-from slimsched.jobs.domain.placement import Tier
-from slimsched.jobs.domain.topology import Topology
+from slimsched.jobs.domain import Tier, Topology
 from slimsched.jobs.scheduler.waiting import JobState, Key
 
 FOREVER = float("inf")

@@ -24,10 +24,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.placement import Placement, Tier
-from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.domain.training_model import Scaling
+from slimsched.jobs.domain import Job, Placement, Scaling, Tier, Topology
 from slimsched.jobs.scheduler.eviction import Evictable
 from slimsched.jobs.scheduler.gpus import Claim, Claims, FreeGpus, Plan, Spots
 from slimsched.jobs.scheduler.messages import (

@@ -9,10 +9,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final
 
-from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.placement import Placement, Tier
-from slimsched.jobs.domain.topology import Topology
-from slimsched.jobs.domain.training_model import Scaling
+from slimsched.jobs.domain import Job, Placement, Scaling, Tier, Topology
 from slimsched.jobs.scheduler.network import Traits
 from slimsched.kernel.errors import SlimError
 

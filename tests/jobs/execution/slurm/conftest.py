@@ -13,7 +13,7 @@ import pytest
 
 from slimsched.jobs.execution.slurm.job import SlurmJob, Status
 from slimsched.jobs.execution.slurm.note import Memory, Request, memory_in
-from slimsched.jobs.telemetry.entries import JobEntry, decode_entries
+from slimsched.jobs.telemetry import JobEntry, decode_entries
 from slimsched.kernel.log import EVENTS, Log, find_logs
 from throw_away_slurm import ThrowAwaySlurm, missing_daemons, wait_until
 

@@ -6,11 +6,7 @@ from typing import Any
 import msgspec
 
 from jobs.workloads import news
-from slimsched.jobs.domain.fabric import fabric_named
-from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.placement import Placement
-from slimsched.jobs.domain.topology import Machine, Topology
-from slimsched.jobs.execution.simulated.cluster import SimulatedJobs
+from slimsched.jobs.domain import Job, Machine, Placement, Topology, fabric_named
 from slimsched.jobs.policies.dally import Dally
 from slimsched.jobs.scheduler.gpus import FreeGpus, split
 from slimsched.jobs.scheduler.messages import (
@@ -24,8 +20,9 @@ from slimsched.jobs.scheduler.messages import (
 )
 from slimsched.jobs.scheduler.network import Sensitivity
 from slimsched.jobs.scheduler.scheduler import JobScheduler, Split
-from slimsched.jobs.telemetry.entries import JobEntry
-from slimsched.jobs.traces.known_models import TRAINING_MODELS
+from slimsched.jobs.simulated.cluster import SimulatedJobs
+from slimsched.jobs.telemetry import JobEntry
+from slimsched.jobs.traces.models import TRAINING_MODELS
 
 RACKS = Topology(
     [Machine(name=f"n{i}", rack=f"rack{1 + (i > 4)}", gpus=8) for i in range(1, 9)], name="throw-away Slurm"

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from jobs.execution.slurm.prediction import RACKS, Course, measured, predicted
-from slimsched.jobs.execution.replay import machines_of
 from slimsched.jobs.execution.slurm.job import Status
 from slimsched.jobs.scheduler.messages import Rebuilt
+from slimsched.jobs.setting import machines_of
 from slimsched.kernel.log import Log
 from slimsched.kernel.replay import replay
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slimsched.jobs.domain.gres import gpu_count
+from slimsched.jobs.domain import gpu_count
 from slimsched.jobs.execution.slurm.job import SlurmJob, Status
 from slimsched.jobs.execution.slurm.node import SlurmNode
 from slimsched.jobs.execution.slurm.note import Memory, Request, memory_in, request_in, written

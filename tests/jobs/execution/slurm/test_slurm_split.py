@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimsched.jobs.domain.placement import Placement, gpus_in
-from slimsched.jobs.domain.topology import Topology
+from slimsched.jobs.domain import Placement, Topology, gpus_in
 from slimsched.jobs.execution.slurm.client import place_arguments
 from slimsched.jobs.scheduler.gpus import FreeGpus, split
 

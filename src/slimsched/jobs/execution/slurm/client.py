@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from slimsched.jobs.domain.placement import Placement, gpus_in
+from slimsched.jobs.domain import Placement, gpus_in
 from slimsched.jobs.execution.slurm.error import (
     SlurmDeniedError,
     SlurmError,

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from math import inf
 from typing import assert_never
 
-from slimsched.jobs.domain.placement import Placement
-from slimsched.jobs.execution.setting import SchedulerSetting
+from slimsched.jobs.domain import Placement
 from slimsched.jobs.execution.slurm.client import SlurmClient
 from slimsched.jobs.execution.slurm.error import (
     SlurmDeniedError,
@@ -28,7 +27,8 @@ from slimsched.jobs.execution.slurm.stage import Stage
 from slimsched.jobs.execution.slurm.watch import Patience, SlurmWatch, Tracked
 from slimsched.jobs.scheduler.messages import LiveEvent, PreemptJob, Rebuilt, RefuseJob, StartJob
 from slimsched.jobs.scheduler.scheduler import JobScheduler
-from slimsched.jobs.telemetry.entries import SCHEDULER_NAME
+from slimsched.jobs.setting import SchedulerSetting
+from slimsched.jobs.telemetry import SCHEDULER_NAME
 from slimsched.kernel.observer import Observer
 from slimsched.kernel.wake import Wake, WakeAt
 

@@ -4,7 +4,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from slimsched.jobs.domain.gres import gpu_count
+from slimsched.jobs.domain import gpu_count
 from slimsched.jobs.execution.slurm.reply import Reply, number, words
 
 

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from slimsched.jobs.domain.gres import gpu_count
+from slimsched.jobs.domain import gpu_count
 from slimsched.jobs.execution.slurm.reply import Reply, words
 
 _UNUSABLE = frozenset(

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from slimsched.jobs.domain.placement import Placement
+from slimsched.jobs.domain import Placement
 from slimsched.kernel.quantity import Finite, Seconds
 
 _MARK = "slim"

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.placement import Placement, gpus_in
-from slimsched.jobs.domain.topology import Machine
+from slimsched.jobs.domain import Job, Machine, Placement, gpus_in
 from slimsched.jobs.execution.slurm.client import SlurmClient
 from slimsched.jobs.execution.slurm.job import SlurmJob, Status
 from slimsched.jobs.execution.slurm.note import Memory, Request, memory_in, request_in

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec import Struct
 
-from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.placement import Placement
+from slimsched.jobs.domain import Job, Placement
 from slimsched.jobs.execution.slurm.client import SlurmClient, place_arguments
 from slimsched.jobs.execution.slurm.controller import SlurmController
 from slimsched.jobs.execution.slurm.note import Memory

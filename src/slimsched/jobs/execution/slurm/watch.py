@@ -6,7 +6,7 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from slimsched.jobs.domain.placement import Placement
+from slimsched.jobs.domain import Placement
 from slimsched.jobs.execution.slurm.client import SlurmClient
 from slimsched.jobs.execution.slurm.error import (
     SlurmDeniedError,

@@ -13,7 +13,7 @@ import pytest
 
 from throw_away_slurm import wait_until
 
-TRAFFIC = Path(__file__).parents[3] / "benchmarks" / "jobs_traffic"
+TRAFFIC = Path(__file__).parents[2] / "benchmarks" / "jobs_traffic"
 STEPS = 5
 RACKS = "import racks, sys; getattr(racks.Racks(), sys.argv[1])()"
 

@@ -3,12 +3,11 @@
 import pytest
 
 from jobs.workloads import data_folder, needs_data, simulation
-from slimsched.jobs.domain.fabric import Fabric
-from slimsched.jobs.domain.topology import Topology
+from slimsched.jobs.domain import Fabric, Topology
 from slimsched.jobs.policies.baselines import Fifo
 from slimsched.jobs.scheduler.network import Shape, comm_times
-from slimsched.jobs.telemetry.runs import histories
-from slimsched.jobs.traces.trace import locate_trace, read_job_trace
+from slimsched.jobs.telemetry import histories
+from slimsched.jobs.traces.jobs import locate_trace, read_job_trace
 
 GB, MB = 1e9, 1e6
 

@@ -9,7 +9,7 @@ from slimsched.jobs.scheduler.messages import (
     StartFailed,
     StartJob,
 )
-from slimsched.jobs.telemetry.runs import histories
+from slimsched.jobs.telemetry import histories
 
 HERE, THERE = (("r0m0", 4),), (("r1m0", 4),)
 AFRESH = Rebuilt(machines=SMALL.machines, reason="Slurm restarted")

@@ -3,15 +3,12 @@
 import pytest
 
 from jobs.workloads import SMALL, job, simulation
-from slimsched.jobs.domain.fabric import FABRICS
-from slimsched.jobs.domain.placement import Tier
-from slimsched.jobs.execution.policies import POLICIES
-from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
-from slimsched.jobs.execution.simulated.shared_links import RunningGang, SharedLinks
+from slimsched.jobs.domain import FABRICS, Tier
 from slimsched.jobs.scheduler.network import Sensitivity
-from slimsched.jobs.telemetry.runs import histories
-from slimsched.jobs.telemetry.summary import summarize
-from slimsched.jobs.traces.known_models import TRAINING_MODELS
+from slimsched.jobs.setting import POLICIES
+from slimsched.jobs.simulated.cluster import Checkpoint, Failure, RunningGang, SharedLinks
+from slimsched.jobs.telemetry import histories, summarize
+from slimsched.jobs.traces.models import TRAINING_MODELS
 
 CONGESTED = Sensitivity(topology=SMALL, fabric=FABRICS["congested"], models=TRAINING_MODELS)
 

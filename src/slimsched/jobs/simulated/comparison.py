@@ -7,22 +7,13 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 from msgspec import Struct, field
 
-from slimsched.jobs.domain.fabric import fabric_named
-from slimsched.jobs.domain.job import Job
-from slimsched.jobs.domain.topology import Machine, Topology
-from slimsched.jobs.domain.training_model import TrainingModel
-from slimsched.jobs.execution.policies import POLICIES
-from slimsched.jobs.execution.setting import SchedulerSetting
-from slimsched.jobs.execution.simulated.cluster import SimulatedJobs
-from slimsched.jobs.execution.simulated.failure import Checkpoint, Failure
-from slimsched.jobs.execution.simulated.shared_links import Sharing
+from slimsched.jobs.domain import Job, Machine, Topology, TrainingModel, fabric_named
 from slimsched.jobs.scheduler.policy import Policy
 from slimsched.jobs.scheduler.waiting import check_demand
-from slimsched.jobs.telemetry.entries import JobEntry
-from slimsched.jobs.telemetry.runs import JobHistory, histories
-from slimsched.jobs.telemetry.summary import JobSummary, summarize
-from slimsched.jobs.traces.known_models import MEASURED, TRAINING_MODELS
-from slimsched.jobs.traces.window import assign_models, rearrange, window
+from slimsched.jobs.setting import POLICIES, SchedulerSetting
+from slimsched.jobs.simulated.cluster import Checkpoint, Failure, Sharing, SimulatedJobs
+from slimsched.jobs.telemetry import JobEntry, JobHistory, JobSummary, histories, summarize
+from slimsched.jobs.traces.models import MEASURED, TRAINING_MODELS, assign_models, rearrange, window
 from slimsched.kernel.collector import collector_paused
 from slimsched.kernel.statistics import mean_of
 

@@ -3,10 +3,10 @@
 import pytest
 
 from jobs.workloads import SMALL, job
-from slimsched.jobs.domain.fabric import FABRICS
-from slimsched.jobs.execution.simulated.shared_links import RunningGang, SharedLinks
+from slimsched.jobs.domain import FABRICS
 from slimsched.jobs.scheduler.network import Sensitivity
-from slimsched.jobs.traces.known_models import TRAINING_MODELS
+from slimsched.jobs.simulated.cluster import RunningGang, SharedLinks
+from slimsched.jobs.traces.models import TRAINING_MODELS
 
 HERE, THERE = (machine.name for machine in (SMALL.machines[0], SMALL.machines[2]))
 

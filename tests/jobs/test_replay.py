@@ -11,11 +11,7 @@ from typer.testing import CliRunner
 
 from jobs.workloads import OWN, SMALL, SPECS, job, job_lists
 from slimsched.cli.jobs.app import app
-from slimsched.jobs.domain.fabric import fabric_named
-from slimsched.jobs.execution.replay import machines_of
-from slimsched.jobs.execution.setting import SchedulerSetting
-from slimsched.jobs.execution.simulated.cluster import SimulatedJobs
-from slimsched.jobs.execution.simulated.failure import Failure
+from slimsched.jobs.domain import fabric_named
 from slimsched.jobs.scheduler.messages import (
     JobFinished,
     JobFoundRunning,
@@ -24,9 +20,10 @@ from slimsched.jobs.scheduler.messages import (
     RefuseJob,
     StartJob,
 )
-from slimsched.jobs.telemetry.entries import decode_entries, pass_on
-from slimsched.jobs.telemetry.runs import histories
-from slimsched.jobs.traces.known_models import TRAINING_MODELS
+from slimsched.jobs.setting import SchedulerSetting, machines_of
+from slimsched.jobs.simulated.cluster import Failure, SimulatedJobs
+from slimsched.jobs.telemetry import decode_entries, histories, pass_on
+from slimsched.jobs.traces.models import TRAINING_MODELS
 from slimsched.kernel.errors import DataError
 from slimsched.kernel.log import EVENTS, Log, LogWriter
 from slimsched.kernel.replay import Replayed, replay

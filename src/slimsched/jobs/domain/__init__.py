@@ -1,1 +1,0 @@
-"""The nouns of training clusters: job, topology, placement, tier, fabric. Pure."""

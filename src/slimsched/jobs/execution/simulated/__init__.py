@@ -1,1 +1,0 @@
-"""The simulated driver for jobs: failures, checkpoints and shared links included."""

@@ -1,0 +1,1 @@
+"""The job scheduler in simulated time."""

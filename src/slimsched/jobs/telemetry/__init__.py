@@ -1,1 +1,0 @@
-"""What happened to jobs, in numbers: figures are folds over the log."""
