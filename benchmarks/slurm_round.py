@@ -14,12 +14,10 @@ import time
 from pathlib import Path
 
 from slimsched.jobs.domain import fabric_named
-from slimsched.jobs.execution.slurm import preflight
-from slimsched.jobs.execution.slurm.controller import SlurmController
-from slimsched.jobs.execution.slurm.note import Request
-from slimsched.jobs.execution.slurm.observation import Clock, observe
-from slimsched.jobs.execution.slurm.preview import DryRunClient
 from slimsched.jobs.setting import SchedulerSetting
+from slimsched.jobs.slurm import controller
+from slimsched.jobs.slurm.controller import Clock, DryRunClient, SlurmController, observe
+from slimsched.jobs.slurm.wire import Request
 from slimsched.jobs.traces.models import TRAINING_MODELS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -36,7 +34,7 @@ def main() -> None:
     cluster.start()
     try:
         client = cluster.client
-        racks = preflight.check(client).racks
+        racks = controller.check(client).racks
         begin_s = time.perf_counter()
         for i in range(jobs):
             client.submit((), gpus=1 + i % 16, request=Request(model="bert"), options=["--wrap=true"])

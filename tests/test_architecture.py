@@ -32,7 +32,7 @@ PARTS = {
         {"pictures"},
         {"setting"},
         {"simulated"},
-        {"execution"},
+        {"slurm"},
         {"whatif"},
     ],
 }

@@ -26,9 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from slimsched.jobs.execution.slurm.client import SlurmClient
-from slimsched.jobs.execution.slurm.error import SlurmError
-from slimsched.jobs.execution.slurm.job import Status
+from slimsched.jobs.slurm.wire import SlurmClient, SlurmError, Status
 from slimsched.kernel.private_files import NotPrivateError, own_folder
 
 _MARK = "SLIM_THROW_AWAY_SLURM"

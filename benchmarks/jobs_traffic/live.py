@@ -14,8 +14,7 @@ from typing import NamedTuple
 from racks import MACHINES_PER_RACK, Racks
 from workload import COMPUTE_S, GRADIENT_BYTES, LIMIT_S, Gang, model_file
 
-from slimsched.jobs.execution.slurm.job import Status
-from slimsched.jobs.execution.slurm.note import Request
+from slimsched.jobs.slurm.wire import Request, Status
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 

@@ -52,7 +52,7 @@ class Not:
     where: str = ""
 
 
-SLURM = Not("needs a Slurm", where="tests/jobs/execution/slurm")
+SLURM = Not("needs a Slurm", where="tests/jobs/slurm")
 SHORT: dict[str, Run | Ask | Not] = {
     "slim simulate": Run("--rate 300"),
     "slim simulate --scenario paper --router random": Run("--rate 300 --seconds 0.5"),

@@ -15,10 +15,10 @@ import numpy as np
 from msgspec import Struct
 
 from slimsched.jobs.domain import Job, Machine, Topology
-from slimsched.jobs.execution.slurm.note import request_in
-from slimsched.jobs.execution.slurm.records import SlurmRecord
 from slimsched.jobs.scheduler.network import Sensitivity
 from slimsched.jobs.simulated.comparison import JobRow, JobSetting, average, build, simulate
+from slimsched.jobs.slurm.records import SlurmRecord
+from slimsched.jobs.slurm.wire import request_in
 from slimsched.jobs.telemetry import JobHistory, JobSummary, histories, summarize
 from slimsched.jobs.traces.models import assign_models
 

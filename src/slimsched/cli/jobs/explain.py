@@ -68,10 +68,10 @@ def explain(
 
 def _explain_on_slurm(slurm: SlurmOptions, job: str, *, as_json: bool) -> None:
     from slimsched.cli.jobs.slurm_site import find_site
-    from slimsched.jobs.execution.slurm import preview
+    from slimsched.jobs.slurm import controller
 
     site = find_site(slurm)
-    explanation = preview.explanation(site.client, site.controller, site.look(), job)
+    explanation = controller.explanation(site.client, site.controller, site.look(), job)
     if as_json:
         print(msgspec.json.encode(explanation).decode())
     else:

@@ -63,7 +63,7 @@ def run(
     """
     from slimsched.cli.jobs import slurm_view as view
     from slimsched.cli.jobs.slurm_site import find_site
-    from slimsched.jobs.execution.slurm import preview
+    from slimsched.jobs.slurm import controller
 
     if engine != "slurm":
         raise UnknownNameError("engine", engine, ("slurm",))
@@ -74,23 +74,23 @@ def run(
         warn=lambda text: console.print(f"[yellow]{text}[/yellow]", highlight=False),
     )
     if dry_run:
-        view.show_plan(preview.plan(site.client, site.controller, site.look()), as_json=as_json)
+        view.show_plan(controller.plan(site.client, site.controller, site.look()), as_json=as_json)
     else:
         _drive(site, options, as_json=as_json)
 
 
 def _drive(site: "SlurmSite", options: RunOptions, *, as_json: bool) -> None:
     from slimsched.cli.jobs.slurm_view import LiveView
-    from slimsched.jobs.execution.slurm import loop
+    from slimsched.jobs.slurm import controller
     from slimsched.kernel.log import LogWriter
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with loop.sole_controller(site.preflight.cluster, site.partition):
+    with controller.sole_controller(site.preflight.cluster, site.partition):
         path = _log_path(options.out or Path("runs") / time.strftime("slurm-%Y%m%d-%H%M%S"))
         with LogWriter(path, site.setting.header()) as log:
-            loop.run(
+            controller.run(
                 site.controller(site.client, LiveView(log, site.clock, as_json=as_json)),
                 look=site.look,
                 clock=site.clock,
@@ -142,8 +142,7 @@ def submit(
 
       slim jobs submit --gpus 8 --sbatch=--cpus-per-gpu=4 train.sh
     """
-    from slimsched.jobs.execution.slurm.client import SlurmClient
-    from slimsched.jobs.execution.slurm.note import Request
+    from slimsched.jobs.slurm.wire import Request, SlurmClient
 
     known = read_models(model_file)
     if model and model not in known:
@@ -179,7 +178,7 @@ def victims(
     from slimsched.cli.jobs import slurm_view as view
     from slimsched.cli.jobs.slurm_site import find_site
     from slimsched.jobs.domain import Job
-    from slimsched.jobs.execution.slurm import preview
+    from slimsched.jobs.slurm import controller
 
     if (job is None) == (gpus is None):
         raise ConfigError("name one waiting job, or give --gpus for a gang that you think of")
@@ -192,4 +191,4 @@ def victims(
         gang = waiting[job]
     else:
         raise UnknownNameError("waiting job", str(job), tuple(waiting) or ("none waits",))
-    view.show_outlook(preview.outlook(site.client, site.controller, seen, gang), seen, as_json=as_json)
+    view.show_outlook(controller.outlook(site.client, site.controller, seen, gang), seen, as_json=as_json)

@@ -8,13 +8,10 @@ from msgspec import Struct
 from slimsched.cli.jobs.slurm_options import SlurmOptions
 from slimsched.cli.jobs.workload import read_models, read_quotas
 from slimsched.jobs.domain import fabric_named
-from slimsched.jobs.execution.slurm import preflight
-from slimsched.jobs.execution.slurm.client import SlurmClient
-from slimsched.jobs.execution.slurm.controller import SlurmController
-from slimsched.jobs.execution.slurm.observation import Clock, Observation, observe
-from slimsched.jobs.execution.slurm.preflight import Preflight
-from slimsched.jobs.execution.slurm.watch import Patience
 from slimsched.jobs.setting import POLICIES, SchedulerSetting
+from slimsched.jobs.slurm import controller
+from slimsched.jobs.slurm.controller import Clock, Observation, Patience, Preflight, SlurmController, observe
+from slimsched.jobs.slurm.wire import SlurmClient
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.observer import Observer
 
@@ -59,7 +56,7 @@ def find_site(
     if options.speed <= 0:
         raise ConfigError(f"speed {options.speed:g} is not positive; 1 is real time")
     client = SlurmClient(conf=options.conf)
-    checked = preflight.check(client, partition=options.partition)
+    checked = controller.check(client, partition=options.partition)
     for warning in checked.warnings:
         warn(warning)
     return SlurmSite(

@@ -9,8 +9,6 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.jobs.domain import Placement
-from slimsched.jobs.execution.slurm.observation import Clock, Observation
-from slimsched.jobs.execution.slurm.preview import Outlook, Plan
 from slimsched.jobs.scheduler.messages import (
     JobFinished,
     JobFoundRunning,
@@ -26,6 +24,7 @@ from slimsched.jobs.scheduler.messages import (
     StartFailed,
     StartJob,
 )
+from slimsched.jobs.slurm.controller import Clock, Observation, Outlook, Plan
 from slimsched.kernel.observer import Observer
 from slimsched.kernel.wake import Wake, WakeAt
 

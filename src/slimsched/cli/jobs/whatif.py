@@ -44,7 +44,7 @@ class OwnCluster(Struct, frozen=True, kw_only=True):
 
     def read(self) -> "tuple[Past, str, dict[str, int]]":
         """Return the past, the policy that stands for the present, and what was left out, by reason."""
-        from slimsched.jobs.execution.slurm.records import read_slurm_records
+        from slimsched.jobs.slurm.records import read_slurm_records
         from slimsched.jobs.traces.clusters import read_racks, read_slurm_conf, slurm_topology
         from slimsched.jobs.whatif import Past
 

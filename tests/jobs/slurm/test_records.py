@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slimsched.jobs.execution.slurm.records import COLUMNS, read_slurm_records
+from slimsched.jobs.slurm.records import COLUMNS, read_slurm_records
 from slimsched.kernel.errors import DataError
 
 HEAD = COLUMNS.replace(",", "|")

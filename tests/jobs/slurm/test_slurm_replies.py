@@ -3,11 +3,18 @@
 import pytest
 
 from slimsched.jobs.domain import gpu_count
-from slimsched.jobs.execution.slurm.job import SlurmJob, Status
-from slimsched.jobs.execution.slurm.node import SlurmNode
-from slimsched.jobs.execution.slurm.note import Memory, Request, memory_in, request_in, written
-from slimsched.jobs.execution.slurm.reply import number
-from slimsched.jobs.execution.slurm.stage import STEPS, Stage
+from slimsched.jobs.slurm.controller import STEPS, Stage
+from slimsched.jobs.slurm.wire import (
+    Memory,
+    Request,
+    SlurmJob,
+    SlurmNode,
+    Status,
+    memory_in,
+    number,
+    request_in,
+    written,
+)
 
 
 @pytest.mark.parametrize(

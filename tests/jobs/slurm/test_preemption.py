@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from slimsched.jobs.execution.slurm.job import Status
+from slimsched.jobs.slurm.wire import Status
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.execution.slurm.conftest import SLIM
-from slimsched.jobs.execution.slurm.job import Status
+from jobs.slurm.conftest import SLIM
+from slimsched.jobs.slurm.wire import Status
 from throw_away_slurm import ThrowAwaySlurm, missing_daemons, wait_until
 
 LONG = bool(os.environ.get("SLIM_LONG"))

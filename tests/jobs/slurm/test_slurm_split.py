@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slimsched.jobs.domain import Placement, Topology, gpus_in
-from slimsched.jobs.execution.slurm.client import place_arguments
 from slimsched.jobs.scheduler.gpus import FreeGpus, split
+from slimsched.jobs.slurm.wire import place_arguments
 
 
 def free_gpus(*free: int) -> FreeGpus:

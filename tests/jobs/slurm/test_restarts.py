@@ -6,9 +6,9 @@ from collections import Counter
 import msgspec
 import pytest
 
-from slimsched.jobs.execution.slurm.job import Status
 from slimsched.jobs.scheduler.messages import JobSubmitted
 from slimsched.jobs.setting import machines_of
+from slimsched.jobs.slurm.wire import Status
 from slimsched.kernel.log import Log
 from slimsched.kernel.replay import replay
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from slimsched.jobs.domain import gpu_count
-from slimsched.jobs.execution.slurm.job import SlurmJob, Status
+from slimsched.jobs.slurm.wire import SlurmJob, Status
 from slimsched.jobs.traces.clusters import host_names
 from slimsched.kernel.errors import DataError
 from slimsched.kernel.packed_text import read_packed_text

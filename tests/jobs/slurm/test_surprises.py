@@ -4,8 +4,7 @@ from collections import Counter
 
 import pytest
 
-from slimsched.jobs.execution.slurm.error import SlurmGoneError
-from slimsched.jobs.execution.slurm.job import Status
+from slimsched.jobs.slurm.wire import SlurmGoneError, Status
 
 
 @pytest.mark.slow

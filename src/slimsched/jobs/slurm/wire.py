@@ -1,24 +1,243 @@
-"""Talking to Slurm through its own commands: squeue, sinfo, scontrol, sbatch."""
+"""Talking to Slurm through its own commands: what is asked, what its JSON answers say, and notes kept in
+jobs.
+"""
 
 import json
 import os
 import re
 import subprocess
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
+from typing import Any, TypeVar
 
-from slimsched.jobs.domain import Placement, gpus_in
-from slimsched.jobs.execution.slurm.error import (
-    SlurmDeniedError,
-    SlurmError,
-    SlurmGoneError,
-    SlurmUnreachableError,
-)
-from slimsched.jobs.execution.slurm.job import SlurmJob
-from slimsched.jobs.execution.slurm.node import SlurmNode
-from slimsched.jobs.execution.slurm.note import Memory, Request, written
-from slimsched.jobs.execution.slurm.reply import Reply
+import msgspec
+from msgspec import Struct
+
+from slimsched.jobs.domain import Placement, gpu_count, gpus_in
 from slimsched.jobs.scheduler.gpus import pinned_share
+from slimsched.kernel.errors import SlimError
+from slimsched.kernel.quantity import Finite, Seconds
+
+# -- Reading Slurm's `--json` answers, which change shape with Slurm's version.
+#
+# 22.05 writes plain numbers and one word for a state; 23.02 and newer write
+# {"set": true, "infinite": false, "number": 7} and lists of words. Only the first shape is tried out
+# against a running Slurm here; the second follows Slurm's published data parsers.
+
+Reply = dict[str, Any]
+
+_UNLIMITED = 0xFFFFFFFE  # Slurm's NO_VAL and INFINITE are the two largest 32-bit numbers
+
+
+def number(value: Any) -> float | None:
+    """A number in either shape, or None when it is absent, unset or unlimited."""
+    if isinstance(value, dict):
+        if not value.get("set", True) or value.get("infinite", False):
+            return None
+        value = value.get("number")
+    if value is None or value == "" or float(value) >= _UNLIMITED:
+        return None
+    return float(value)
+
+
+def words(value: Any) -> frozenset[str]:
+    """State or flags as upper-case words, from one word or a list of them."""
+    if isinstance(value, str):
+        value = [value]
+    return frozenset(str(word).upper() for word in value or ())
+
+
+# -- A job as Slurm describes it.
+
+
+class Status(Enum):
+    """What a job is doing, as far as scheduling is concerned."""
+
+    HELD = "held"
+    QUEUED = "queued"  # released: Slurm will start it as soon as it can
+    RUNNING = "running"
+    ENDING = "ending"  # it has stopped, but its GPUs are not free yet
+    GONE = "gone"
+
+
+class SlurmJob(Struct, frozen=True, kw_only=True):
+    """One job; times are Unix seconds, None where Slurm has none to give."""
+
+    id: str
+    status: Status
+    state: str
+    gpus: int
+    per_task: bool = False  # it asked for GPUs by the task, which ties them to its tasks
+    compound: bool = False  # part of a job array or of a heterogeneous job
+    partition: str = ""
+    user: str = ""
+    name: str = ""
+    comment: str = ""
+    admin_comment: str = ""
+    submit_s: float = 0.0
+    eligible_s: float | None = None
+    start_s: float | None = None
+    end_s: float | None = None
+    limit_s: float | None = None
+    restarts: int = 0
+    requeue: bool = True
+    nodes: str = ""
+    shares: tuple[int, ...] = ()
+    reason: str = ""
+
+    @classmethod
+    def from_reply(cls, reply: Reply) -> "SlurmJob":
+        """One entry of `squeue --json`."""
+        state = words(reply.get("job_state"))
+        minutes = number(reply.get("time_limit"))
+        return cls(
+            id=str(reply["job_id"]),
+            status=_status(state, held=number(reply.get("priority")) == 0),
+            state="+".join(sorted(state)),
+            gpus=_gpus(reply),
+            per_task=gpu_count(reply.get("tres_per_task")) > 0,
+            compound=bool(number(reply.get("array_job_id")) or number(reply.get("het_job_id"))),
+            partition=reply.get("partition") or "",
+            user=reply.get("user_name") or "",
+            name=reply.get("name") or "",
+            comment=reply.get("comment") or "",
+            admin_comment=reply.get("admin_comment") or "",
+            submit_s=number(reply.get("submit_time")) or 0.0,
+            eligible_s=number(reply.get("eligible_time")) or None,
+            start_s=number(reply.get("start_time")) or None,
+            end_s=number(reply.get("end_time")) or None,
+            limit_s=None if minutes is None else 60.0 * minutes,
+            restarts=int(number(reply.get("restart_cnt")) or 0),
+            requeue=bool(reply.get("requeue")),
+            nodes=reply.get("nodes") or "",
+            shares=tuple(gpu_count(detail) for detail in reply.get("gres_detail") or ()),
+            reason=reply.get("state_reason") or "",
+        )
+
+
+def _status(state: frozenset[str], *, held: bool) -> Status:
+    if "COMPLETING" in state:
+        return Status.ENDING
+    if state & {"RUNNING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING"}:
+        return Status.RUNNING
+    if state & {"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}:
+        return Status.HELD if held else Status.QUEUED
+    return Status.GONE
+
+
+def _gpus(reply: Reply) -> int:
+    """GPUs the job asks for in all, however it asked."""
+    in_all = gpu_count(reply.get("tres_per_job"))
+    if in_all:
+        return in_all
+    per_node = gpu_count(reply.get("tres_per_node"))
+    if per_node:
+        return per_node * int(number(reply.get("node_count")) or 1)
+    return gpu_count(reply.get("tres_per_task")) * int(number(reply.get("tasks")) or 1)
+
+
+# -- A machine as Slurm describes it.
+
+_UNUSABLE = frozenset(
+    {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "UNKNOWN", "FUTURE", "MAINT",
+     "NOT_RESPONDING", "NO_RESPOND", "POWERED_DOWN", "POWER_DOWN", "POWERING_DOWN", "INVAL", "INVALID_REG",
+     "REBOOT", "REBOOT_REQUESTED", "PLANNED_DOWN"}
+)  # fmt: skip
+
+
+class SlurmNode(Struct, frozen=True, kw_only=True):
+    """A machine, its GPUs, and whether Slurm may start jobs on it."""
+
+    name: str
+    gpus: int
+    usable: bool
+    partitions: tuple[str, ...] = ()
+
+    @classmethod
+    def from_reply(cls, reply: Reply) -> "SlurmNode":
+        """One entry of `sinfo --json`."""
+        state = words(reply.get("state")) | words(reply.get("state_flags"))
+        return cls(
+            name=reply["name"],
+            gpus=gpu_count(reply.get("gres")),
+            usable=not state & _UNUSABLE,
+            partitions=tuple(reply.get("partitions") or ()),
+        )
+
+
+# -- What can go wrong between us and Slurm.
+
+
+class SlurmError(SlimError):
+    """Slurm is missing, refuses a request, or cannot do what is asked of it."""
+
+
+class SlurmUnreachableError(SlurmError):
+    """Slurm's controller does not answer; what it was asked may or may not have happened."""
+
+
+class SlurmDeniedError(SlurmError):
+    """Slurm does not let us do this; we must be an operator or Slurm's own user."""
+
+
+class SlurmGoneError(SlurmError):
+    """The job has ended before Slurm could do what was asked; the next look will show that."""
+
+
+# -- What a job carries with it inside Slurm, so that we need no memory of our own.
+#
+# The *request* stands in the job's comment, written once by whoever submits it, and makes the job ours.
+# The *memory* stands in its admin comment, written by the controller whenever it acts; a controller that
+# starts afresh reads it back.
+
+_MARK = "slim"
+
+Note = TypeVar("Note")
+
+
+class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the user tells the scheduler beyond the number of GPUs."""
+
+    model: str = ""
+    tenant: str = ""
+    service_s: Seconds = 0.0
+
+
+class Memory(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the controller must not forget about a job."""
+
+    arrival_s: Finite | None = None  # Slurm's own submit time moves with every requeue
+    served_s: Seconds = 0.0
+    declined_since_s: Finite | None = None
+    placement: Placement = ()  # where the job was last told to run
+
+
+def written(note: Request | Memory) -> str:
+    """The note as it stands in a comment."""
+    return f"{_MARK} {msgspec.json.encode(note).decode()}"
+
+
+def request_in(comment: str) -> Request | None:
+    """The request in a comment (the bare word `slim` is one, with nothing to add); None: not our job."""
+    mark, _, text = comment.partition(" ")
+    return (_read(text, Request) or Request()) if mark == _MARK else None
+
+
+def memory_in(admin_comment: str) -> Memory:
+    """The memory in an admin comment; a fresh one where there is none."""
+    mark, _, text = admin_comment.partition(" ")
+    return (_read(text, Memory) or Memory()) if mark == _MARK else Memory()
+
+
+def _read(text: str, kind: type[Note]) -> Note | None:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+# -- Talking to Slurm through its own commands: squeue, sinfo, scontrol, sbatch.
 
 _UNREACHABLE = re.compile(
     r"unable to contact slurm controller|connect failure|communication|timed out|"

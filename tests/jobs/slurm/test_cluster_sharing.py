@@ -5,7 +5,7 @@ import re
 import msgspec
 import pytest
 
-from slimsched.jobs.execution.slurm.job import Status
+from slimsched.jobs.slurm.wire import Status
 
 
 @pytest.mark.slow

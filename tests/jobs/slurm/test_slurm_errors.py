@@ -8,14 +8,12 @@ from typer.testing import CliRunner
 
 import throw_away_slurm
 from slimsched.cli.app import app
-from slimsched.jobs.execution.slurm import preflight
-from slimsched.jobs.execution.slurm.client import SlurmClient
-from slimsched.jobs.execution.slurm.error import SlurmError, SlurmUnreachableError
-from slimsched.jobs.execution.slurm.node import SlurmNode
+from slimsched.jobs.slurm import controller
+from slimsched.jobs.slurm.wire import SlurmClient, SlurmError, SlurmNode, SlurmUnreachableError
 from slimsched.kernel.errors import ConfigError, SlimError, UnknownNameError
 from throw_away_slurm import ThrowAwaySlurm
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 def failure(*command: str) -> SlimError:
@@ -117,16 +115,16 @@ class Described(SlurmClient):
 
 def test_a_slurm_that_cannot_be_driven_is_refused() -> None:
     with pytest.raises(SlurmError, match="too old; 22"):
-        preflight.check(Described(version=(21, 8)))
+        controller.check(Described(version=(21, 8)))
     with pytest.raises(SlurmError, match="set SelectType=select/cons_tres"):
-        preflight.check(Described(select="linear"))
+        controller.check(Described(select="linear"))
     with pytest.raises(SlurmError, match="no machine has GPUs"):
-        preflight.check(Described(gpus=0))
+        controller.check(Described(gpus=0))
     with pytest.raises(SlurmError, match="no partition 'gpu' in Slurm; known: main"):
-        preflight.check(Described(), partition="gpu")
+        controller.check(Described(), partition="gpu")
 
 
 def test_what_will_hurt_is_said_beforehand() -> None:
-    racks, requeue = preflight.check(Described()).warnings
+    racks, requeue = controller.check(Described()).warnings
     assert "all machines count as one rack" in racks
     assert "cannot start again for 120 s" in requeue

@@ -7,10 +7,10 @@ from statistics import mean
 import msgspec
 import pytest
 
-from jobs.execution.slurm.prediction import RACKS, Course, measured, predicted
-from slimsched.jobs.execution.slurm.job import Status
+from jobs.slurm.prediction import RACKS, Course, measured, predicted
 from slimsched.jobs.scheduler.messages import Rebuilt
 from slimsched.jobs.setting import machines_of
+from slimsched.jobs.slurm.wire import Status
 from slimsched.kernel.log import Log
 from slimsched.kernel.replay import replay
 

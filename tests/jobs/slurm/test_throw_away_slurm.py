@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slimsched.jobs.execution.slurm.error import SlurmError
-from slimsched.jobs.execution.slurm.job import Status
-from slimsched.jobs.execution.slurm.note import Request
+from slimsched.jobs.slurm.wire import Request, SlurmError, Status
 from throw_away_slurm import ThrowAwaySlurm, wait_until
 
 STUBBORN = "--wrap=trap '' TERM; sleep 600 & sleep 600"

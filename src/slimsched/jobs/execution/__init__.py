@@ -1,1 +1,0 @@
-"""Who carries out a job scheduler's commands: the simulator, or Slurm."""

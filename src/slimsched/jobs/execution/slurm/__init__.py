@@ -1,1 +1,0 @@
-"""The live driver for jobs: a real Slurm, which also keeps all state."""

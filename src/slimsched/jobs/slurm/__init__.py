@@ -1,0 +1,1 @@
+"""The job scheduler on a real Slurm."""
