@@ -46,7 +46,7 @@ from slimsched.serving.execution.scenario_file import CONFIGS, load_profile
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.registry import make_router
-from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduler.scheduler import SchedulerOptions
 
 MODEL = shipped_model()
 ROUNDS = 12

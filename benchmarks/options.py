@@ -17,7 +17,7 @@ from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.commands import Answer
-from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduler.scheduler import SchedulerOptions
 
 OPTIONS: dict[str, dict[str, object]] = {
     "plain (Algorithm 1)": {},

@@ -42,7 +42,7 @@ from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.server import SimulatedServer
 from slimsched.serving.routing.events import SegmentFinished
-from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduler.scheduler import SchedulerOptions
 
 Values = NDArray[np.float64]
 Sizes = NDArray[np.int64]

@@ -10,8 +10,8 @@ from slimsched.serving.domain.machine import AUTOSCALER_NAME, GATEWAY_NAME
 from slimsched.serving.routing import commands as gateway_commands
 from slimsched.serving.routing import events as gateway_events
 from slimsched.serving.routing.autoscaler import LoadReported, Scale
-from slimsched.serving.scheduling import commands as scheduler_commands
-from slimsched.serving.scheduling import events as scheduler_events
+from slimsched.serving.scheduler import messages as scheduler_commands
+from slimsched.serving.scheduler import messages as scheduler_events
 
 
 class Decoded(NamedTuple):

@@ -18,7 +18,7 @@ PARTS = {
     "serving": [
         {"domain"},
         {"workload"},
-        {"routing", "scheduling"},
+        {"routing", "scheduler"},
         {"telemetry"},
         {"execution"},
         {"learning"},
@@ -41,7 +41,7 @@ PARTS = {
 PURE = (
     "serving/domain",
     "serving/routing",
-    "serving/scheduling",
+    "serving/scheduler",
     "jobs/domain",
     "jobs/scheduler",
     "jobs/policies",

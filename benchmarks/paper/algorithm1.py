@@ -27,10 +27,16 @@ from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.events import Event as GatewayEvent
 from slimsched.serving.routing.events import TelemetryReceived
-from slimsched.serving.scheduling.commands import Command, LoadInstance, UnloadInstance
-from slimsched.serving.scheduling.events import Event as SchedulerEvent
-from slimsched.serving.scheduling.events import InstanceLoaded, InstanceUnloaded, TelemetrySampled
-from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduler.messages import (
+    Command,
+    InstanceLoaded,
+    InstanceUnloaded,
+    LoadInstance,
+    TelemetrySampled,
+    UnloadInstance,
+)
+from slimsched.serving.scheduler.messages import Event as SchedulerEvent
+from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.telemetry.plots import pyplot
 from slimsched.serving.telemetry.shades import shades
 

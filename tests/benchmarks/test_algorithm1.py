@@ -8,9 +8,15 @@ from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.machine import GATEWAY_NAME
 from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.routing.events import TelemetryReceived
-from slimsched.serving.scheduling.commands import LoadInstance, UnloadInstance
-from slimsched.serving.scheduling.events import InstanceLoaded, InstanceUnloaded, Started, TelemetrySampled
-from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduler.messages import (
+    InstanceLoaded,
+    InstanceUnloaded,
+    LoadInstance,
+    Started,
+    TelemetrySampled,
+    UnloadInstance,
+)
+from slimsched.serving.scheduler.scheduler import SchedulerOptions
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "paper"))
 

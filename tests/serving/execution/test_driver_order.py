@@ -36,7 +36,7 @@ from slimsched.serving.routing.events import SegmentFinished
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.registry import make_router
-from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.workload.requests import RequestStream
 
 COUNT = 4

@@ -42,8 +42,7 @@ from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route
-from slimsched.serving.scheduling.greedy import GreedyScheduler
-from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduler.scheduler import GreedyScheduler, SchedulerOptions
 
 SERVERS = 2
 WIDEST = Terms(plan=MODEL.tree.index[path(1.0, 1.0, 1.0, 1.0)])

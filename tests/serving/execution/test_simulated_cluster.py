@@ -21,7 +21,7 @@ from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.commands import SendBlock
 from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
 from slimsched.serving.routing.registry import ROUTERS
-from slimsched.serving.scheduling.commands import RunBatch
+from slimsched.serving.scheduler.messages import RunBatch
 
 PAPER = load_scenario("paper", accuracy="paper")
 

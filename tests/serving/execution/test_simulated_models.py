@@ -21,8 +21,8 @@ from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.registry import ROUTERS
 from slimsched.serving.routing.routers.goal import GoalRouter
-from slimsched.serving.scheduling.commands import RunBatch
-from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduler.messages import RunBatch
+from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.telemetry.summary import Summary
 from slimsched.serving.telemetry.trace import Trace
 from slimsched.serving.workload.load import Load

@@ -19,7 +19,7 @@ from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.autoscaler import Scale
 from slimsched.serving.routing.commands import RecallRequests, SendBlock
 from slimsched.serving.routing.events import ServerDown, ServerLeaving, ServerUp
-from slimsched.serving.scheduling.commands import DropBlock
+from slimsched.serving.scheduler.messages import DropBlock
 from slimsched.serving.telemetry.summary import Summary
 
 AUTOSCALE = {

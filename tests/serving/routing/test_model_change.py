@@ -25,16 +25,17 @@ from slimsched.serving.routing.goal import Goal, parse_goal
 from slimsched.serving.routing.guard import GuardedRouter
 from slimsched.serving.routing.registry import make_router
 from slimsched.serving.routing.router import Router
-from slimsched.serving.scheduling.commands import LoadInstance, RunBatch, UnloadInstance
-from slimsched.serving.scheduling.events import (
+from slimsched.serving.scheduler.messages import (
     BatchFinished,
     BlockArrived,
     InstanceLoaded,
     InstanceUnloaded,
+    LoadInstance,
+    RunBatch,
     Started,
+    UnloadInstance,
 )
-from slimsched.serving.scheduling.greedy import GreedyScheduler
-from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduler.scheduler import GreedyScheduler, SchedulerOptions
 from stamped import stamped_folder
 
 FAMILY = toy_model("family", segments=[("small", "large")])

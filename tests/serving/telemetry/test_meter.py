@@ -9,7 +9,7 @@ from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.commands import Answer, Drop
 from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, TelemetryReceived
-from slimsched.serving.scheduling.events import BatchFinished
+from slimsched.serving.scheduler.messages import BatchFinished
 from slimsched.serving.telemetry.meter import Meter
 from slimsched.serving.telemetry.summary import Summary
 

@@ -14,9 +14,9 @@ from slimsched.serving.routing.commands import Command as GatewayCommand
 from slimsched.serving.routing.events import Event as GatewayEvent
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.registry import RouterMaker, make_router
-from slimsched.serving.scheduling.commands import Command as SchedulerCommand
-from slimsched.serving.scheduling.events import Event as SchedulerEvent
-from slimsched.serving.scheduling.greedy import GreedyScheduler
+from slimsched.serving.scheduler.messages import Command as SchedulerCommand
+from slimsched.serving.scheduler.messages import Event as SchedulerEvent
+from slimsched.serving.scheduler.scheduler import GreedyScheduler
 
 
 def machines_of(header: Header, make: RouterMaker = make_router) -> Callable[[str], Replayable]:

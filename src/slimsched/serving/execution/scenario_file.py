@@ -33,7 +33,7 @@ from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.routing.autoscaler import AutoscaleOptions
 from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.goal import Goal, check_affordable, check_reachable, parse_goal, reachable_goal
-from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.workload.load import Load
 
 _PACKAGE = Path(slimsched.__file__).parent

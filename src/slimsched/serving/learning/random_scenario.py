@@ -13,7 +13,7 @@ from slimsched.serving.domain.roofline import modelled_profile
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.routing.fluid import capacity_per_s
-from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.workload.load import Load
 
 ARRIVALS = ("poisson", "poisson", "bursty", "diurnal", "step")

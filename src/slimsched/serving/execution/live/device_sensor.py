@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from slimsched.serving.domain.host import Host
 from slimsched.serving.execution.live.power_meter import mps_is_running
-from slimsched.serving.scheduling.events import TelemetrySampled
+from slimsched.serving.scheduler.messages import TelemetrySampled
 
 PROC = Path("/proc")
 BY_PROFILE = "modelled: sum of profiles"

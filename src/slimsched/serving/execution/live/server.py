@@ -51,17 +51,21 @@ from slimsched.serving.execution.live.warm_up import touch, warm_up
 from slimsched.serving.execution.model_source import read_model
 from slimsched.serving.routing.commands import Forget, RecallRequests
 from slimsched.serving.routing.events import BlockDropped, InputLost, SegmentFinished, TelemetryReceived
-from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
-from slimsched.serving.scheduling.events import (
+from slimsched.serving.scheduler.messages import (
     BatchFinished,
     BlockArrived,
+    Command,
+    DropBlock,
     Event,
     InstanceLoaded,
     InstanceUnloaded,
+    LoadInstance,
+    RunBatch,
     Started,
     TelemetrySampled,
+    UnloadInstance,
 )
-from slimsched.serving.scheduling.greedy import GreedyScheduler
+from slimsched.serving.scheduler.scheduler import GreedyScheduler
 
 LOOK_S = 0.005
 

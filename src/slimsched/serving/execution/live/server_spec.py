@@ -7,7 +7,7 @@ from msgspec import Struct
 from slimsched.kernel.log import Header
 from slimsched.serving.domain.host import Host
 from slimsched.serving.domain.profile_record import ProfileRecord
-from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduler.scheduler import SchedulerOptions
 
 CANNOT_START = 3
 """The exit code of a server that said why it cannot start."""

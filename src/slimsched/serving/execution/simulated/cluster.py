@@ -44,7 +44,7 @@ from slimsched.serving.routing.events import (
     TelemetryReceived,
 )
 from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.workload.requests import RequestStream
 
 LOOK_S = 0.01

@@ -17,19 +17,21 @@ from slimsched.serving.domain.snapshot import ServerSnapshot
 from slimsched.serving.execution.simulated.device import SimulatedDevice
 from slimsched.serving.execution.simulated.said import said_about
 from slimsched.serving.routing.events import SegmentFinished
-from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
-from slimsched.serving.scheduling.events import (
+from slimsched.serving.scheduler.messages import (
     BatchFinished,
     BlockArrived,
+    Command,
+    DropBlock,
     Event,
     InstanceLoaded,
     InstanceUnloaded,
+    LoadInstance,
+    RunBatch,
     Started,
     TelemetrySampled,
+    UnloadInstance,
 )
-from slimsched.serving.scheduling.greedy import GreedyScheduler
-from slimsched.serving.scheduling.options import SchedulerOptions
-from slimsched.serving.scheduling.residents import resident_places
+from slimsched.serving.scheduler.scheduler import GreedyScheduler, SchedulerOptions, resident_places
 
 UNLOAD_S = 0.001
 

@@ -1,10 +1,8 @@
 """Room on a device: measured memory and utilization decide what may be loaded, profiles fill the gaps."""
 
 from cluster import MEGABYTE, MODEL, choice, flat_profile
-from slimsched.serving.scheduling.events import TelemetrySampled
-from slimsched.serving.scheduling.fleet import Fleet
-from slimsched.serving.scheduling.options import SchedulerOptions
-from slimsched.serving.scheduling.room import Room
+from slimsched.serving.scheduler.messages import TelemetrySampled
+from slimsched.serving.scheduler.scheduler import Fleet, Room, SchedulerOptions
 
 PLACE = (0, 0, choice(0.5))
 

@@ -8,38 +8,400 @@ goes back to the front. In plain FIFO it holds up everything behind it, as line 
 The paper lists the trigger Q_th and the cap N_new as options, but Algorithm 1 does not use them. Here, a key
 that no loaded or loading instance fits gets one instance at once. A key whose instances are all busy gets up
 to N_new more when at least Q_th of its requests wait.
+
+Parts, in this order: options, instances of the device (`Fleet`), the queue by key, the check whether one more
+instance may be loaded (`Room`), and the scheduler itself.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from typing import assert_never
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Literal, assert_never
+
+from msgspec import Struct
 
 from slimsched.kernel.errors import ConfigError, SlimError
+from slimsched.kernel.quantity import Amount, Bytes, Count, CountOrZero, Name, Seconds, Whole
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block, block_of
 from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.instance import Instance, InstanceState
+from slimsched.serving.domain.instance import Instance, InstanceState, next_state
 from slimsched.serving.domain.key import Key, onward
 from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.served_model import ServedModel
-from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
-from slimsched.serving.scheduling.events import (
+from slimsched.serving.scheduler.messages import (
     BatchFinished,
     BlockArrived,
+    Command,
+    DropBlock,
     Event,
     InstanceLoaded,
     InstanceUnloaded,
+    LoadInstance,
+    RunBatch,
     Started,
     TelemetrySampled,
+    UnloadInstance,
 )
-from slimsched.serving.scheduling.fleet import Fleet
-from slimsched.serving.scheduling.options import SchedulerOptions
-from slimsched.serving.scheduling.queue import KeyQueue
-from slimsched.serving.scheduling.residents import resident_places
-from slimsched.serving.scheduling.room import Room
-from slimsched.serving.scheduling.slowdown import Slowdown
+
+# -- The queue of a local scheduler: holds blocks by key and knows which key is served next.
+
+Rank = tuple[float, float, int]
+
+
+class KeyQueue:
+    """Orders the blocks of each key by rank (priority, deadline, arrival); the lowest rank is the head.
+
+    In plain FIFO only arrival counts.
+    """
+
+    def __init__(self, *, by_deadline: bool, by_priority: bool) -> None:
+        self._by_deadline = by_deadline
+        self._by_priority = by_priority
+        self._heaps: dict[Key, list[tuple[Rank, Block]]] = {}
+        self._sizes: dict[Key, int] = {}
+        self._order: list[tuple[Rank, Key]] = []  # ranks of all blocks; may include blocks already served
+        self._arrivals = 0
+
+    def __len__(self) -> int:
+        return sum(self._sizes.values())
+
+    def size(self, key: Key) -> int:
+        """Number of waiting examples of a key."""
+        return self._sizes.get(key, 0)
+
+    def __iter__(self) -> Iterator[Key]:
+        """Iterate over the keys that have waiting requests."""
+        return iter(self._heaps)
+
+    def push(self, block: Block) -> None:
+        """Add a block."""
+        self._arrivals += 1
+        rank = (
+            -float(block.priority) if self._by_priority else 0.0,
+            block.deadline_s if self._by_deadline else 0.0,
+            self._arrivals,
+        )
+        key = block.key
+        heap = self._heaps.get(key)
+        if heap is None:
+            self._heaps[key] = [(rank, block)]
+            self._sizes[key] = block.examples
+        else:
+            heappush(heap, (rank, block))
+            self._sizes[key] += block.examples
+        heappush(self._order, (rank, key))
+
+    def head(self, held_up: Collection[Key] = ()) -> Key | None:
+        """Return the key served next, leaving out those that are held up."""
+        if held_up:
+            return next((key for key in self.in_order() if key not in held_up), None)
+        order, heaps = self._order, self._heaps
+        while order:
+            rank, key = order[0]
+            heap = heaps.get(key)
+            if heap is not None and heap[0][0] == rank:
+                return key
+            heappop(order)  # its block was served with an earlier one of its key
+        return None
+
+    def in_order(self) -> list[Key]:
+        """List all waiting keys, most urgent first."""
+        return sorted(self._heaps, key=self._first_rank)
+
+    def pop(self, key: Key, limit: int) -> list[Block]:
+        """Take up to `limit` examples of a key; split the last block if necessary."""
+        taken: list[Block] = []
+        heap = self._heaps[key]
+        room = limit
+        while heap and room > 0:
+            rank, block = heap[0]
+            count = block.examples
+            if count <= room:
+                heappop(heap)
+            else:
+                block, rest = block.split(room)
+                heap[0] = (rank, rest)
+                count = room
+            taken.append(block)
+            room -= count
+        self._shrink(key, limit - room)
+        return taken
+
+    def withdraw(self, requests: frozenset[int]) -> list[Block]:
+        """Remove these examples from the queue; return the removed blocks or parts of blocks."""
+        gone: list[Block] = []
+        for key, heap in list(self._heaps.items()):
+            left: list[tuple[Rank, Block]] = []
+            for rank, block in heap:
+                out, stay = block.split_off(requests)
+                gone += [out] if out is not None else []
+                left += [(rank, stay)] if stay is not None else []
+            heap[:] = left
+            heapify(heap)
+            self._sizes[key] = sum(block.examples for _, block in heap)
+            if not heap:
+                del self._heaps[key], self._sizes[key]
+        return gone
+
+    def first(self, key: Key) -> Block:
+        """Return the first block of a key without removing it."""
+        return self._heaps[key][0][1]
+
+    def _shrink(self, key: Key, count: int) -> None:
+        self._sizes[key] -= count
+        if not self._heaps[key]:
+            del self._heaps[key], self._sizes[key]
+
+    def _first_rank(self, key: Key) -> Rank:
+        return self._heaps[key][0][0]
+
+
+# -- The instances of one device: which are loaded, free or busy, and how much memory they use.
+
+
+class _Slot:
+    """An instance, its state, and when it was last used."""
+
+    __slots__ = ("instance", "last_used_s", "state")
+
+    def __init__(self, instance: Instance, now_s: float) -> None:
+        self.instance = instance
+        self.state = InstanceState.LOADING
+        self.last_used_s = now_s
+
+
+class Fleet:
+    """The list I of Algorithm 1, and the memory its instances use."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        self._nested: dict[int, bool] = {}
+        self._slots: dict[int, _Slot] = {}
+        self._by_segment: dict[int, list[list[_Slot]]] = {}
+        self._next_id = 0
+        self.memory_bytes = 0
+        self.loaded_bytes = 0  # without those that are still loading
+        for model in models:
+            self.know(model)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def know(self, model: ServedModel) -> None:
+        """Be ready for instances of one more model."""
+        self._nested[model.number] = model.spec.nested
+        self._by_segment[model.number] = [[] for _ in range(model.segments)]
+
+    def of_model(self, model: int) -> list[tuple[Instance, InstanceState]]:
+        """List the instances of a model, with their states."""
+        return [(slot.instance, slot.state) for slots in self._by_segment[model] for slot in slots]
+
+    def instances(self) -> list[Instance]:
+        """List all instances that are loaded, loading or unloading."""
+        return [slot.instance for slot in self._slots.values()]
+
+    def add(self, place: tuple[int, int, int], memory_bytes: int, now_s: float) -> Instance:
+        """Add an instance for (model, segment, choice) that starts to load; its memory counts from now on."""
+        self._next_id += 1
+        model, segment, choice = place
+        instance = Instance(
+            id=self._next_id, segment=segment, choice=choice, memory_bytes=memory_bytes, model=model
+        )
+        slot = _Slot(instance, now_s)
+        self._slots[instance.id] = slot
+        self._by_segment[model][segment].append(slot)
+        self.memory_bytes += memory_bytes
+        return instance
+
+    def step(self, instance_id: int, step: str, now_s: float) -> Instance:
+        """Move an instance along its state table."""
+        slot = self._slots[instance_id]
+        slot.state = next_state(slot.instance, slot.state, step)
+        slot.last_used_s = now_s
+        if step == "loaded":
+            self.loaded_bytes += slot.instance.memory_bytes
+        elif slot.state is InstanceState.GONE:
+            del self._slots[instance_id]
+            self._by_segment[slot.instance.model][slot.instance.segment].remove(slot)
+            self.memory_bytes -= slot.instance.memory_bytes
+            self.loaded_bytes -= slot.instance.memory_bytes
+        return slot.instance
+
+    def free_best_fit(self, key: Key) -> Instance | None:
+        """FINDFREEBESTFIT: return the free instance of the segment with the narrowest choice that fits."""
+        best: Instance | None = None
+        choice, nested, free = key.choice, self._nested[key.model], InstanceState.FREE
+        for slot in self._by_segment[key.model][key.segment]:
+            instance = slot.instance
+            if (
+                slot.state is free
+                and (instance.choice == choice or (nested and instance.choice > choice))
+                and (best is None or instance.choice < best.choice)
+            ):
+                best = instance
+        return best
+
+    def fitting(self, key: Key) -> tuple[int, int]:
+        """Count the instances that could run this key: how many are busy, and how many are loading."""
+        nested = self._nested[key.model]
+        states = [
+            slot.state
+            for slot in self._by_segment[key.model][key.segment]
+            if slot.instance.choice == key.choice or (nested and slot.instance.choice > key.choice)
+        ]
+        return states.count(InstanceState.BUSY), states.count(InstanceState.LOADING)
+
+    def is_unloading(self) -> bool:
+        """Whether any instance is unloading."""
+        return any(slot.state is InstanceState.UNLOADING for slot in self._slots.values())
+
+    def idle(self) -> list[tuple[float, Instance]]:
+        """List free instances with the time they were last used, longest idle first."""
+        slots = [s for s in self._slots.values() if s.state is InstanceState.FREE]
+        return sorted(((s.last_used_s, s.instance) for s in slots), key=lambda pair: (pair[0], pair[1].id))
+
+
+# -- Residents: the instances that stay loaded.
+
+
+def resident_places(names: Iterable[str], models: Iterable[ServedModel]) -> list[tuple[int, int, int]]:
+    """List (model, segment, choice) of all resident instances, in the order of the option's names.
+
+    'widest' means the last choice of each segment, which contains the others. In a model that is not nested
+    it means every choice.
+    """
+    served = list(models)
+    return [
+        (model.number, segment, choice)
+        for name in names
+        for model in served
+        for segment, choice in model.spec.places()
+        if _is_named(model, segment, choice, name)
+    ]
+
+
+def _is_named(model: ServedModel, segment: int, choice: int, name: str) -> bool:
+    choices = model.spec.segments[segment]
+    if name == "widest":
+        return not model.spec.nested or choice == len(choices) - 1
+    return choices[choice] == name
+
+
+# -- The slowdown of a device: how much longer batches take than by their profile, as measured.
+
+WEIGHT = 0.1
+"""How much the last batch counts."""
+
+MOST = 2.0
+"""How many times slower than the mean a batch counts at most: one hiccup says little about the next."""
+
+
+class Slowdown:
+    """A running mean over batches of measured time over profiled time."""
+
+    def __init__(self) -> None:
+        self.value = 1.0
+
+    def note(self, took_s: float, profiled_s: float) -> None:
+        """Note a batch that has run."""
+        if took_s > 0.0:
+            self.value += WEIGHT * (min(MOST * self.value, took_s / profiled_s) - self.value)
+
+
+# -- The options of Algorithm 1, and our additions.
+
+
+class SchedulerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The defaults follow the paper; the comments give its symbols."""
+
+    batch_limit: CountOrZero = 16  # B_max; 0, in a scenario: what suits the profile
+    batch_limit_s: Seconds = 0.0  # about the longest time a batch may take, by profile; 0: no limit
+    vram_cap_bytes: Bytes = 8 * 2**30  # M_max
+    instance_limit: Whole = 0  # most instances at once; 0: as many as memory holds, with CUDA 64
+    utilization_block: Amount = 0.95  # U_blk
+    idle_unload_s: Seconds = 5.0  # t_idle
+    scale_trigger: Whole = 16  # Q_th
+    scale_cap: Count = 2  # N_new
+    resident: tuple[Name, ...] = ()  # choices that stay loaded in every segment, or 'widest'
+    wider_instance: Literal["slice", "full"] = "slice"  # what an instance wider than the request runs
+    order: Literal["fifo", "deadline"] = "fifo"  # deadline: per-key queues, most urgent first
+    merge_upward: bool = False  # fill a batch with narrower requests of an otherwise equal key
+    early_drop: bool = False  # drop blocks that can no longer meet their deadline
+    priorities: bool = False  # higher priority first
+    reclaim: bool = False  # unload the longest idle instance when VRAM blocks the head
+
+
+# -- Room on a device: whether its memory and its utilization allow one more instance (CANLOAD, lines 13-20).
+
+Cause = Literal["memory", "utilization"]
+
+
+class Refusal(Struct, frozen=True):
+    """Why an instance may not be loaded: the cause, and a sentence with places for its values."""
+
+    cause: Cause
+    reason: str
+    values: tuple[object, ...]
+
+
+class Room:
+    """What the sensors last said, and how often each of them refused a load.
+
+    Memory in use is the sum of the profiles of all instances. Where the driver asks the device, it is the
+    last reading, changed by the profiles of what was loaded and unloaded since.
+    """
+
+    def __init__(self, options: SchedulerOptions) -> None:
+        self._options = options
+        self._sample: TelemetrySampled | None = None
+        self._covered_bytes = 0  # by profile, of the instances that the last reading covers
+        self.refused: Counter[str] = Counter()
+
+    def note(self, sample: TelemetrySampled, fleet: Fleet) -> None:
+        """Take a reading of the sensors into account."""
+        self._sample = sample
+        self._covered_bytes = fleet.loaded_bytes
+
+    def refusal(self, fleet: Fleet, memory_bytes: int) -> Refusal | None:
+        """Say why an instance of this size may not be loaded now; None if it may."""
+        refusal = self._is_full(fleet) or self._over_cap(fleet, memory_bytes) or self._at_block()
+        if refusal is not None:
+            self.refused[refusal.cause] += 1
+        return refusal
+
+    def _is_full(self, fleet: Fleet) -> Refusal | None:
+        """Not in the paper: a device may have a limit of its own, such as the number of CUDA streams."""
+        limit = self._options.instance_limit
+        if not limit or len(fleet) < limit:
+            return None
+        return Refusal("memory", "{} instances are loaded, the limit is {}", (len(fleet), limit))
+
+    def _over_cap(self, fleet: Fleet, memory_bytes: int) -> Refusal | None:
+        """Line 15: VRAM_used + bytes ≤ M_max; where memory was asked, the device must have as much free."""
+        used, cap = fleet.memory_bytes, self._options.vram_cap_bytes
+        sample = self._sample
+        if sample is not None and sample.measured and len(fleet):  # else nothing could ever be loaded
+            used = max(0, sample.vram_bytes + fleet.memory_bytes - self._covered_bytes)
+        if used + memory_bytes > cap:
+            reason = "VRAM: {} bytes in use, {} more would pass the cap {}"
+            return Refusal("memory", reason, (used, memory_bytes, cap))
+        if sample is not None and sample.free_bytes is not None:
+            free = sample.free_bytes - max(0, fleet.memory_bytes - self._covered_bytes)
+            if memory_bytes > free:
+                return Refusal("memory", "VRAM: {} bytes free, {} needed", (free, memory_bytes))
+        return None
+
+    def _at_block(self) -> Refusal | None:
+        """Lines 17-18: the latest utilization, if any, must be below U_blk."""
+        block = self._options.utilization_block
+        if self._sample is None or self._sample.utilization < block:
+            return None
+        reason = "utilization {:.0%} is not below the block {:.0%}"
+        return Refusal("utilization", reason, (self._sample.utilization, block))
+
 
 Finder = Callable[[ModelEntry], tuple[ServedModel, Profile]]
 """Finds a model that is added while the server runs, and what it costs on this device."""

@@ -1,11 +1,48 @@
-"""The events that a local scheduler is told."""
+"""The events that a local scheduler is told, and the commands that it gives.
+
+Their names are the tags in event logs: renaming one makes old logs unreadable.
+"""
 
 from msgspec import Struct
 
-from slimsched.kernel.wake import Wake
+from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.serving.domain.batch import Batch
 from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cancellation import RequestsCancelled
+from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.instance import Instance
 from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
+
+# -- The commands that a local scheduler gives.
+
+
+class RunBatch(Struct, frozen=True, kw_only=True, tag=True):
+    """Run a batch on its instance; `why` says why it has this size."""
+
+    batch: Batch
+    why: str
+
+
+class LoadInstance(Struct, frozen=True, kw_only=True, tag=True):
+    """Load an instance."""
+
+    instance: Instance
+
+
+class UnloadInstance(Struct, frozen=True, kw_only=True, tag=True):
+    """Unload an instance and free its memory."""
+
+    instance: int
+
+
+class DropBlock(Struct, frozen=True, kw_only=True, tag=True):
+    """Give up a block, for this reason."""
+
+    block: Block
+    reason: DropReason
+
+
+Command = RunBatch | LoadInstance | UnloadInstance | DropBlock | WakeAt
 
 
 class Started(Struct, frozen=True, kw_only=True, tag=True):

@@ -4,17 +4,20 @@ from cluster import MEGABYTE, MODEL, block, choice, flat_profile, key, requests,
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.serving.domain.block import block_of
 from slimsched.serving.domain.cancellation import RequestsCancelled
-from slimsched.serving.scheduling.commands import Command, DropBlock, LoadInstance, RunBatch, UnloadInstance
-from slimsched.serving.scheduling.events import (
+from slimsched.serving.scheduler.messages import (
     BatchFinished,
     BlockArrived,
+    Command,
+    DropBlock,
     InstanceLoaded,
     InstanceUnloaded,
+    LoadInstance,
+    RunBatch,
     Started,
     TelemetrySampled,
+    UnloadInstance,
 )
-from slimsched.serving.scheduling.greedy import GreedyScheduler
-from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduler.scheduler import GreedyScheduler, SchedulerOptions
 
 
 class Server:

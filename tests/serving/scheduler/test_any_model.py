@@ -6,10 +6,16 @@ from slimsched.models.spec import ANY
 from slimsched.serving.domain.block import block_of
 from slimsched.serving.domain.key import key_of, onward
 from slimsched.serving.domain.served_model import ServedModel
-from slimsched.serving.scheduling.commands import Command, LoadInstance, RunBatch
-from slimsched.serving.scheduling.events import BatchFinished, BlockArrived, InstanceLoaded, Started
-from slimsched.serving.scheduling.greedy import GreedyScheduler
-from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduler.messages import (
+    BatchFinished,
+    BlockArrived,
+    Command,
+    InstanceLoaded,
+    LoadInstance,
+    RunBatch,
+    Started,
+)
+from slimsched.serving.scheduler.scheduler import GreedyScheduler, SchedulerOptions
 
 FAMILY = toy_model("family", segments=[("small", "base", "large")])
 NESTED = toy_model("nested", segments=[("small", "base", "large")], nested=True)

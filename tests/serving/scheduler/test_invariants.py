@@ -16,9 +16,15 @@ from slimsched.serving.domain.key import Key
 from slimsched.serving.domain.request import Request
 from slimsched.serving.execution.simulated.server import SimulatedServer
 from slimsched.serving.routing.events import SegmentFinished
-from slimsched.serving.scheduling.commands import LoadInstance, RunBatch, UnloadInstance
-from slimsched.serving.scheduling.events import BatchFinished, InstanceLoaded, InstanceUnloaded
-from slimsched.serving.scheduling.options import SchedulerOptions
+from slimsched.serving.scheduler.messages import (
+    BatchFinished,
+    InstanceLoaded,
+    InstanceUnloaded,
+    LoadInstance,
+    RunBatch,
+    UnloadInstance,
+)
+from slimsched.serving.scheduler.scheduler import SchedulerOptions
 
 FAMILY = toy_model("family", segments=[("s", "m", "l")]).numbered(1)
 EXITS = toy_model(

@@ -1,1 +1,0 @@
-"""The local decision: which batch a device runs and what it loads (Algorithm 1). Pure."""
