@@ -7,7 +7,7 @@ import argparse
 from statistics import median
 from time import perf_counter
 
-from slimsched.serving.domain.machine import GATEWAY_NAME
+from slimsched.serving.domain.cluster import GATEWAY_NAME
 from slimsched.serving.domain.request import Request
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.routing.commands import Answer

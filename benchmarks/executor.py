@@ -23,15 +23,9 @@ from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.models.slimresnet.instance import fold
 from slimsched.models.slimresnet.packed import cpu_precision, pack
 from slimsched.models.slimresnet.weights import TrainedModel, load
-from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.block import block_of
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.host import Host
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.link import Link
-from slimsched.serving.domain.profile_record import record_of
-from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.terms import Terms
+from slimsched.serving.domain.cluster import Cluster, Host, Instance, Link
+from slimsched.serving.domain.profile import record_of
+from slimsched.serving.domain.request import Batch, Request, Terms, block_of
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import run_batch
 from slimsched.serving.execution.live.cluster import LiveCluster

@@ -21,11 +21,8 @@ from width_switch import switch_s
 
 from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.models.slimresnet.weights import TrainedModel, load
-from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.block import block_of
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import Key, onward
-from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.cluster import Instance
+from slimsched.serving.domain.request import Batch, Key, Request, block_of, onward
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import BatchUnderWay
 from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device

@@ -148,7 +148,7 @@ class Front:
     def calls(self, now_s: float) -> bytes | None:
         """Return the message with all calls that can be sent now."""
         from slimsched.serving.api.front_message import Calls, FrontCalls
-        from slimsched.serving.domain.terms import Terms
+        from slimsched.serving.domain.request import Terms
         from slimsched.serving.execution.live.messages import InputPiece
 
         bundles, most = [], max(1, BATCH // self._images)

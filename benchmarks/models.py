@@ -28,8 +28,8 @@ from wrk import run_wrk
 
 from slimsched.models.spec import Path as Plan
 from slimsched.serving.api.client_message import write_request
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.cluster import Instance
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor
 from slimsched.serving.execution.live.example_set import made_up_examples
 from slimsched.serving.execution.live.executor_choice import host_models

@@ -25,7 +25,7 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 
-from slimsched.serving.domain.host import Host
+from slimsched.serving.domain.cluster import Host
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.engine import Engine
 from slimsched.serving.execution.live.event_loop import run

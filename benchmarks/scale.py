@@ -20,9 +20,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from slimsched.models.spec import ModelSpec
-from slimsched.serving.domain.block import Block
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.domain.cluster import Cluster, ServerSnapshot
+from slimsched.serving.domain.request import Block
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.engine import EngineListener
 from slimsched.serving.execution.live.event_loop import run

@@ -34,11 +34,9 @@ from numpy.typing import NDArray
 
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.timeline import Timeline
-from slimsched.serving.domain.block import Block, block_of
-from slimsched.serving.domain.key import Key, onward
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.request import Block, Key, Request, block_of, onward
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.server import SimulatedServer
 from slimsched.serving.routing.events import SegmentFinished

@@ -14,7 +14,7 @@ from slimsched.serving.api.front_message import FrontListens, FrontReady, ToFron
 from slimsched.serving.api.front_spec import FrontSpec
 from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.refusal import RefusalError
-from slimsched.serving.domain.terms import Terms
+from slimsched.serving.domain.request import Terms
 from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.frame_connection import FrameConnection
 from slimsched.serving.execution.live.input_arena import InputArena

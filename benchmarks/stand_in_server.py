@@ -10,11 +10,10 @@ import torch
 
 from slimsched.models.elastic import Tensors
 from slimsched.models.tensors import DTYPES
-from slimsched.serving.domain.host import Host
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.cluster import Host, Instance
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.request import Key
 from slimsched.serving.execution.live import server_main
 from slimsched.serving.execution.live.executor import Executor
 from slimsched.serving.execution.live.executor_choice import read_models

@@ -11,7 +11,7 @@ import argparse
 
 import numpy as np
 
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.routing.cost_to_go import CostToGo
 from slimsched.serving.routing.pricing import PRICES

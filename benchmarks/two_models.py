@@ -20,8 +20,8 @@ from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable
 from slimsched.models.spec import ModelSpec, TensorSpec, every_plan
 from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate

@@ -14,7 +14,7 @@ from time import perf_counter
 
 import torch
 
-from slimsched.serving.domain.instance import Instance
+from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device
 from slimsched.serving.execution.live.executor_choice import host_models
 from slimsched.serving.execution.model_source import shipped_model

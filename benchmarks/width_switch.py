@@ -3,8 +3,8 @@
 from statistics import median
 from time import perf_counter
 
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.cluster import Instance
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.execution.live.executor import Executor
 
 INSTANCE = 0

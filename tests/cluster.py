@@ -8,15 +8,10 @@ from slimsched.models.quality import QualityTable
 from slimsched.models.slimresnet.spec import path_of, widths_of
 from slimsched.models.spec import START, ModelSpec, Path, Step, TensorSpec, every_plan
 from slimsched.models.width import WIDTHS
-from slimsched.serving.domain.block import Block, block_of
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.device import Device
-from slimsched.serving.domain.key import Key, key_of, onward
-from slimsched.serving.domain.link import Link
-from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.request import NO_PLAN, Request
-from slimsched.serving.domain.roofline import modelled_profile
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.cluster import Cluster, Link
+from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.profile import Device, Profile, modelled_profile
+from slimsched.serving.domain.request import NO_PLAN, Block, Key, Request, block_of, key_of, onward
 from slimsched.serving.execution.model_source import shipped_model
 from slimsched.serving.execution.scenario_file import with_accuracy
 

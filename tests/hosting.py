@@ -7,7 +7,7 @@ from cluster import MODEL, key
 from slimsched.models.elastic import Tensors
 from slimsched.models.slimresnet.elastic import SlimResNetModel, trained_model
 from slimsched.models.slimresnet.weights import TrainedModel
-from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.request import Key
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor
 from slimsched.serving.execution.live.hosted_model import HostedModel
 

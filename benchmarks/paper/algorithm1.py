@@ -21,8 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.kernel.log import Entry, Log, find_logs
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.machine import GATEWAY_NAME
+from slimsched.serving.domain.cluster import GATEWAY_NAME, Instance
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.events import Event as GatewayEvent

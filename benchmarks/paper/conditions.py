@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.kernel.statistics import Mean, mean_of
-from slimsched.serving.domain.fault import Fault
+from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.learning.disturbance import (
     hidden_overhead,

@@ -19,12 +19,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from slimsched.models.spec import Path
-from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.block import block_of
-from slimsched.serving.domain.examples import ids_of
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.cluster import Instance
+from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.request import Batch, Request, block_of, ids_of
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import run_batch
 from slimsched.serving.execution.live.executor import Executor

@@ -16,7 +16,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from slimsched.cli.progress import count_bar
-from slimsched.serving.domain.fault import Fault
+from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.execution.compared import Compared
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from slimsched.serving.domain.instance import Instance
+from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor
 from slimsched.serving.execution.live.executor_choice import host_models
 from slimsched.serving.execution.model_source import shipped_model

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from slimsched.models.slimresnet.elastic import trained_model
     from slimsched.models.spec import ModelSpec, TensorSpec
     from slimsched.serving.api.client import Client
-    from slimsched.serving.domain.cluster import Cluster
-    from slimsched.serving.domain.fault import Fault
+    from slimsched.serving.domain.cluster import Cluster, Fault
     from slimsched.serving.execution.scenario import Scenario
     from slimsched.serving.execution.scenario_file import load_scenario
     from slimsched.serving.execution.simulated.comparison import compare
@@ -95,7 +94,7 @@ _HOMES = {
     "ElasticModel": "models.elastic",
     "Exits": "models.adapters.exits",
     "Family": "models.adapters.family",
-    "Fault": "serving.domain.fault",
+    "Fault": "serving.domain.cluster",
     "Goal": "serving.routing.goal",
     "Job": "jobs.domain",
     "JobPolicy": "jobs.scheduler.policy:Policy",

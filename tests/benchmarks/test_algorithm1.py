@@ -4,9 +4,7 @@ import sys
 from pathlib import Path
 
 from cluster import MEGABYTE, MODEL, choice
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.machine import GATEWAY_NAME
-from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.domain.cluster import GATEWAY_NAME, Instance, ServerSnapshot
 from slimsched.serving.routing.events import TelemetryReceived
 from slimsched.serving.scheduler.messages import (
     InstanceLoaded,

@@ -2,10 +2,8 @@
 
 from msgspec.structs import replace
 
-from slimsched.serving.domain.fault import Fault
-from slimsched.serving.domain.machine import GATEWAY_NAME
-from slimsched.serving.domain.model_outline import ModelOutline
-from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.domain.cluster import GATEWAY_NAME, Fault, ServerSnapshot
+from slimsched.serving.domain.model import ModelOutline
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.events import (

@@ -17,7 +17,7 @@ from slimsched.dashboard.report_table import (
     text_table,
 )
 from slimsched.dashboard.request_pictures import request_pictures
-from slimsched.serving.domain.model_outline import ModelOutline
+from slimsched.serving.domain.model import ModelOutline
 from slimsched.serving.telemetry.run_folder import Run
 
 

@@ -13,7 +13,7 @@ from slimsched.serving.api.call import Call
 from slimsched.serving.api.call_bundle import AskedCall, bundled
 from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.domain.bundling import LONGEST_S, MOST_EXAMPLES
-from slimsched.serving.domain.terms import Terms
+from slimsched.serving.domain.request import Terms
 from slimsched.serving.execution.live.input_arena import open_arena
 from slimsched.serving.execution.live.parcel import Receipt
 from slimsched.serving.execution.scenario_file import load_scenario

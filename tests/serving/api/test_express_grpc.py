@@ -25,7 +25,7 @@ from slimsched.serving.api.grpc_answer import before_raw, write_answer, write_ar
 from slimsched.serving.api.grpc_message import pb
 from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.receipt import InferenceResult
-from slimsched.serving.domain.terms import Terms
+from slimsched.serving.domain.request import Terms
 from slimsched.serving.execution.scenario_file import load_scenario
 from stamped import stamped_folder
 

@@ -10,8 +10,7 @@ import pytest
 from slimsched.serving.api.limits import Limits, fitted, shared
 from slimsched.serving.api.refusal import TooMany, Unavailable
 from slimsched.serving.api.service import InferenceService, Phase
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.terms import Terms
+from slimsched.serving.domain.request import DropReason, Terms
 from slimsched.serving.execution.live.machine_memory import memory_bytes
 
 GIB, MIB = 2**30, 2**20

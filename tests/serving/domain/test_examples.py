@@ -3,8 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimsched.serving.domain.examples import count_examples, each_example, ids_of, split_after, split_by
-from slimsched.serving.domain.request import Request, alike
+from slimsched.serving.domain.request import (
+    Request,
+    alike,
+    count_examples,
+    each_example,
+    ids_of,
+    split_after,
+    split_by,
+)
 
 counts = st.lists(st.integers(1, 6), min_size=1, max_size=6)
 

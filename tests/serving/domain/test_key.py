@@ -2,7 +2,7 @@
 
 from cluster import MODEL, key, path, toy_model
 from slimsched.models.spec import ANY, START
-from slimsched.serving.domain.key import Key, key_of, onward
+from slimsched.serving.domain.request import Key, key_of, onward
 
 
 def test_the_legs_of_a_key_that_goes_on_follow_each_other() -> None:

@@ -2,8 +2,7 @@ import pytest
 
 from cluster import MODEL, choice, device, flat_profile, key
 from slimsched.kernel.errors import DataError
-from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.roofline import modelled_profile
+from slimsched.serving.domain.profile import Profile, modelled_profile
 
 KEY, KEYS = key(1, 0.5, 0.25), MODEL.keys.values()
 

@@ -6,9 +6,8 @@ from cluster import MODEL, choice, flat_profile, path, small_cluster, toy_model
 from slimsched.kernel.errors import DataError
 from slimsched.models.spec import ANY, START
 from slimsched.serving.domain.cluster import GATEWAY
-from slimsched.serving.domain.key import key_of
-from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.profile_record import record_of
+from slimsched.serving.domain.profile import Profile, record_of
+from slimsched.serving.domain.request import key_of
 
 FREE = toy_model("free", segments=[("s", "l"), ("s", "m", "l")])
 EXITS = toy_model("exits", segments=[("exit", "on"), ("a", "b")], plans=[(0,), (1, 0), (1, 1)])

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from slimsched.serving.domain.service_cost import ServiceCost
-from slimsched.serving.domain.service_noise import NoiseSource, ServiceNoise
+from slimsched.serving.domain.profile import NoiseSource, ServiceCost, ServiceNoise
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 

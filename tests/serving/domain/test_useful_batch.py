@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from slimsched.serving.domain.useful_batch import DEADLINE_SHARE, ENOUGH, useful_batch
+from slimsched.serving.domain.profile import DEADLINE_SHARE, ENOUGH, useful_batch
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
 

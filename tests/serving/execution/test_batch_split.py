@@ -1,8 +1,7 @@
 """A batch with blocks of two gateways: each hears of its own."""
 
 from cluster import choice, key, path, requests
-from slimsched.serving.domain.block import block_of
-from slimsched.serving.domain.key import onward
+from slimsched.serving.domain.request import block_of, onward
 from slimsched.serving.execution.live.messages import BatchDone
 from slimsched.serving.execution.ray.batch_split import split_by_gateway
 from slimsched.serving.execution.ray.greeting import GATEWAY_BITS

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from slimsched.serving.domain.drop_reason import DropReason
+from slimsched.serving.domain.request import DropReason
 from slimsched.serving.execution.live.bundle import Bundle
 from slimsched.serving.execution.live.parcel import Answered, DroppedError, Rows, cut, rows_of
 

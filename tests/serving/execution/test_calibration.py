@@ -3,8 +3,8 @@
 import pytest
 
 from cluster import MODEL, requests, small_cluster
-from slimsched.serving.domain.block import block_of
-from slimsched.serving.domain.service_cost import ALONE, ServiceCost
+from slimsched.serving.domain.profile import ALONE, ServiceCost
+from slimsched.serving.domain.request import block_of
 from slimsched.serving.execution.live.calibration import ENOUGH, Calibration
 from slimsched.serving.routing.events import SegmentFinished
 

@@ -9,9 +9,8 @@ from hosting import cpu_executor, hosted, images, legs, run_legs, whole_network
 from slimsched.models.elastic import Tensors
 from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.models.slimresnet.weights import TrainedModel, load
-from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import Key, onward
+from slimsched.serving.domain.cluster import Instance
+from slimsched.serving.domain.request import Batch, Key, onward
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import run_batch
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor

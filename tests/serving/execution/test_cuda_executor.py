@@ -9,11 +9,8 @@ from slimsched.kernel.errors import SlimError
 from slimsched.models.elastic import Tensors
 from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.models.slimresnet.weights import TrainedModel, load
-from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.block import block_of
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import Key, onward
-from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.cluster import Instance
+from slimsched.serving.domain.request import Batch, Key, Request, block_of, onward
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_bucket import BUCKETS, bucket_for, buckets_up_to
 from slimsched.serving.execution.live.batch_run import BatchRun, BatchUnderWay, run_batch

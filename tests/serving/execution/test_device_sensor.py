@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import torch
 
-from slimsched.serving.domain.host import Host
+from slimsched.serving.domain.cluster import Host
 from slimsched.serving.execution.live.device_sensor import (
     BY_LANES,
     CpuSensor,

@@ -15,14 +15,9 @@ from msgspec import Struct
 from cluster import MODEL, block, flat_profile, small_cluster
 from slimsched.kernel.timeline import Timeline
 from slimsched.models.elastic import Tensors
-from slimsched.serving.domain.block import Block
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.host import Host
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import Key
-from slimsched.serving.domain.profile_record import record_of
-from slimsched.serving.domain.terms import Terms
+from slimsched.serving.domain.cluster import Cluster, Host, Instance
+from slimsched.serving.domain.profile import record_of
+from slimsched.serving.domain.request import Block, DropReason, Key, Terms
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.engine import EngineListener
 from slimsched.serving.execution.live.messages import Drain, TakeBlock, ToGateway, ToServer

@@ -9,7 +9,7 @@ from hosting import hosted, images, legs
 from slimsched.models.elastic import Tensors
 from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.models.slimresnet.weights import load
-from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.request import Key
 from slimsched.serving.execution.live.host_copies import HostCopies
 
 WIDTHS = (0.25, 1.0, 0.5, 0.75)

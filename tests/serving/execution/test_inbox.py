@@ -13,8 +13,8 @@ from slimsched.kernel.log import Log, LogWriter
 from slimsched.kernel.replay import replay
 from slimsched.kernel.timeline import Timeline
 from slimsched.kernel.wake import Wake
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.fault import Fault
+from slimsched.serving.domain.cluster import Fault
+from slimsched.serving.domain.request import DropReason
 from slimsched.serving.execution.replay import machines_of
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario

@@ -25,10 +25,9 @@ from slimsched.models.slimresnet.weights import load
 from slimsched.serving.api.call import Call
 from slimsched.serving.api.refusal import TooLate
 from slimsched.serving.api.service import InferenceService, Limits, Phase
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.host import Host
-from slimsched.serving.domain.profile_record import record_of
-from slimsched.serving.domain.terms import Terms
+from slimsched.serving.domain.cluster import Host
+from slimsched.serving.domain.profile import record_of
+from slimsched.serving.domain.request import DropReason, Terms
 from slimsched.serving.execution.live import shared_tensor
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.local_engine import LocalEngine

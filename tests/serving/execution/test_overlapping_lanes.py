@@ -10,8 +10,7 @@ from torch import Tensor
 
 from cluster import block, key
 from slimsched.models.elastic import Tensors
-from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.request import Batch, Key
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import BatchRun
 from slimsched.serving.execution.live.lanes import Lanes

@@ -5,8 +5,7 @@ import pytest
 
 from cluster import small_cluster
 from slimsched.kernel.observer import Observer
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.request import NEVER_S
+from slimsched.serving.domain.request import NEVER_S, DropReason
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster, TelemetryOptions
 from slimsched.serving.routing.commands import Answer, Drop
 from slimsched.serving.routing.gateway import Gateway

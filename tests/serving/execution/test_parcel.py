@@ -4,8 +4,7 @@ import asyncio
 
 import numpy as np
 
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.request import DropReason, Request
 from slimsched.serving.execution.live.open_calls import OpenCalls
 from slimsched.serving.execution.live.parcel import Parcel, rows_of
 

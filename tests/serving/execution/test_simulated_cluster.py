@@ -12,7 +12,7 @@ from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.log import Log, LogWriter
 from slimsched.kernel.replay import replay
 from slimsched.models.slimresnet.spec import widths_of
-from slimsched.serving.domain.fault import Fault
+from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.execution.replay import machines_for, machines_of
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario

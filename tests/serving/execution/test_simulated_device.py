@@ -1,9 +1,8 @@
 import pytest
 
 from cluster import MODEL, block, flat_profile, key
-from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.service_cost import ServiceCost
+from slimsched.serving.domain.profile import Profile, ServiceCost
+from slimsched.serving.domain.request import Batch
 from slimsched.serving.execution.simulated.device import SimulatedDevice
 
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from cluster import MODEL, small_cluster, toy_model
 from slimsched.models.spec import Path, uniform_plans
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.fault import Fault
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.cluster import Cluster, Fault
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.execution.simulated.simulation import simulate

@@ -9,8 +9,8 @@ from logs import Decoded, entries
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.log import Log, LogWriter
 from slimsched.kernel.replay import replay
-from slimsched.serving.domain.cancellation import RequestsCancelled
-from slimsched.serving.domain.fault import Fault
+from slimsched.serving.domain.cluster import Fault
+from slimsched.serving.domain.request import RequestsCancelled
 from slimsched.serving.execution.replay import machines_of
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario

@@ -12,12 +12,8 @@ from slimsched.kernel.log import Log, LogWriter
 from slimsched.kernel.replay import replay
 from slimsched.models.confidence import Confidences
 from slimsched.models.quality import QualityTable
-from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.block import block_of
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.fault import Fault
-from slimsched.serving.domain.key import Key, onward
-from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.cluster import Cluster, Fault
+from slimsched.serving.domain.request import Batch, Key, Request, block_of, onward
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import BatchRun, run_batch
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor

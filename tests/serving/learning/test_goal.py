@@ -12,7 +12,7 @@ from slimsched.kernel.errors import ConfigError, UnknownNameError
 from slimsched.models.slimresnet.spec import widths_of
 from slimsched.models.spec import START, Path
 from slimsched.models.width import WIDTHS
-from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.request import Key
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.learning.goal_training import GoalTraining, from_vector, to_vector, train_goal

@@ -7,10 +7,7 @@ from msgspec.structs import replace
 
 from cluster import MODEL, path, requests, small_cluster
 from slimsched.kernel.wake import WakeAt
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.key import onward
-from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.trail import Trail
+from slimsched.serving.domain.request import DropReason, Request, Trail, onward
 from slimsched.serving.routing.admission import FIRST_REACH, Admission
 from slimsched.serving.routing.cheapest_rest import CheapestRest
 from slimsched.serving.routing.commands import Answer, Command, Drop, SendBlock

@@ -10,11 +10,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from cluster import path, small_cluster
-from slimsched.serving.domain.block import Block
-from slimsched.serving.domain.cancellation import RequestsCancelled
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.examples import each_example, ids_of
-from slimsched.serving.domain.request import NEVER_S, Request
+from slimsched.serving.domain.request import (
+    NEVER_S,
+    Block,
+    DropReason,
+    Request,
+    RequestsCancelled,
+    each_example,
+    ids_of,
+)
 from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
 from slimsched.serving.routing.events import (
     BlockDropped,

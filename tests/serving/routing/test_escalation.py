@@ -4,11 +4,8 @@ import pytest
 
 from cluster import path, requests, small_cluster, widths
 from slimsched.kernel.wake import Wake, WakeAt
-from slimsched.serving.domain.block import Block
-from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.cluster import GATEWAY
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.request import Block, DropReason, Request, RequestsCancelled
 from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
 from slimsched.serving.routing.events import (
     BlockDropped,

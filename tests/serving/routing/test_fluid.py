@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from cluster import MODEL, path, small_cluster, toy_model
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.link import Link
+from slimsched.serving.domain.cluster import Cluster, Link
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
 
 CLUSTER = small_cluster()

@@ -7,10 +7,7 @@ import pytest
 from cluster import MODEL, choice, path, requests, small_cluster, widths
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.models.slimresnet.spec import widths_of
-from slimsched.serving.domain.block import Block, block_of
-from slimsched.serving.domain.cancellation import RequestsCancelled
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.request import Block, DropReason, Request, RequestsCancelled, block_of
 from slimsched.serving.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
 from slimsched.serving.routing.events import (
     BlockDropped,

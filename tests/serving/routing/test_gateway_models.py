@@ -6,9 +6,8 @@ from cluster import MODEL, requests, small_cluster, toy_model
 from slimsched.kernel.errors import SlimError
 from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.models.spec import ANY, START, uniform_plans
-from slimsched.serving.domain.block import Block
-from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.request import Block, Request
 from slimsched.serving.routing.commands import Answer, Command, SendBlock
 from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, ServerDown
 from slimsched.serving.routing.gateway import Gateway

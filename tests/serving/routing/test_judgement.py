@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from slimsched.serving.domain.request import NEVER_S, Request
-from slimsched.serving.domain.trail import Trail
+from slimsched.serving.domain.request import NEVER_S, Request, Trail
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.routing.cost_to_go import CostToGo
 from slimsched.serving.routing.judgement import Judgement

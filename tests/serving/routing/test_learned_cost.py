@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slimsched.serving.domain.service_cost import ServiceCost
+from slimsched.serving.domain.profile import ServiceCost
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.batch_charge import BatchCharge

@@ -8,13 +8,10 @@ from cluster import MODEL, device, flat_profile, requests, small_cluster, toy_mo
 from served import CONFIG
 from slimsched.kernel.errors import SlimError
 from slimsched.kernel.wake import Wake, WakeAt
-from slimsched.serving.domain.block import block_of
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.instance import InstanceState
-from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
-from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.roofline import modelled_profile
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.cluster import Cluster, InstanceState
+from slimsched.serving.domain.model import ModelEntry, ModelsChanged, ServedModel
+from slimsched.serving.domain.profile import Profile, modelled_profile
+from slimsched.serving.domain.request import block_of
 from slimsched.serving.execution.catalogue import Catalogue
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.routing.commands import Answer, SendBlock

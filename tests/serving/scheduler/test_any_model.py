@@ -3,9 +3,8 @@
 from cluster import flat_profile, requests, toy_model
 from slimsched.kernel.wake import WakeAt
 from slimsched.models.spec import ANY
-from slimsched.serving.domain.block import block_of
-from slimsched.serving.domain.key import key_of, onward
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.request import block_of, key_of, onward
 from slimsched.serving.scheduler.messages import (
     BatchFinished,
     BlockArrived,

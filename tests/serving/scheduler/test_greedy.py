@@ -2,8 +2,7 @@
 
 from cluster import MEGABYTE, MODEL, block, choice, flat_profile, key, requests, small_cluster, widths
 from slimsched.kernel.wake import Wake, WakeAt
-from slimsched.serving.domain.block import block_of
-from slimsched.serving.domain.cancellation import RequestsCancelled
+from slimsched.serving.domain.request import RequestsCancelled, block_of
 from slimsched.serving.scheduler.messages import (
     BatchFinished,
     BlockArrived,

@@ -8,12 +8,8 @@ from msgspec import Struct
 
 from cluster import MEGABYTE, MODEL, flat_profile, toy_model
 from slimsched.kernel.timeline import Timeline
-from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.block import Block, block_of
-from slimsched.serving.domain.examples import ids_of
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import Key
-from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.cluster import Instance
+from slimsched.serving.domain.request import Batch, Block, Key, Request, block_of, ids_of
 from slimsched.serving.execution.simulated.server import SimulatedServer
 from slimsched.serving.routing.events import SegmentFinished
 from slimsched.serving.scheduler.messages import (

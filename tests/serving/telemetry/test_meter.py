@@ -3,8 +3,8 @@ import pytest
 from cluster import MODEL, block, requests, toy_model
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.wake import Wake
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.domain.cluster import ServerSnapshot
+from slimsched.serving.domain.request import DropReason
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.commands import Answer, Drop

@@ -6,8 +6,8 @@ import pytest
 from cluster import MODEL, toy_model
 from slimsched.models.quality import QualityTable
 from slimsched.models.spec import PlanError
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import NO_PLAN
-from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.workload.load import Load
 
 LOAD = Load(rate_per_s=2000.0, seconds=2.0)

@@ -8,8 +8,8 @@ from rich.table import Table
 
 from slimsched.models.front import CostFront, FrontPoint
 from slimsched.models.spec import Path as Plan
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.scenario_file import CONFIGS, load_profile
 
 ARITHMETIC = "million multiply-accumulates per example"

@@ -17,7 +17,7 @@ from slimsched.models.shipped_models import PUBLISHED_PERCENT
 from slimsched.models.shipped_names import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from slimsched.serving.domain.served_model import ServedModel
+    from slimsched.serving.domain.model import ServedModel
 
 app = typer.Typer(no_args_is_help=True)
 app.command("new")(new.command)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from slimsched.kernel.errors import ConfigError
 from slimsched.models.shipped_names import SHIPPED_MODELS
 from slimsched.models.spec import ModelSpec
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.execution.live.example_set import ExampleSet, made_up_examples
 
 

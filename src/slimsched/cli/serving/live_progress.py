@@ -6,7 +6,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from slimsched.serving.domain.examples import count_examples
+from slimsched.serving.domain.request import count_examples
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.commands import Answer, Drop
 from slimsched.serving.routing.events import RequestsArrived, TelemetryReceived

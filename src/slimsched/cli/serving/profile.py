@@ -20,7 +20,7 @@ from slimsched.kernel.section import convert
 from slimsched.models.shipped_names import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from slimsched.serving.domain.served_model import ServedModel
+    from slimsched.serving.domain.model import ServedModel
     from slimsched.serving.execution.live.profiler import Profiler
 
 

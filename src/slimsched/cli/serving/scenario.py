@@ -16,8 +16,8 @@ from slimsched.kernel import quantity
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.quantity import Count, Milliseconds, RunSeconds, WorkerCount
 from slimsched.kernel.section import convert
-from slimsched.serving.domain.fault import Fault
-from slimsched.serving.domain.model_outline import outlines
+from slimsched.serving.domain.cluster import Fault
+from slimsched.serving.domain.model import outlines
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import build_scenario, read_scenario

@@ -31,7 +31,7 @@ from slimsched.cli.serving.scenario import (
 from slimsched.cli.table import print_summaries
 from slimsched.kernel.log import LogWriter, log_path
 from slimsched.kernel.observer import Observer
-from slimsched.serving.domain.machine import AUTOSCALER_NAME
+from slimsched.serving.domain.cluster import AUTOSCALER_NAME
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.gateway_options import SERVED_QUEUE_S
 from slimsched.serving.telemetry.bound_curve import BoundCurve, energy_bound

@@ -10,8 +10,7 @@ from slimsched.serving.api.refusal import BadRequest
 from slimsched.serving.api.request_parameters import RequestParameters
 from slimsched.serving.api.shared_memory import Loan
 from slimsched.serving.api.shared_region import Place, RegionPart
-from slimsched.serving.domain.request import NEVER_S, NO_PLAN
-from slimsched.serving.domain.terms import Terms
+from slimsched.serving.domain.request import NEVER_S, NO_PLAN, Terms
 
 LONGEST_ID = 1000
 

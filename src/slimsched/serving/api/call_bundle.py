@@ -12,7 +12,7 @@ from slimsched.models.arrays import NUMPY
 from slimsched.serving.api.call import Call
 from slimsched.serving.api.front_message import FrontCalls
 from slimsched.serving.domain.bundling import fits
-from slimsched.serving.domain.terms import Terms
+from slimsched.serving.domain.request import Terms
 from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
 from slimsched.serving.execution.live.messages import InputPiece
 from slimsched.serving.execution.live.parcel import Answered, Receipt

@@ -24,8 +24,8 @@ from slimsched.serving.api.limits import Limits, shared
 from slimsched.serving.api.refusal import RefusalError, TooLate, TooMany
 from slimsched.serving.api.service import InferenceService, refusal_of, too_late
 from slimsched.serving.domain.bundling import hold_s
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import NEVER_S
-from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.bundle import Bundle
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.next_round import NextRound

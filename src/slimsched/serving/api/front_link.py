@@ -25,8 +25,7 @@ from slimsched.serving.api.model_face import ModelFace, find_face
 from slimsched.serving.api.receipt import InferenceResult, write_receipt
 from slimsched.serving.api.shared_memory import SharedMemory
 from slimsched.serving.api.tally import Tally
-from slimsched.serving.domain.model_change import ModelEntry
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ModelEntry, ServedModel
 from slimsched.serving.execution.live.frame_connection import FrameConnection
 from slimsched.serving.execution.live.input_arena import InputArena
 from slimsched.serving.execution.live.loop_lag import LoopLag

@@ -8,8 +8,8 @@ from msgspec import Struct
 from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.shared_region import RegionEntry
 from slimsched.serving.api.tally import Counted
-from slimsched.serving.domain.model_change import ModelEntry
-from slimsched.serving.domain.terms import ANY_TERMS, Terms
+from slimsched.serving.domain.model import ModelEntry
+from slimsched.serving.domain.request import ANY_TERMS, Terms
 from slimsched.serving.execution.live.messages import InputPiece, Ping, Pong
 from slimsched.serving.execution.live.parcel import Receipt
 

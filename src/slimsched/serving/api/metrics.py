@@ -15,13 +15,9 @@ from slimsched import __version__
 from slimsched.serving.api.exposition import CONTENT_TYPE, Histogram, Labels, family, histogram
 from slimsched.serving.api.http_response import HttpResponse
 from slimsched.serving.api.tally import SECONDS, Tally
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.examples import count_examples
-from slimsched.serving.domain.machine import GATEWAY_NAME
-from slimsched.serving.domain.request import alike
-from slimsched.serving.domain.served_model import ServedModel
-from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.domain.cluster import GATEWAY_NAME, Cluster, ServerSnapshot
+from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.request import DropReason, alike, count_examples
 from slimsched.serving.execution.live.next_round import NextRound
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock
 from slimsched.serving.routing.events import (

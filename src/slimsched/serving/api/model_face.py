@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from slimsched.models.arrays import NUMPY
 from slimsched.models.spec import PlanError, TensorSpec
 from slimsched.serving.api.refusal import BadRequest, NotFound
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ServedModel
 
 CLASSES, LABELS = "classes", "labels"
 """Outputs of every classifier beside its own: the number and the name of the class with the largest score."""

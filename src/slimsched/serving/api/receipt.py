@@ -7,7 +7,7 @@ from msgspec import Struct
 from slimsched.models.spec import ModelSpec, Path
 from slimsched.serving.api.model_face import Outputs
 from slimsched.serving.api.request_parameters import Parameter
-from slimsched.serving.domain.terms import ANY_TERMS, Terms
+from slimsched.serving.domain.request import ANY_TERMS, Terms
 from slimsched.serving.execution.live.parcel import Receipt
 
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from slimsched.kernel.errors import SlimError
 from slimsched.serving.api.refusal import BadRequest, Forbidden, NotFound, Unavailable
 from slimsched.serving.api.service import InferenceService
-from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
-from slimsched.serving.domain.profile_record import record_of
+from slimsched.serving.domain.model import ModelEntry, ModelsChanged
+from slimsched.serving.domain.profile import record_of
 from slimsched.serving.execution.catalogue import Catalogue
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.engine import Engine, ModelChanger

@@ -21,9 +21,8 @@ from slimsched.serving.api.refusal import (
 from slimsched.serving.api.shared_memory import SharedMemory
 from slimsched.serving.api.shared_memory_control import SharedMemoryControl
 from slimsched.serving.api.tally import Tally
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.served_model import ServedModel
-from slimsched.serving.domain.terms import Terms
+from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.request import DropReason, Terms
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.input_arena import InputArena
 from slimsched.serving.execution.live.machine_memory import memory_bytes

@@ -8,10 +8,8 @@ from msgspec import Struct
 
 from slimsched import __version__
 from slimsched.kernel.errors import SlimError
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.examples import each_example, ids_of
-from slimsched.serving.domain.machine import GATEWAY_NAME
-from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.cluster import GATEWAY_NAME, Cluster
+from slimsched.serving.domain.request import Request, each_example, ids_of
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock
 from slimsched.serving.routing.events import RequestsArrived, SegmentFinished
 

@@ -1,14 +1,178 @@
-"""The cluster as it is known before a run: servers, profiles, links and models."""
+"""The cluster as it is known before a run: servers, profiles, links and models.
+
+Also what happens to servers (faults), what they report (snapshots), and where they stand (hosts, links).
+"""
 
 from collections.abc import Collection, Sequence
+from enum import StrEnum
+from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.serving.domain.key import Key
-from slimsched.serving.domain.link import Link
+from slimsched.kernel.errors import SlimError
+from slimsched.kernel.quantity import (
+    Amount,
+    Count,
+    CountOrZero,
+    Factor,
+    Percentage,
+    PositiveAmount,
+    PositiveShare,
+    Seconds,
+)
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.request import Key
+
+# -- A link: how long it takes to send bytes.
+
+
+class Link(Struct, frozen=True, kw_only=True):
+    """Connects a server (or the gateway) to the network, equally fast in both directions.
+
+    Between two places the slower link sets the pace and both latencies add up. Transfers queue.
+    """
+
+    bandwidth_bytes_per_s: PositiveAmount  # bytes per second, in each direction
+    latency_s: Seconds  # time of an empty message
+
+
+# -- A fault: a server dies, hangs, leaves, returns, or changes its speed or that of its link.
+
+
+class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry of a fault timeline; `slowdown` multiplies all latencies, and 1 is the profile's own speed.
+
+    A killed server loses its work. So does a hung server, but it takes longer until that is noticed. A
+    server that leaves takes no new work and finishes what it has. `slow-link` divides the bandwidth
+    of its link.
+    """
+
+    server: str  # which server
+    at_s: Seconds  # when
+    kind: Literal["kill", "hang", "leave", "restore", "slow", "slow-link"]  # what happens
+    slowdown: Factor = 1.0  # for slow and slow-link: how many times slower
+
+
+# -- An instance: one segment at one choice, loaded on a device and able to run one batch at a time.
+
+
+class InstanceState(StrEnum):
+    """The states of an instance."""
+
+    LOADING = "loading"
+    FREE = "free"
+    BUSY = "busy"
+    UNLOADING = "unloading"
+    GONE = "gone"
+
+
+TRANSITIONS: dict[str, tuple[InstanceState, InstanceState]] = {
+    "loaded": (InstanceState.LOADING, InstanceState.FREE),
+    "run": (InstanceState.FREE, InstanceState.BUSY),
+    "finished": (InstanceState.BUSY, InstanceState.FREE),
+    "unload": (InstanceState.FREE, InstanceState.UNLOADING),
+    "unloaded": (InstanceState.UNLOADING, InstanceState.GONE),
+}
+"""Each step: the state in which it is possible, and the state after it."""
+
+
+class Instance(Struct, frozen=True, kw_only=True):
+    """An execution slot for one segment at one choice; in a nested model it can run narrower choices too."""
+
+    id: int
+    segment: int
+    choice: int
+    memory_bytes: int
+    model: int = 0
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """(model, segment, choice)."""
+        return self.model, self.segment, self.choice
+
+
+def next_state(instance: Instance, state: InstanceState, step: str) -> InstanceState:
+    """Return the state after a step; an impossible step is an error."""
+    before, after = TRANSITIONS[step]
+    if state is not before:
+        raise SlimError(
+            f"instance {instance.id} (segment {instance.segment} at choice {instance.choice}) is {state}: "
+            f"it cannot take the step '{step}'"
+        )
+    return after
+
+
+# -- A snapshot: what a server last reported about itself.
+
+
+class ServerSnapshot(Struct, frozen=True, kw_only=True):
+    """One telemetry sample of one server.
+
+    `queued` counts waiting requests by model and segment. The sources say where power, utilization and memory
+    come from. `waiting` says, by key, why the batches that were tried last could not run. `refused` counts
+    since the start how often an instance was not loaded, by cause: memory or utilization.
+    """
+
+    taken_s: float
+    utilization: float
+    power_w: float
+    vram_bytes: int
+    queued: tuple[int, ...]
+    instances: int
+    power_source: str = ""
+    utilization_source: str = ""
+    memory_source: str = ""
+    waiting: dict[str, str] = {}
+    refused: dict[str, int] = {}
+
+
+# -- The names of a cluster's state machines in its event log.
+
+GATEWAY_NAME = "gateway"
+AUTOSCALER_NAME = "autoscaler"
+
+
+def life_name(server: str, life: int) -> str:
+    """Name one life of a server: 'server-0', then 'server-0#2' after it has died and started again."""
+    return server if life == 1 else f"{server}#{life}"
+
+
+def server_of(machine: str) -> str:
+    """Return a server's name without the number of its life."""
+    return machine.partition("#")[0]
+
+
+# -- A host: which part of a machine a live server uses.
+
+CUDA_INSTANCES = 64
+"""PyTorch has that many streams on a GPU, and each instance needs one of its own."""
+
+
+class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The device a server process uses, and its share of it.
+
+    On a CPU: the number of threads, the cores they are bound to, and the speed. Below 1, the server rests
+    after each batch to act like a slower one. On a GPU: its index, and the share of it that MPS allows. On
+    Ray: the resources that the node must offer, and the labels it must have.
+    """
+
+    kind: Literal["cpu", "cuda"] = "cpu"  # what the server runs on
+    threads: Count = 1  # CPU threads
+    cores: tuple[CountOrZero, ...] = ()  # cores that the threads are bound to; empty: any
+    speed: PositiveShare = 1.0  # below 1 the server rests after each batch to act slower
+    gpu: CountOrZero = 0  # number of the GPU
+    mps_percentage: Percentage = 100  # share of the GPU that MPS allows
+    resources: dict[str, Amount] = {}  # resources that a Ray node must offer
+    labels: dict[str, str] = {}  # labels that a Ray node must have
+
+    @property
+    def instance_limit(self) -> int:
+        """The most instances that the device can hold at once, whatever its memory; 0: no such limit."""
+        return CUDA_INSTANCES if self.kind == "cuda" else 0
+
 
 Values = NDArray[np.float64]
 

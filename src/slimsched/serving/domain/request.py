@@ -1,12 +1,185 @@
-"""A request: an example, or several neighbours of one call, on its way through the segments of a model."""
+"""Requests and what becomes of them: keys that batches share, blocks on their way, batches, trails, reasons.
 
-from collections.abc import Iterator, Sequence
+A request: an example, or several neighbours of one call, on its way through the segments of a model.
+"""
+
+from collections.abc import Container, Iterator, Sequence, Set
+from enum import StrEnum
+from functools import lru_cache
+from itertools import groupby
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.models.spec import Path
-from slimsched.serving.domain.trail import NO_TRAIL, Trail
+from slimsched.models.spec import ANY, Path, Step
+
+# -- A trail: what a request went through where a plan's answer may be followed by that of a wider plan.
+
+
+class Trail(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
+    """The servers that keep a request's activations, and the answers it has so far.
+
+    `homes` holds the server that ran each segment of the current path. `tried` holds the plans that have
+    answered, oldest first. `confidence` is what the model said about the last answer, `sure` the chance that
+    this answer is right, and `why` the reason to stop there or to go on. `hope` is the chance that the next
+    answer will be right. `top` is the class that the last answer named, and `checked` says that the request
+    goes on only to check this answer.
+    """
+
+    homes: tuple[int, ...] = ()
+    tried: tuple[Path, ...] = ()
+    confidence: float = -1.0
+    sure: float = -1.0
+    hope: float = -1.0
+    why: str = ""
+    top: int = -1
+    checked: bool = False
+
+
+NO_TRAIL = Trail()
+
+
+def with_answer(requests: "Sequence[Request]") -> "tuple[list[Request], list[Request]]":
+    """Split requests into those that have an answer already, at the plan of that answer, and the others."""
+    done = [request.at_last_answer() for request in requests if request.trail and request.trail.tried]
+    rest = [request for request in requests if not (request.trail and request.trail.tried)]
+    return done, rest
+
+
+def homes_of(requests: "Sequence[Request]") -> dict[int, list[int]]:
+    """Return the requests whose activations each server keeps, by server."""
+    kept: dict[int, list[int]] = {}
+    for request in requests:
+        if request.trail is not None:
+            for home in set(request.trail.homes):
+                kept.setdefault(home, []).extend(request.ids)
+    return kept
+
+
+# -- Cancellation: the event that tells the gateway and the servers that nobody waits for some requests.
+
+
+class RequestsCancelled(Struct, frozen=True, kw_only=True, tag=True):
+    """Nobody waits for these requests any more; do not begin them."""
+
+    requests: tuple[int, ...]
+
+
+# -- Why a request was given up.
+
+
+class DropReason(StrEnum):
+    """All reasons for which a request is dropped; the reply to a client depends only on these."""
+
+    QUEUE_FULL = "queue full"
+    OVERLOADED = "too much work is ahead to meet the deadline"
+    DEADLINE_PASSED = "deadline passed"
+    DEADLINE_OUT_OF_REACH = "deadline out of reach"
+    CANCELLED = "cancelled"
+    EXECUTION_FAILED = "execution failed"
+    NO_SERVER = "no server is left"
+    SHUTTING_DOWN = "shutting down"
+
+
+# -- The key k = (segment, requested choice, previous choice): requests of one key can share a batch.
+#
+# With several models a key also names its model. In the paper a choice is a width.
+
+
+class Key(Struct, frozen=True, cache_hash=True, order=True, array_like=True):
+    """What must agree for requests to run as one batch.
+
+    `previous` is the choice of the segment before. It is START in the first segment, and ANY in models for
+    which it does not matter. With choices `ahead`, a batch goes on through further segments on the same
+    server without asking the router, as long as the server has a free instance for each.
+    """
+
+    segment: int
+    choice: int
+    previous: int
+    ahead: Path = ()
+    model: int = 0
+
+    def __str__(self) -> str:
+        after = "" if self.previous < 0 else f" after {self.previous}"
+        onward = "".join(f", then {choice}" for choice in self.ahead)
+        model = f"model {self.model}, " if self.model else ""
+        return f"{model}segment {self.segment} at choice {self.choice}{after}{onward}"
+
+    @property
+    def choices(self) -> Path:
+        """The choices of all segments that this key runs."""
+        return (self.choice, *self.ahead)
+
+    @property
+    def last_segment(self) -> int:
+        """The last segment that this key runs."""
+        return self.segment + len(self.ahead)
+
+    @property
+    def step(self) -> Step:
+        """The first step that this key runs."""
+        return self.segment, self.choice, self.previous
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """(model, segment, choice) that an instance must be loaded for."""
+        return self.model, self.segment, self.choice
+
+    @property
+    def legs(self) -> "tuple[Key, ...]":
+        """One key per segment, without choices ahead."""
+        return _legs(self) if self.ahead else (self,)
+
+    def at(self, choice: int) -> "Key":
+        """Return the same key at another choice, without choices ahead."""
+        return key_of(self.model, self.segment, choice, self.previous)
+
+
+MOST_KEYS = 4096
+"""How many keys are cached."""
+
+
+@lru_cache(MOST_KEYS)
+def key_of(model: int, segment: int, choice: int, previous: int) -> Key:
+    """Return the key of one segment."""
+    return Key(segment, choice, previous, (), model)
+
+
+@lru_cache(MOST_KEYS)
+def onward(key: Key, ahead: Path) -> Key:
+    """Return this key with the choices `ahead`."""
+    return Key(key.segment, key.choice, key.previous, ahead, key.model) if ahead else key
+
+
+@lru_cache(MOST_KEYS)
+def _legs(key: Key) -> tuple[Key, ...]:
+    before = (ANY,) * len(key.choices) if key.previous == ANY else (key.previous, *key.choices)
+    return tuple(
+        key_of(key.model, key.segment + number, choice, before[number])
+        for number, choice in enumerate(key.choices)
+    )
+
+
+# -- The numbers behind a routing decision; `telemetry/explanation.py` makes sentences of them.
+
+
+class Why(Struct, frozen=True, array_like=True, gc=False):
+    """What a decision was weighed against.
+
+    `binding` is the limit of the goal that decides now, 'load' if only the load does, or empty if device time
+    is free. `worth` is the accuracy within reach after this choice, `cost_s` the device time per example of
+    the rest of the plan, as the router expects it. The runner-up was `server` at `choice` (-1: there was
+    none); it was `behind` by so much, in accuracy.
+    """
+
+    binding: str = ""
+    worth: float = 0.0
+    cost_s: float = 0.0
+    server: int = -1
+    choice: int = -1
+    behind: float = 0.0
+
 
 NO_PLAN = -1
 """Used instead of a plan's number: the router chooses."""
@@ -121,3 +294,167 @@ def _grouped(requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:
             yield first, count
             first, count = request, request.count
     yield first, count
+
+
+# -- The examples of requests: how many there are, which ids they have, and how to split them.
+
+Requests = tuple[Request, ...]
+
+
+def count_examples(requests: Sequence[Request]) -> int:
+    """Count the examples of these requests."""
+    return requests[0].count if len(requests) == 1 else sum([request.count for request in requests])
+
+
+def ids_of(requests: Sequence[Request]) -> list[int]:
+    """List the ids of all examples, in order."""
+    ids: list[int] = []
+    for request in requests:
+        if request.count == 1:
+            ids.append(request.id)  # a range takes longer
+        else:
+            ids.extend(request.ids)
+    return ids
+
+
+def each_example(requests: Sequence[Request]) -> list[Request]:
+    """List the examples as requests of their own, in order."""
+    return [example for request in requests for example in request.each()]
+
+
+def split_after(requests: Sequence[Request], size: int) -> tuple[Requests, Requests]:
+    """Split requests after a number of examples; a request that goes across is split too."""
+    left = size
+    for at, request in enumerate(requests):
+        if request.count > left:
+            before, after = tuple(requests[:at]), tuple(requests[at + 1 :])
+            if not left:
+                return before, (request, *after)
+            return (*before, request.part(0, left)), (request.part(left, request.count), *after)
+        left -= request.count
+    return tuple(requests), ()
+
+
+def split_by(requests: Sequence[Request], ids: Container[int]) -> tuple[Requests, Requests]:
+    """Split requests into the examples with these ids, and the others."""
+    chosen: list[Request] = []
+    others: list[Request] = []
+    for request in requests:
+        if request.count == 1:
+            (chosen if request.id in ids else others).append(request)
+            continue
+        start = 0
+        for is_chosen, numbers in groupby([number in ids for number in request.ids]):
+            end = start + len(list(numbers))
+            (chosen if is_chosen else others).append(
+                request if end - start == request.count else request.part(start, end)
+            )
+            start = end
+    return tuple(chosen), tuple(others)
+
+
+# -- What a sender asks for besides the answer.
+
+
+class Terms(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The deadline counts from arrival; 0 means no floor or ceiling, NO_PLAN lets the router choose."""
+
+    deadline_s: float = NEVER_S
+    priority: int = 0
+    min_accuracy: float = 0.0
+    max_energy_j: float = 0.0
+    plan: int = NO_PLAN
+
+    def request(
+        self, number: int, now_s: float, model: int = 0, *, example: int = -1, count: int = 1
+    ) -> Request:
+        """Make a request of `count` examples on these terms, which arrives now."""
+        return Request(
+            id=number,
+            arrival_s=now_s,
+            deadline_s=min(NEVER_S, now_s + self.deadline_s),
+            min_accuracy=self.min_accuracy,
+            priority=self.priority,
+            example=example,
+            plan=self.plan,
+            max_energy_j=self.max_energy_j,
+            model=model,
+            count=count,
+        )
+
+
+ANY_TERMS = Terms()
+
+
+# -- A block: requests that the router sends to one server together.
+
+
+class Block(Struct, frozen=True, kw_only=True, array_like=True):
+    """A group of requests with one key. A server may split it over batches; the parts keep its id.
+
+    `priority` is the highest and `deadline_s` the earliest of its requests. With `keep`, the server keeps
+    what every segment gives until it is told to forget, because a wider plan may go on from there.
+    """
+
+    id: int
+    key: Key
+    requests: tuple[Request, ...]
+    deadline_s: float
+    priority: int = 0
+    keep: bool = False
+
+    @property
+    def examples(self) -> int:
+        """How many examples its requests have."""
+        return count_examples(self.requests)
+
+    def split(self, size: int) -> "tuple[Block, Block]":
+        """Split the block after `size` examples."""
+        first, rest = split_after(self.requests, size)
+        return self._with(first), self._with(rest)
+
+    def split_off(self, ids: Set[int]) -> "tuple[Block | None, Block | None]":
+        """Split the block into the examples with these ids and the rest; None for an empty part."""
+        if ids.isdisjoint(ids_of(self.requests)):
+            return None, self
+        chosen, rest = split_by(self.requests, ids)
+        return self._with(chosen), self._with(rest) if rest else None
+
+    def _with(self, requests: tuple[Request, ...]) -> "Block":
+        return Block(
+            id=self.id,
+            key=self.key,
+            requests=requests,
+            deadline_s=self.deadline_s,
+            priority=self.priority,
+            keep=self.keep,
+        )
+
+
+def block_of(block_id: int, key: Key, requests: tuple[Request, ...], *, keep: bool = False) -> Block:
+    """Make a block that is as urgent as its most urgent requests."""
+    if len(requests) == 1:
+        deadline_s, priority = requests[0].deadline_s, requests[0].priority
+    else:
+        deadline_s = min([request.deadline_s for request in requests])
+        priority = max([request.priority for request in requests])
+    return Block(id=block_id, key=key, requests=requests, deadline_s=deadline_s, priority=priority, keep=keep)
+
+
+# -- A batch: what one instance runs at once.
+
+
+class Batch(Struct, frozen=True, kw_only=True):
+    """Blocks (or parts of them) that run together on an instance, at the choice of `key`.
+
+    With upward merge, a block may have asked for a narrower choice than the batch runs at. A batch that runs
+    several segments holds one instance per segment: `instance`, then `also`. Its blocks may have asked for
+    more segments.
+    """
+
+    id: int
+    key: Key
+    instance: int
+    blocks: tuple[Block, ...]
+    size: int
+    also: tuple[int, ...] = ()

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from slimsched.kernel.errors import ConfigError
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
-from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.profile_record import record_of
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ModelEntry, ModelsChanged, ServedModel
+from slimsched.serving.domain.profile import Profile, record_of
 from slimsched.serving.execution.model_source import read_model
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import check_scheduler, load_profile

@@ -18,7 +18,7 @@ from slimsched.models.shipped_models import (
 )
 from slimsched.models.shipped_names import DEFAULT_MODEL, SHIPPED_MODELS
 from slimsched.models.spec import ModelSpec
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ServedModel
 
 if TYPE_CHECKING:
     from slimsched.models.elastic import ElasticModel

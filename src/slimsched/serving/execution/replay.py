@@ -5,7 +5,7 @@ from collections.abc import Callable
 from slimsched.kernel.errors import DataError
 from slimsched.kernel.log import Header
 from slimsched.kernel.replay import Replayable
-from slimsched.serving.domain.machine import AUTOSCALER_NAME, GATEWAY_NAME, server_of
+from slimsched.serving.domain.cluster import AUTOSCALER_NAME, GATEWAY_NAME, server_of
 from slimsched.serving.execution.catalogue import Catalogue
 from slimsched.serving.execution.run_setting import read_setting
 from slimsched.serving.execution.scenario import Scenario

@@ -10,7 +10,7 @@ from slimsched import __version__
 from slimsched.kernel.errors import DataError
 from slimsched.kernel.log import Header
 from slimsched.kernel.quantity import Identity, Seed
-from slimsched.serving.domain.model_outline import ModelOutline
+from slimsched.serving.domain.model import ModelOutline
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import CONFIGS, build_scenario
 

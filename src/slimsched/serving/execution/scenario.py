@@ -4,11 +4,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slimsched.kernel.errors import ConfigError
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.fault import Fault
-from slimsched.serving.domain.host import Host
-from slimsched.serving.domain.service_cost import ServiceCost
-from slimsched.serving.domain.service_noise import NoiseSource, ServiceNoise
+from slimsched.serving.domain.cluster import Cluster, Fault, Host
+from slimsched.serving.domain.profile import NoiseSource, ServiceCost, ServiceNoise
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.routing.autoscaler import AutoscaleOptions
 from slimsched.serving.routing.gateway_options import GatewayOptions

@@ -14,19 +14,27 @@ from slimsched.kernel.quantity import Count, Name, PositiveAmount
 from slimsched.kernel.section import UNREADABLE, read_section, read_toml
 from slimsched.models.quality import QualityTable
 from slimsched.models.shipped_names import DEFAULT_MODEL
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.device import Device
-from slimsched.serving.domain.fault import Fault
-from slimsched.serving.domain.host import Host
-from slimsched.serving.domain.link import Link
-from slimsched.serving.domain.machine import AUTOSCALER_NAME, GATEWAY_NAME, server_of
-from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.profile_record import ProfileRecord
-from slimsched.serving.domain.roofline import modelled_profile
-from slimsched.serving.domain.served_model import ServedModel
-from slimsched.serving.domain.service_cost import ALONE, ServiceCost
-from slimsched.serving.domain.service_noise import ServiceNoise
-from slimsched.serving.domain.useful_batch import DEADLINE_SHARE, useful_batch
+from slimsched.serving.domain.cluster import (
+    AUTOSCALER_NAME,
+    GATEWAY_NAME,
+    Cluster,
+    Fault,
+    Host,
+    Link,
+    server_of,
+)
+from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.profile import (
+    ALONE,
+    DEADLINE_SHARE,
+    Device,
+    Profile,
+    ProfileRecord,
+    ServiceCost,
+    ServiceNoise,
+    modelled_profile,
+    useful_batch,
+)
 from slimsched.serving.execution.model_source import read_model
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions

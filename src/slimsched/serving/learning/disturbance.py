@@ -9,9 +9,8 @@ from collections.abc import Callable
 from msgspec.structs import replace
 from numpy.random import Generator
 
-from slimsched.serving.domain.fault import Fault
-from slimsched.serving.domain.service_cost import ServiceCost
-from slimsched.serving.domain.service_noise import ServiceNoise
+from slimsched.serving.domain.cluster import Fault
+from slimsched.serving.domain.profile import ServiceCost, ServiceNoise
 from slimsched.serving.execution.scenario import Scenario
 
 

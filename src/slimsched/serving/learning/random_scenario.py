@@ -4,12 +4,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.random import Generator
 
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.device import Device
-from slimsched.serving.domain.fault import Fault
-from slimsched.serving.domain.link import Link
-from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.roofline import modelled_profile
+from slimsched.serving.domain.cluster import Cluster, Fault, Link
+from slimsched.serving.domain.profile import Device, Profile, modelled_profile
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.routing.fluid import capacity_per_s

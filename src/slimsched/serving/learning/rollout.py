@@ -9,11 +9,9 @@ import numpy as np
 from msgspec import Struct
 
 from slimsched.models.spec import Path
-from slimsched.serving.domain.block import Block
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.machine import GATEWAY_NAME
-from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.cluster import GATEWAY_NAME, Cluster
+from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.request import Block, Request
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster
 from slimsched.serving.routing.commands import SendBlock

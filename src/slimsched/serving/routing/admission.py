@@ -19,10 +19,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.examples import count_examples
-from slimsched.serving.domain.key import Key
-from slimsched.serving.domain.request import NEVER_S, Request
+from slimsched.serving.domain.request import NEVER_S, DropReason, Key, Request, count_examples
 from slimsched.serving.routing.cheapest_rest import CheapestRest
 from slimsched.serving.routing.events import SegmentFinished
 from slimsched.serving.routing.observation import Observation

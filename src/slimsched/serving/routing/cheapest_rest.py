@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.key import MOST_KEYS, Key
-from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.request import MOST_KEYS, Key, Request
 
 Values = NDArray[np.float64]
 

@@ -3,10 +3,7 @@
 from msgspec import Struct
 
 from slimsched.kernel.wake import WakeAt
-from slimsched.serving.domain.block import Block
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.why import Why
+from slimsched.serving.domain.request import Block, DropReason, Request, Why
 
 
 class SendBlock(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):

@@ -27,8 +27,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.models.spec import Path
-from slimsched.serving.domain.key import Key
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.request import Key
 
 Values = NDArray[np.float64]
 LEAST_PRICE = 0.005

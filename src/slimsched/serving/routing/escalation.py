@@ -11,9 +11,7 @@ from typing import NamedTuple
 
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
-from slimsched.serving.domain.examples import ids_of
-from slimsched.serving.domain.key import Key, onward
-from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.request import Key, Request, ids_of, onward
 from slimsched.serving.routing.events import SegmentFinished
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Judge, Route, Router, Verdict

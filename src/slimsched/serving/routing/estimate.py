@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.request import Key
 from slimsched.serving.routing.observation import Observation
 
 Values = NDArray[np.float64]

@@ -3,13 +3,9 @@
 from msgspec import Struct
 
 from slimsched.kernel.wake import Wake
-from slimsched.serving.domain.block import Block
-from slimsched.serving.domain.cancellation import RequestsCancelled
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.key import Key, onward
-from slimsched.serving.domain.model_change import ModelsChanged
-from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.domain.cluster import ServerSnapshot
+from slimsched.serving.domain.model import ModelsChanged
+from slimsched.serving.domain.request import Block, DropReason, Key, Request, RequestsCancelled, onward
 from slimsched.serving.routing.goal import Goal
 
 

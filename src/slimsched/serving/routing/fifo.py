@@ -4,8 +4,7 @@ from collections import deque
 from collections.abc import Sequence, Set
 from operator import attrgetter
 
-from slimsched.serving.domain.examples import count_examples, split_by
-from slimsched.serving.domain.request import NO_PLAN, Request
+from slimsched.serving.domain.request import NO_PLAN, Request, count_examples, split_by
 
 Place = tuple[int, int, int, int, int, int]
 """(segment, previous choice, where the input lies, stated plan, model, kind of path).

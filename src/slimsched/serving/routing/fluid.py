@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.routing.fluid_programme import FluidProgramme, plan_ways
 
 Values = NDArray[np.float64]

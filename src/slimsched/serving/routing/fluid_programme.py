@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from slimsched.kernel.errors import SlimError
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.request import Key
 
 Values = NDArray[np.float64]
 

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 
 from slimsched.serving.domain.cluster import GATEWAY
-from slimsched.serving.domain.examples import ids_of
-from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.trail import homes_of
+from slimsched.serving.domain.request import Request, homes_of, ids_of
 from slimsched.serving.routing.commands import Command, Forget
 
 

@@ -10,15 +10,21 @@ from typing import assert_never
 
 from slimsched.kernel.errors import SlimError
 from slimsched.kernel.wake import Wake, WakeAt
-from slimsched.serving.domain.block import Block, block_of
-from slimsched.serving.domain.cancellation import RequestsCancelled
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.examples import count_examples, ids_of, split_by
-from slimsched.serving.domain.key import Key, onward
-from slimsched.serving.domain.model_change import ModelsChanged
-from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.trail import with_answer
+from slimsched.serving.domain.model import ModelsChanged
+from slimsched.serving.domain.request import (
+    Block,
+    DropReason,
+    Key,
+    Request,
+    RequestsCancelled,
+    block_of,
+    count_examples,
+    ids_of,
+    onward,
+    split_by,
+    with_answer,
+)
 from slimsched.serving.routing.admission import Admission
 from slimsched.serving.routing.commands import Answer, Command, Drop, SendBlock
 from slimsched.serving.routing.escalation import Escalation

@@ -18,7 +18,7 @@ from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.quantity import Amount, Seconds, Share
 from slimsched.kernel.section import convert
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.routing.terms import least_energy_j
 
 Objective = Literal["accuracy", "energy", "latency"]

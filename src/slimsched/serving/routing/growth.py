@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.model_change import ModelsChanged
+from slimsched.serving.domain.model import ModelsChanged
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.router import Router
 

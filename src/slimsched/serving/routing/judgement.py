@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.trail import Trail
+from slimsched.serving.domain.request import Request, Trail
 from slimsched.serving.routing.cost_to_go import CostToGo, Values
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Verdict

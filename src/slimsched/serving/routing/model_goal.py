@@ -5,8 +5,8 @@ from math import exp, log
 
 import numpy as np
 
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.routing.cost_to_go import CostToGo
 from slimsched.serving.routing.energy_limit import ENERGY_PRICES
 from slimsched.serving.routing.goal import Goal, LatencyLimit

@@ -11,8 +11,8 @@ from math import inf
 
 import numpy as np
 
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import NO_PLAN
-from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route, Router
 

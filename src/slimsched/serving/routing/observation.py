@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimsched.models.spec import START, Path
-from slimsched.serving.domain.examples import count_examples
-from slimsched.serving.domain.request import NEVER_S, NO_PLAN, Request
-from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.domain.cluster import ServerSnapshot
+from slimsched.serving.domain.request import NEVER_S, NO_PLAN, Request, count_examples
 
 LATENESS_S = 0.01
 """Added to times before they are compared, so that messages and scheduling steps count little."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ServedModel
 
 Values = NDArray[np.float64]
 

@@ -5,8 +5,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.why import Why
+from slimsched.serving.domain.request import Request, Why
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.observation import Observation
 

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator
 
-from slimsched.serving.domain.block import Block
-from slimsched.serving.domain.examples import ids_of, split_by
-from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.request import Block, Request, ids_of, split_by
 from slimsched.serving.routing.commands import RecallRequests
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.sent_block import SentBlock

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from slimsched.models.escalation_table import EscalationTable
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.key import Key
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.request import Key
 from slimsched.serving.routing.cost_to_go import CostToGo
 from slimsched.serving.routing.fluid import shares_of
 from slimsched.serving.routing.fluid_programme import FluidProgramme, Way, plan_ways

@@ -16,7 +16,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.serving.domain.why import Why
+from slimsched.serving.domain.request import Why
 from slimsched.serving.routing.cost_to_go import CostToGo, Values
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.observation import Observation

@@ -6,12 +6,9 @@ Their names are the tags in event logs: renaming one makes old logs unreadable.
 from msgspec import Struct
 
 from slimsched.kernel.wake import Wake, WakeAt
-from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.block import Block
-from slimsched.serving.domain.cancellation import RequestsCancelled
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
+from slimsched.serving.domain.cluster import Instance
+from slimsched.serving.domain.model import ModelEntry, ModelsChanged
+from slimsched.serving.domain.request import Batch, Block, DropReason, RequestsCancelled
 
 # -- The commands that a local scheduler gives.
 

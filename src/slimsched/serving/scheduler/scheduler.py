@@ -23,15 +23,18 @@ from msgspec import Struct
 from slimsched.kernel.errors import ConfigError, SlimError
 from slimsched.kernel.quantity import Amount, Bytes, Count, CountOrZero, Name, Seconds, Whole
 from slimsched.kernel.wake import Wake, WakeAt
-from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.block import Block, block_of
-from slimsched.serving.domain.cancellation import RequestsCancelled
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.instance import Instance, InstanceState, next_state
-from slimsched.serving.domain.key import Key, onward
-from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
+from slimsched.serving.domain.cluster import Instance, InstanceState, next_state
+from slimsched.serving.domain.model import ModelEntry, ModelsChanged, ServedModel
 from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.request import (
+    Batch,
+    Block,
+    DropReason,
+    Key,
+    RequestsCancelled,
+    block_of,
+    onward,
+)
 from slimsched.serving.scheduler.messages import (
     BatchFinished,
     BlockArrived,

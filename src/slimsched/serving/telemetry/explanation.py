@@ -1,6 +1,6 @@
 """Sentences that say why a router decided as it did, from the numbers that it kept."""
 
-from slimsched.serving.domain.why import Why
+from slimsched.serving.domain.request import Why
 
 
 def explain_route(reason: str, why: Why | None, runner_up: str) -> str:

@@ -5,12 +5,9 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from slimsched.serving.domain.cluster import GATEWAY, Cluster
-from slimsched.serving.domain.examples import count_examples
-from slimsched.serving.domain.machine import AUTOSCALER_NAME, GATEWAY_NAME
-from slimsched.serving.domain.model_change import ModelsChanged
-from slimsched.serving.domain.model_outline import outlines
-from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.domain.cluster import AUTOSCALER_NAME, GATEWAY, GATEWAY_NAME, Cluster, ServerSnapshot
+from slimsched.serving.domain.model import ModelsChanged, outlines
+from slimsched.serving.domain.request import count_examples
 from slimsched.serving.routing.autoscaler import Scale
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock
 from slimsched.serving.routing.events import (

@@ -8,10 +8,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.serving.domain.examples import count_examples, each_example
-from slimsched.serving.domain.machine import GATEWAY_NAME
-from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.cluster import GATEWAY_NAME
+from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.request import Request, count_examples, each_example
 from slimsched.serving.routing.commands import Answer, Drop
 from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, TelemetryReceived
 from slimsched.serving.telemetry.summary import ModelSummary, Summary

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import SlimError
-from slimsched.serving.domain.model_outline import ModelOutline, outlines
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ModelOutline, ServedModel, outlines
 from slimsched.serving.telemetry.shades import shades
 from slimsched.serving.telemetry.stage import Stages
 from slimsched.serving.telemetry.trace import Answers, Trace

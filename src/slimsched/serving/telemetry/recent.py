@@ -7,8 +7,8 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import Request, alike
-from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.routing.events import SegmentFinished
 from slimsched.serving.telemetry.stage import Stages
 

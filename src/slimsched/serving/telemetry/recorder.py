@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from slimsched.kernel.errors import DataError
 from slimsched.kernel.log import Log
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.machine import AUTOSCALER_NAME, GATEWAY_NAME
+from slimsched.serving.domain.cluster import AUTOSCALER_NAME, GATEWAY_NAME, Cluster
 from slimsched.serving.routing.autoscaler import LoadReported, Scale
 from slimsched.serving.routing.commands import Command
 from slimsched.serving.routing.events import Event

@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from slimsched.kernel.errors import DataError
 from slimsched.kernel.log import Log
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.machine import GATEWAY_NAME
+from slimsched.serving.domain.cluster import GATEWAY_NAME, Cluster
 from slimsched.serving.domain.request import Request
 from slimsched.serving.routing.commands import Answer, Command, Drop, SendBlock
 from slimsched.serving.routing.events import Event, RequestsArrived, SegmentFinished

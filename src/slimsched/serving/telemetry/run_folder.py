@@ -25,8 +25,8 @@ from slimsched.kernel.errors import DataError
 from slimsched.kernel.log import EVENTS as EVENTS
 from slimsched.kernel.quantity import Count, Seed
 from slimsched.kernel.section import UNREADABLE
-from slimsched.serving.domain.fault import Fault
-from slimsched.serving.domain.model_outline import ModelOutline
+from slimsched.serving.domain.cluster import Fault
+from slimsched.serving.domain.model import ModelOutline
 from slimsched.serving.telemetry.frame import Frame
 from slimsched.serving.telemetry.trace import Trace
 

@@ -5,7 +5,7 @@ Tables and pictures of a run count by stage and by name, so that they work the s
 
 from collections.abc import Sequence
 
-from slimsched.serving.domain.model_outline import ModelOutline
+from slimsched.serving.domain.model import ModelOutline
 
 
 class Stages:

@@ -5,10 +5,8 @@ A log that is read again is followed request by request; a gateway that runs is 
 
 from collections.abc import Callable, Iterable, Sequence
 
-from slimsched.serving.domain.block import Block
 from slimsched.serving.domain.cluster import GATEWAY
-from slimsched.serving.domain.examples import ids_of
-from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.request import Block, Request, ids_of
 from slimsched.serving.telemetry.stage import Stages
 
 Place = tuple[int, int, int]

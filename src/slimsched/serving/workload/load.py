@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.quantity import Deadline, Finite, PositiveSeconds, Rate, RunSeconds, Seconds, Share
 from slimsched.kernel.section import convert
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import NEVER_S, NO_PLAN
-from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.workload.arrivals import arrivals, check_load, read_shape
 from slimsched.serving.workload.request_trace import read_request_trace
 from slimsched.serving.workload.requests import RequestStream

@@ -16,7 +16,7 @@ pytest.importorskip("ray")
 import ray
 
 from raylets import LATE, Raylets, start
-from slimsched.serving.domain.examples import ids_of
+from slimsched.serving.domain.request import ids_of
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.parcel import Answered, Call
 from slimsched.serving.execution.ray.engine import RayEngine

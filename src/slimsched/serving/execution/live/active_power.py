@@ -6,8 +6,8 @@ from math import log2
 import numpy as np
 from msgspec import Struct
 
-from slimsched.serving.domain.key import Key
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.request import Key
 
 
 class ActivePower(Struct, frozen=True, kw_only=True):

@@ -3,9 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.request import NEVER_S, Request
-from slimsched.serving.domain.terms import Terms
+from slimsched.serving.domain.request import NEVER_S, DropReason, Request, Terms
 from slimsched.serving.execution.live.next_round import NextRound
 from slimsched.serving.routing.events import RequestsArrived, RequestsRefused
 from slimsched.serving.routing.gateway import Gateway

@@ -10,9 +10,7 @@ import torch
 from msgspec import Struct
 
 from slimsched.models.elastic import Tensors
-from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.block import Block, block_of
-from slimsched.serving.domain.examples import each_example, ids_of, split_by
+from slimsched.serving.domain.request import Batch, Block, block_of, each_example, ids_of, split_by
 from slimsched.serving.execution.live.activation_store import ActivationStore, joined
 from slimsched.serving.execution.live.batch_shape import shape_for
 from slimsched.serving.execution.live.executor import Executor, Launched

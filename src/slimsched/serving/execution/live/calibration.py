@@ -11,7 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.service_cost import ALONE, PACE_S, ServiceCost
+from slimsched.serving.domain.profile import ALONE, PACE_S, ServiceCost
 from slimsched.serving.routing.events import SegmentFinished
 
 ENOUGH = 30

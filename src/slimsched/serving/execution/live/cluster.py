@@ -7,14 +7,9 @@ from typing import assert_never
 
 from slimsched.kernel.observer import Observer
 from slimsched.kernel.wake import Wake, WakeAt
-from slimsched.serving.domain.cancellation import RequestsCancelled
-from slimsched.serving.domain.cluster import GATEWAY
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.machine import GATEWAY_NAME
-from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
-from slimsched.serving.domain.request import NEVER_S
-from slimsched.serving.domain.served_model import ServedModel
-from slimsched.serving.domain.terms import ANY_TERMS, Terms
+from slimsched.serving.domain.cluster import GATEWAY, GATEWAY_NAME
+from slimsched.serving.domain.model import ModelEntry, ModelsChanged, ServedModel
+from slimsched.serving.domain.request import ANY_TERMS, NEVER_S, DropReason, RequestsCancelled, Terms
 from slimsched.serving.execution.live.arrivals import Arrivals
 from slimsched.serving.execution.live.bundle import Bundle, BundleWaiter
 from slimsched.serving.execution.live.engine import Engine

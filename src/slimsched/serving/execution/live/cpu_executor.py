@@ -7,8 +7,8 @@ from time import sleep, thread_time
 import torch
 
 from slimsched.models.elastic import Tensors
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.cluster import Instance
+from slimsched.serving.domain.request import Key
 from slimsched.serving.execution.live.hosted_model import HostedModel
 from slimsched.serving.execution.live.memory_trim import trim_memory
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from slimsched.models.elastic import Tensors
-from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.request import Key
 from slimsched.serving.execution.live.cuda_slot import Captured, CudaSlot
 
 

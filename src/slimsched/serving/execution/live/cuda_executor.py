@@ -8,8 +8,8 @@ import torch
 
 from slimsched.kernel.errors import SlimError
 from slimsched.models.elastic import Tensors
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.cluster import Instance
+from slimsched.serving.domain.request import Key
 from slimsched.serving.execution.live.batch_bucket import BUCKETS, buckets_up_to
 from slimsched.serving.execution.live.cuda_chain import CudaChain
 from slimsched.serving.execution.live.cuda_slot import CudaSlot

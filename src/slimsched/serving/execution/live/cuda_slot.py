@@ -10,8 +10,8 @@ from torch import Tensor
 
 from slimsched.kernel.errors import DataError
 from slimsched.models.elastic import Segment, Tensors
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.cluster import Instance
+from slimsched.serving.domain.request import Key
 from slimsched.serving.execution.live.batch_bucket import bucket_for
 from slimsched.serving.execution.live.hosted_model import HostedModel
 from slimsched.serving.execution.live.input_arena import LEAST_BYTES

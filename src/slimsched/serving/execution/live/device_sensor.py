@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from slimsched.serving.domain.host import Host
+from slimsched.serving.domain.cluster import Host
 from slimsched.serving.execution.live.power_meter import mps_is_running
 from slimsched.serving.scheduler.messages import TelemetrySampled
 

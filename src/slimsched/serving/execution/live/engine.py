@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, runtime_checkable
 
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.model_change import ModelEntry
+from slimsched.serving.domain.model import ModelEntry
 from slimsched.serving.execution.live.input_arena import InputArena
 from slimsched.serving.execution.live.messages import ToGateway, ToServer
 from slimsched.serving.routing.autoscaler import Load

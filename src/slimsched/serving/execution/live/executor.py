@@ -6,8 +6,8 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from slimsched.models.elastic import Tensors
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import Key
+from slimsched.serving.domain.cluster import Instance
+from slimsched.serving.domain.request import Key
 from slimsched.serving.execution.live.hosted_model import HostedModel
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from slimsched.models.run_options import AS_IS, RunOptions, read_run_options
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor
 from slimsched.serving.execution.live.executor import Executor
 from slimsched.serving.execution.live.hosted_model import HostedModel

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.serving.domain.machine import GATEWAY_NAME
+from slimsched.serving.domain.cluster import GATEWAY_NAME
 from slimsched.serving.routing.events import RequestsArrived
 from slimsched.serving.routing.gateway_cost import GatewayCost, requests_in
 

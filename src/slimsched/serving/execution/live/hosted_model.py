@@ -11,8 +11,8 @@ from slimsched.models.elastic import ElasticModel, Segment, Tensors
 from slimsched.models.model_error import ModelError, users_code
 from slimsched.models.run_options import AS_IS, RunOptions
 from slimsched.models.tensors import DTYPES, example_inputs
-from slimsched.serving.domain.key import Key
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.request import Key
 from slimsched.serving.execution.live.host_copies import HostCopies
 
 FAR = 1e9

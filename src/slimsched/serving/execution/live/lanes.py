@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
-from slimsched.serving.domain.batch import Batch
+from slimsched.serving.domain.request import Batch
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import run_batch, take_inputs
 from slimsched.serving.execution.live.executor import Executor

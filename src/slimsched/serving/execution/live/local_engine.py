@@ -13,8 +13,8 @@ import msgspec
 
 from slimsched.kernel.errors import SlimError
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.model_change import ModelEntry
-from slimsched.serving.domain.profile_record import record_of
+from slimsched.serving.domain.model import ModelEntry
+from slimsched.serving.domain.profile import record_of
 from slimsched.serving.execution.live.child_process import ChildProcess
 from slimsched.serving.execution.live.core_waits import CoreWaits
 from slimsched.serving.execution.live.engine import EngineListener

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from slimsched.serving.domain.block import Block
-from slimsched.serving.domain.model_change import ModelEntry
-from slimsched.serving.domain.profile_record import ProfileRecord
+from slimsched.serving.domain.model import ModelEntry
+from slimsched.serving.domain.profile import ProfileRecord
+from slimsched.serving.domain.request import Block
 from slimsched.serving.execution.live.tensor_facts import TensorFacts
 from slimsched.serving.routing.commands import Forget, RecallRequests
 from slimsched.serving.routing.events import BlockDropped, InputLost, SegmentFinished, TelemetryReceived

@@ -8,8 +8,7 @@ import numpy as np
 from slimsched.models.arrays import NUMPY
 from slimsched.models.spec import TensorSpec
 from slimsched.serving.domain.cluster import GATEWAY
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.request import DropReason, Request
 from slimsched.serving.execution.live.parcel import DroppedError, OpenExamples, Rows
 from slimsched.serving.routing.commands import SendBlock
 from slimsched.serving.routing.events import SegmentFinished

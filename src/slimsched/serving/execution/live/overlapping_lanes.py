@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from time import sleep
 
-from slimsched.serving.domain.batch import Batch
+from slimsched.serving.domain.request import Batch
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import BatchRun, BatchUnderWay, take_inputs
 from slimsched.serving.execution.live.executor import Executor

@@ -12,10 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from slimsched.kernel.errors import SlimError
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.request import NEVER_S, Request
-from slimsched.serving.domain.trail import Trail
-from slimsched.serving.domain.why import Why
+from slimsched.serving.domain.request import NEVER_S, DropReason, Request, Trail, Why
 from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
 
 Arrays = tuple[NDArray[Any], ...]

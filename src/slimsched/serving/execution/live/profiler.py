@@ -17,13 +17,10 @@ from slimsched.kernel.errors import DataError
 from slimsched.kernel.quantity import Amount, Finite, PositiveSeconds
 from slimsched.kernel.section import UNREADABLE
 from slimsched.models.elastic import Tensors
-from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.block import block_of
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.key import Key
-from slimsched.serving.domain.profile_record import ProfileRecord
-from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.cluster import Instance
+from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.profile import ProfileRecord
+from slimsched.serving.domain.request import Batch, Key, Request, block_of
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.active_power import (
     ActivePower,

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from slimsched.kernel.collector import collector_paused
 from slimsched.kernel.errors import ConfigError
 from slimsched.kernel.observer import Observer
-from slimsched.serving.domain.profile_record import record_of
-from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.terms import Terms
+from slimsched.serving.domain.profile import record_of
+from slimsched.serving.domain.request import Request, Terms
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.engine import Engine
 from slimsched.serving.execution.live.example_set import ExampleSet

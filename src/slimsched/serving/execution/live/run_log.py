@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slimsched.kernel.log import LogWriter, log_path
-from slimsched.serving.domain.machine import life_name
+from slimsched.serving.domain.cluster import life_name
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.run_setting import RunSetting
 

@@ -13,17 +13,10 @@ from slimsched.kernel.wake import Wake, WakeAt
 from slimsched.models.elastic import Tensors
 from slimsched.models.model_error import ModelError
 from slimsched.models.tensors import DTYPES
-from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.block import Block
-from slimsched.serving.domain.cancellation import RequestsCancelled
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.examples import ids_of
-from slimsched.serving.domain.key import Key
-from slimsched.serving.domain.machine import life_name
-from slimsched.serving.domain.model_change import ModelEntry, ModelsChanged
+from slimsched.serving.domain.cluster import ServerSnapshot, life_name
+from slimsched.serving.domain.model import ModelEntry, ModelsChanged, ServedModel
 from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.served_model import ServedModel
-from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.domain.request import Batch, Block, DropReason, Key, RequestsCancelled, ids_of
 from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import BatchRun
 from slimsched.serving.execution.live.device_sensor import DeviceReading, DeviceSensor, NoSensor

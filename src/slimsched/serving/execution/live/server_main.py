@@ -14,8 +14,8 @@ import msgspec
 
 from slimsched.kernel.errors import SlimError
 from slimsched.kernel.log import LogWriter
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.served_model import ServedModel
 from slimsched.serving.execution.live.device_sensor import open_sensor
 from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.executor import Executor

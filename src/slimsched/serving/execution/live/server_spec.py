@@ -5,8 +5,8 @@ from typing import Literal
 from msgspec import Struct
 
 from slimsched.kernel.log import Header
-from slimsched.serving.domain.host import Host
-from slimsched.serving.domain.profile_record import ProfileRecord
+from slimsched.serving.domain.cluster import Host
+from slimsched.serving.domain.profile import ProfileRecord
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 
 CANNOT_START = 3

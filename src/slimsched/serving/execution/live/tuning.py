@@ -10,7 +10,7 @@ from msgspec import Struct
 from slimsched.models.elastic import Tensors
 from slimsched.models.run_options import RunOptions
 from slimsched.models.spec import Path as Plan
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.execution.live.hosted_model import HostedModel
 from slimsched.serving.execution.model_source import load_elastic
 

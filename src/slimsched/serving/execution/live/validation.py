@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.serving.domain.service_cost import ServiceCost
+from slimsched.serving.domain.profile import ServiceCost
 from slimsched.serving.execution.live.calibration import Calibration
 from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.example_set import ExampleSet

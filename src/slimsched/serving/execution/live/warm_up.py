@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from slimsched.serving.domain.instance import Instance
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.cluster import Instance
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.execution.live.executor import Executor, OverlappingExecutor
 
 

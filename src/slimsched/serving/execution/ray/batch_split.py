@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from slimsched.serving.domain.block import Block
+from slimsched.serving.domain.request import Block
 from slimsched.serving.execution.live.messages import BatchDone
 from slimsched.serving.execution.ray.greeting import gateway_of
 

@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import os
 
-from slimsched.serving.domain.examples import ids_of
+from slimsched.serving.domain.request import ids_of
 from slimsched.serving.execution.live.frame_connection import FRAME_LIMIT_BYTES, FrameConnection
 from slimsched.serving.execution.live.messages import (
     BatchDone,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from slimsched.serving.domain.host import Host
+from slimsched.serving.domain.cluster import Host
 
 
 def actor_options(host: Host) -> dict[str, Any]:

@@ -15,17 +15,9 @@ from slimsched.kernel.observer import Observer
 from slimsched.kernel.quantity import Interval, Seconds
 from slimsched.kernel.timeline import Timeline
 from slimsched.kernel.wake import Wake, WakeAt
-from slimsched.serving.domain.block import Block
-from slimsched.serving.domain.cancellation import RequestsCancelled
-from slimsched.serving.domain.cluster import GATEWAY, Cluster
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.examples import ids_of
-from slimsched.serving.domain.fault import Fault
-from slimsched.serving.domain.machine import GATEWAY_NAME, life_name
-from slimsched.serving.domain.request import Request
-from slimsched.serving.domain.service_cost import ALONE, ServiceCost
-from slimsched.serving.domain.service_noise import NoiseSource
-from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.domain.cluster import GATEWAY, GATEWAY_NAME, Cluster, Fault, ServerSnapshot, life_name
+from slimsched.serving.domain.profile import ALONE, NoiseSource, ServiceCost
+from slimsched.serving.domain.request import Block, DropReason, Request, RequestsCancelled, ids_of
 from slimsched.serving.execution import scaling
 from slimsched.serving.execution.simulated.inbox import Inbox
 from slimsched.serving.execution.simulated.network import SimulatedNetwork

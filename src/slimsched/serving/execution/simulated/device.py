@@ -3,10 +3,8 @@
 from collections import deque
 from math import inf
 
-from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.service_cost import ALONE, ServiceCost
-from slimsched.serving.domain.service_noise import NoiseSource
+from slimsched.serving.domain.profile import ALONE, NoiseSource, Profile, ServiceCost
+from slimsched.serving.domain.request import Batch
 
 
 class _Work:

@@ -2,8 +2,8 @@
 
 from typing import TypedDict
 
-from slimsched.serving.domain.batch import Batch
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.request import Batch
 
 
 class Said(TypedDict, total=False):

@@ -6,14 +6,10 @@ from typing import Protocol, assert_never
 from slimsched.kernel.observer import Observer
 from slimsched.kernel.timeline import Timeline
 from slimsched.kernel.wake import Wake, WakeAt
-from slimsched.serving.domain.block import Block
-from slimsched.serving.domain.cancellation import RequestsCancelled
-from slimsched.serving.domain.drop_reason import DropReason
-from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.served_model import ServedModel
-from slimsched.serving.domain.service_cost import ALONE, ServiceCost
-from slimsched.serving.domain.service_noise import NoiseSource
-from slimsched.serving.domain.snapshot import ServerSnapshot
+from slimsched.serving.domain.cluster import ServerSnapshot
+from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.profile import ALONE, NoiseSource, Profile, ServiceCost
+from slimsched.serving.domain.request import Block, DropReason, RequestsCancelled
 from slimsched.serving.execution.simulated.device import SimulatedDevice
 from slimsched.serving.execution.simulated.said import said_about
 from slimsched.serving.routing.events import SegmentFinished

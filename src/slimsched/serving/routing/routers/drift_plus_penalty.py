@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from slimsched.kernel.quantity import Amount
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.served_model import ServedModel
+from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route

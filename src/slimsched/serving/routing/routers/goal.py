@@ -36,9 +36,7 @@ from msgspec.structs import replace
 from slimsched.kernel.quantity import Amount, PositiveSeconds, Share
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.key import Key
-from slimsched.serving.domain.request import Request, alike
-from slimsched.serving.domain.why import Why
+from slimsched.serving.domain.request import Key, Request, Why, alike
 from slimsched.serving.routing.batch_charge import BatchCharge
 from slimsched.serving.routing.cost_to_go import CostToGo, Values
 from slimsched.serving.routing.device_kinds import kinds_of

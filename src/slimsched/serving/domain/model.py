@@ -1,12 +1,43 @@
-"""A model as the scheduler sees it: its spec, the tree of its plans, their quality and their figures."""
+"""A model as the scheduler sees it: its spec, the tree of its plans, their quality and their figures.
 
+An outline holds the names that logs and reports need without the model. Models can come and go while requests
+are served: gateway and servers are told so in the same words.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from slimsched.kernel.quantity import CountOrZero, PositiveAmount
 from slimsched.models.figures import ModelFigures
 from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable
 from slimsched.models.spec import ModelSpec, Path
-from slimsched.serving.domain.key import Key, key_of
-from slimsched.serving.domain.model_change import ModelEntry
-from slimsched.serving.domain.trail import Trail
+from slimsched.serving.domain.request import Key, Trail, key_of
+
+# -- Models that come and go while requests are served: gateway and servers are told in the same words.
+
+
+class ModelEntry(Struct, frozen=True, kw_only=True):
+    """One model of a running cluster.
+
+    `number` is its place in the cluster's list, which no other model gets while the cluster runs. `source` is
+    its folder, or the name of the shipped one; from it a replay can read the model again.
+    """
+
+    number: CountOrZero
+    source: str
+    weight: PositiveAmount = 1.0
+
+
+class ModelsChanged(Struct, frozen=True, kw_only=True, tag=True):
+    """Models were added, which are loaded and warm everywhere; others take no new requests any more.
+
+    Requests to retired models that are under way are still answered by them.
+    """
+
+    added: tuple[ModelEntry, ...] = ()
+    retired: tuple[CountOrZero, ...] = ()
 
 
 class ServedModel:
@@ -92,3 +123,34 @@ class ServedModel:
         after = "" if key.previous < 0 else f" after {names[key.segment - 1][key.previous]}"
         onward = "".join(f", then {names[leg.segment][leg.choice]}" for leg in key.legs[1:])
         return f"segment {key.segment} at {names[key.segment][key.choice]}{after}{onward}"
+
+
+# -- The outline of a model: the names needed to read logs, frames and reports without the model.
+
+
+class ModelOutline(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model's name, the names of each segment's choices (narrowest first), and its plans.
+
+    A plan is written with commas, such as '0.5,1.0'. The place of a plan in `plans` is its number in the
+    arrays of a run folder. `plans` is empty where they are not needed.
+    """
+
+    name: str
+    segments: tuple[tuple[str, ...], ...]
+    plans: tuple[str, ...] = ()
+
+    def names_of_plan(self, plan: int) -> list[str]:
+        """List the names of a plan's choices, one per segment that it runs."""
+        return self.plans[plan].split(",")
+
+
+def outlines(models: Sequence[ServedModel], *, plans: bool = False) -> tuple[ModelOutline, ...]:
+    """Outline the models of a cluster, with their plans if asked for."""
+    return tuple(
+        ModelOutline(
+            name=model.name,
+            segments=model.spec.segments,
+            plans=tuple(map(model.spec.text, model.tree.plans)) if plans else (),
+        )
+        for model in models
+    )
