@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from slimsched.serving.workload.modulated import ModulatedPoisson
-from slimsched.serving.workload.request_trace import read_request_trace
+from slimsched.serving.workload.arrivals import ModulatedPoisson, read_request_trace
 
 ROUNDS = 300
 Floats = NDArray[np.float64]

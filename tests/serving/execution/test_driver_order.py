@@ -32,7 +32,7 @@ from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.registry import make_router
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
-from slimsched.serving.workload.requests import RequestStream
+from slimsched.serving.workload.load import RequestStream
 
 COUNT = 4
 TIMES = {"at_s", "arrival_s", "deadline_s", "finished_s", "busy_s", "energy_j", "queue_s", "legs_s"}

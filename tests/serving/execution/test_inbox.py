@@ -27,7 +27,7 @@ from slimsched.serving.routing.events import Event, RequestsArrived, ServerUp
 from slimsched.serving.routing.gateway_cost import GatewayCost
 from slimsched.serving.routing.registry import make_router
 from slimsched.serving.telemetry.summary import Summary
-from slimsched.serving.workload.requests import RequestStream
+from slimsched.serving.workload.load import RequestStream
 
 H200 = load_scenario("h200")
 """Servers that carry far more than a gateway does; whole models are planned at once."""

@@ -12,7 +12,7 @@ from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.registry import make_router
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
-from slimsched.serving.workload.requests import RequestStream
+from slimsched.serving.workload.load import RequestStream
 
 CLUSTER = small_cluster((0.2, 0.2), batch_limit=32)
 CAPACITY_PER_S = float(sum(1.0 / CLUSTER.plan_s(CLUSTER.models[0], (0,) * 4)))

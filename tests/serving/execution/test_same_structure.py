@@ -17,7 +17,7 @@ from slimsched.serving.routing.commands import Answer, SendBlock
 from slimsched.serving.routing.events import SegmentFinished
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.registry import make_router
-from slimsched.serving.workload.requests import RequestStream
+from slimsched.serving.workload.load import RequestStream
 
 COUNT = 6
 Step = tuple[object, ...]

@@ -13,7 +13,7 @@ from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.gateway_options import GatewayOptions
 from slimsched.serving.routing.registry import make_router
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
-from slimsched.serving.workload.requests import RequestStream
+from slimsched.serving.workload.load import RequestStream
 
 BURST, AFTER_S = 6000, 5e4
 

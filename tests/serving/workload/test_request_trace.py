@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slimsched.kernel.errors import DataError
-from slimsched.serving.workload.request_trace import read_request_trace
+from slimsched.serving.workload.arrivals import read_request_trace
 
 RNG = np.random.default_rng
 

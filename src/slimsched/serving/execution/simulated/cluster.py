@@ -37,7 +37,7 @@ from slimsched.serving.routing.events import (
 )
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
-from slimsched.serving.workload.requests import RequestStream
+from slimsched.serving.workload.load import RequestStream
 
 LOOK_S = 0.01
 """Time between two checks whether a leaving server is done."""

@@ -14,7 +14,7 @@ from slimsched.kernel.timeline import Timeline
 from slimsched.serving.domain.request import Request
 from slimsched.serving.routing.events import Event, RequestsArrived
 from slimsched.serving.routing.gateway_cost import GatewayCost
-from slimsched.serving.workload.requests import RequestStream
+from slimsched.serving.workload.load import RequestStream
 
 
 class Inbox:
