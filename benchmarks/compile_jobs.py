@@ -35,7 +35,7 @@ JOBS = (
 MODULES = [f"slimsched/jobs/scheduling/{name}.py" for name in JOBS] + [
     "slimsched/jobs/simulated/cluster.py",
     "slimsched/jobs/simulated/cluster.py",
-    "slimsched/kernel/timeline.py",
+    "slimsched/core/clock.py",
 ]
 OPEN_CLASSES = {"policy.py": "Policy", "tuner.py": "Tuner", "policies/dally.py": "Dally"}
 """Classes that have subclasses in modules we do not compile."""

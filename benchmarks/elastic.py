@@ -12,10 +12,10 @@ from pathlib import Path
 
 from sia_workload import read_sia_workload
 
+from slimsched.core.statistics import mean_of
 from slimsched.jobs.domain import Job, Topology, TrainingModel
 from slimsched.jobs.simulated.comparison import JobSetting, simulate
 from slimsched.jobs.telemetry import JobSummary
-from slimsched.kernel.statistics import mean_of
 
 POLICIES = ("dally", "elastic", "sia", "fit-first", "tiresias", "max-min", "srtf")
 T4S = Topology.grid(racks=4, machines_per_rack=4, gpus_per_machine=4, name="T4s")

@@ -32,8 +32,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.timeline import Timeline
+from slimsched.core.clock import Timeline
+from slimsched.core.config import ConfigError
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.request import Block, Key, Request, block_of, onward

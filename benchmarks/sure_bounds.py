@@ -10,7 +10,7 @@ warm-up. Prints a Markdown table; ± is half the 95 % interval over seeds.
 import argparse
 import os
 
-from slimsched.kernel.statistics import mean_of
+from slimsched.core.statistics import mean_of
 from slimsched.serving.execution.compared import Compared
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.comparison import compare

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from slimsched.kernel.log import Log
+from slimsched.core.log import Log
 from slimsched.serving.domain.cluster import AUTOSCALER_NAME, GATEWAY_NAME
 from slimsched.serving.routing import commands as gateway_commands
 from slimsched.serving.routing import events as gateway_events

@@ -6,7 +6,7 @@ from typing import Any
 
 from cluster import choice
 from served import CONFIG
-from slimsched.kernel.observer import Observer
+from slimsched.core.log import Observer
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.run import specs_of
 from slimsched.serving.execution.ray.engine import RayEngine, join

@@ -11,7 +11,7 @@ import slimsched
 ROOT = Path(slimsched.__file__).parent
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 
-PRODUCTS = [{"kernel"}, {"models"}, {"serving", "jobs"}, {"dashboard"}, {"cli"}]
+PRODUCTS = [{"core"}, {"models"}, {"serving", "jobs"}, {"dashboard"}, {"cli"}]
 """The top folders. A folder imports those before it; folders of one level never import each other."""
 
 PARTS = {
@@ -46,7 +46,7 @@ PURE = (
     "jobs/scheduler",
     "jobs/policies",
 )
-TORCH_FREE = (*PURE, "kernel", "serving/workload", "serving/telemetry", "jobs/traces", "jobs/telemetry")
+TORCH_FREE = (*PURE, "core", "serving/workload", "serving/telemetry", "jobs/traces", "jobs/telemetry")
 """Folders that a machine without torch can import; `models` has single pure modules, listed below."""
 TORCH_FREE_MODULES = {
     f"models/{one}"
@@ -124,7 +124,7 @@ def test_pure_modules_touch_nothing_of_the_world(module: Path) -> None:
     roots = {imported.split(".")[0] for imported in imports(module)}
     if is_within(name, PURE):
         assert not roots & WORLD, f"{name} imports {roots & WORLD}"
-    if name in TORCH_FREE_MODULES or (is_within(name, TORCH_FREE) and not name.startswith("kernel/ppo")):
+    if name in TORCH_FREE_MODULES or (is_within(name, TORCH_FREE) and not name.startswith("core/ppo")):
         assert "torch" not in roots
 
 

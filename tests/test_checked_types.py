@@ -32,14 +32,14 @@ NOT_INPUT = {
     "serving/execution/live/cuda_peers.py": "messages between our own processes",
     "jobs/telemetry.py": "events of a log, which replay checks one by one; JSON has no NaN",
     "serving/telemetry/request_story.py": "entries of a log, which are only told; JSON has no NaN",
-    "kernel/replay.py": "events of a log, which it checks one by one; JSON has no NaN",
+    "core/log.py": "events of a log, which it checks one by one; JSON has no NaN",
 }
 """Where something is decoded that is not a file or an option of the user, and why."""
 
 ONLY_SHOWN = {"Frame", "Progress", "JobProgress"}
 """Figures that a run left in a JSON file, and that are only drawn again."""
 
-GENERIC = {"kernel/section.py", "kernel/plugins.py", "cli/options.py", "models/model_files.py"}
+GENERIC = {"core/config.py", "core/plugins.py", "cli/options.py", "models/model_files.py"}
 """Where the type is a parameter: its callers are looked at."""
 
 CONVERSIONS = {"convert": 1, "read_section": 1, "Decoder": 0, "read_card_of": 1}

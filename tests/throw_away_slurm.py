@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from slimsched.core.config import NotPrivateError, own_folder
 from slimsched.jobs.slurm.wire import SlurmClient, SlurmError, Status
-from slimsched.kernel.private_files import NotPrivateError, own_folder
 
 _MARK = "SLIM_THROW_AWAY_SLURM"
 

@@ -20,7 +20,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.kernel.log import Entry, Log, find_logs
+from slimsched.core.log import Entry, Log, find_logs
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Instance
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario

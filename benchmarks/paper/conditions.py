@@ -19,7 +19,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.kernel.statistics import Mean, mean_of
+from slimsched.core.statistics import Mean, mean_of
 from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.learning.disturbance import (

@@ -14,9 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.kernel.errors import DataError, SlimError
-from slimsched.kernel.quantity import Amount, Bytes, Count, Seconds
-from slimsched.kernel.section import UNREADABLE
+from slimsched.core.config import UNREADABLE, Amount, Bytes, Count, DataError, Seconds, SlimError
 from slimsched.models.slimresnet.shape import SLIM_RESNET
 from slimsched.serving.telemetry.shades import shades
 

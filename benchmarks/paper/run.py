@@ -19,8 +19,7 @@ from tables import TABLES, reproduce_table
 from slimsched.cli.failure import line_of, need
 from slimsched.cli.options import AsJson, Seed, with_options
 from slimsched.cli.serving.scenario import Accuracy, Seconds, Workers
-from slimsched.kernel.errors import UnknownNameError
-from slimsched.kernel.quantity import Count
+from slimsched.core.config import Count, UnknownNameError
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 

@@ -16,8 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from slimsched.kernel.policy_file import read_policy
-from slimsched.kernel.quantity import PositiveAmount
+from slimsched.core.config import PositiveAmount
+from slimsched.core.policy_file import read_policy
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.guard import GuardedRouter

@@ -28,8 +28,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from slimsched.kernel.policy_file import write_policy
-from slimsched.kernel.ppo import IMPOSSIBLE
+from slimsched.core.policy_file import write_policy
+from slimsched.core.ppo import IMPOSSIBLE
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario

@@ -36,14 +36,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from slimsched.cli.jobs.workload import read_cluster_named
+from slimsched.core.config import ConfigError
+from slimsched.core.ppo import (
+    Collected,
+    Losses,
+    UpdateOptions,
+    advantages,
+    checkpoint_errors,
+    learn,
+    read_checkpoint,
+    write_checkpoint,
+)
 from slimsched.jobs.domain import Job, Machine, fabric_named
 from slimsched.jobs.scheduler.waiting import JobState
 from slimsched.jobs.simulated.comparison import JobSetting, build, prepare
 from slimsched.jobs.telemetry import JobHistory, histories
 from slimsched.jobs.traces.jobs import generate_jobs
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.ppo import Collected, Losses, UpdateOptions, advantages, learn
-from slimsched.kernel.ppo_checkpoint import checkpoint_errors, read_checkpoint, write_checkpoint
 
 Values = NDArray[np.float64]
 

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from slimsched.core.config import DataError
 from slimsched.jobs.domain import Tier, Topology
 from slimsched.jobs.policies.dally import Dally, ServiceHistory
 from slimsched.jobs.scheduler.policy import Timers
 from slimsched.jobs.scheduler.waiting import JobState, Key
-from slimsched.kernel.errors import DataError
 
 Values = NDArray[np.float64]
 

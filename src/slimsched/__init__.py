@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from slimsched.cli.serving.serve import serve
+    from slimsched.core.config import SlimError
+    from slimsched.core.version import __version__
     from slimsched.jobs.domain import Job, Topology
     from slimsched.jobs.scheduler.policy import Policy as JobPolicy
     from slimsched.jobs.simulated.comparison import JobSetting
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
     from slimsched.jobs.simulated.comparison import prepare as prepare_jobs
     from slimsched.jobs.simulated.comparison import simulate as simulate_jobs
     from slimsched.jobs.traces.jobs import generate_jobs
-    from slimsched.kernel.errors import SlimError
-    from slimsched.kernel.version import __version__
     from slimsched.models.adapters.exits import Exits
     from slimsched.models.adapters.family import Family
     from slimsched.models.adapters.nested import Nested
@@ -112,11 +112,11 @@ _HOMES = {
     "Route": "serving.routing.router",
     "Router": "serving.routing.router",
     "Scenario": "serving.execution.scenario",
-    "SlimError": "kernel.errors",
+    "SlimError": "core.config",
     "Switched": "models.adapters.switched",
     "TensorSpec": "models.spec",
     "Topology": "jobs.domain",
-    "__version__": "kernel.version",
+    "__version__": "core.version",
     "compare": "serving.execution.simulated.comparison",
     "compare_jobs": "jobs.simulated.comparison:compare",
     "generate_jobs": "jobs.traces.jobs",

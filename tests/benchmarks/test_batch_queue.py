@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benches import benchmark
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 
 smdp = benchmark("smdp")
 BatchQueue, Sizes, least_to_start = smdp.BatchQueue, smdp.Sizes, smdp.least_to_start

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 from jobs.scheduler.test_policies import check
 from jobs.workloads import SMALL, encode, job, job_lists, simulation
 from slimsched.cli.jobs.app import app
+from slimsched.core.config import SlimError
+from slimsched.core.ppo import UpdateOptions
 from slimsched.jobs.domain import Job
 from slimsched.jobs.setting import POLICIES
 from slimsched.jobs.simulated.comparison import JobSetting
 from slimsched.jobs.telemetry import histories
-from slimsched.kernel.errors import SlimError
-from slimsched.kernel.ppo import UpdateOptions
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "rivals"))
 

@@ -11,7 +11,7 @@ import typer
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.serving.execution.compared import Compared
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from cluster import small_cluster
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.ppo import log_probability
+from slimsched.core.config import ConfigError
+from slimsched.core.ppo import log_probability
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from served import Served
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.serving.api.proto import inference_pb2
 from slimsched.serving.routing.goal import parse_goal
 

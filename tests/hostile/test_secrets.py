@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from served import Served
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.small_file import read_small_file
+from slimsched.core.config import ConfigError, read_small_file
 from slimsched.serving.api.client import Client
 from slimsched.serving.api.goal_control import GoalState
 from slimsched.serving.api.token import read_token

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from jobs.workloads import OWN, SMALL, SPECS, job, job_lists
 from slimsched.cli.jobs.app import app
+from slimsched.core.config import DataError
+from slimsched.core.log import EVENTS, Log, LogWriter, Replayed, replay
 from slimsched.jobs.domain import fabric_named
 from slimsched.jobs.scheduler.messages import (
     JobFinished,
@@ -24,9 +26,6 @@ from slimsched.jobs.setting import SchedulerSetting, machines_of
 from slimsched.jobs.simulated.cluster import Failure, SimulatedJobs
 from slimsched.jobs.telemetry import decode_entries, histories, pass_on
 from slimsched.jobs.traces.models import TRAINING_MODELS
-from slimsched.kernel.errors import DataError
-from slimsched.kernel.log import EVENTS, Log, LogWriter
-from slimsched.kernel.replay import Replayed, replay
 
 
 def setting(policy: str, *, engine: str = "simulated", **more) -> SchedulerSetting:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.models.confidence import LEVELS, Confidences
 from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable, choosing_half, read_quality, write_quality

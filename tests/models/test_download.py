@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from slimsched.cli.app import app
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.models.data import cifar
 from slimsched.models.data.download import download
 

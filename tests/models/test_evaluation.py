@@ -6,7 +6,7 @@ import pytest
 import torch
 from toy import SHAPE, toy_images
 
-from slimsched.kernel.errors import DataError, WidthError
+from slimsched.core.config import DataError, WidthError
 from slimsched.models.data import cifar
 from slimsched.models.data.image_set import Colours
 from slimsched.models.evaluation import Evaluator

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from toy import write_folder
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.models.check import Report, check_model
 from slimsched.models.data.image_folder import square
 from slimsched.models.elastic import ElasticModel

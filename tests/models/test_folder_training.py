@@ -12,7 +12,7 @@ from toy import toy_images, toy_recipe, write_folder
 from typer.testing import CliRunner
 
 from slimsched.cli.app import app
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.models.data import held_out
 from slimsched.models.data.dataset import open_images
 from slimsched.models.data.scored_images import scored_images

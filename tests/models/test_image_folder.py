@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from toy import write_folder
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.models.data import image_folder
 from slimsched.models.data.dataset import open_images
 

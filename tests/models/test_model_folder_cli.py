@@ -11,7 +11,7 @@ from folders import CODE, skeleton_folder, tiny_folder
 from typer.testing import CliRunner, Result
 
 from slimsched.cli.models.model import app
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.models.package import read_quality
 
 

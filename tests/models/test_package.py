@@ -10,7 +10,7 @@ import torch
 from folders import CODE, SEGMENTS, skeleton_folder, tiny_folder
 from safetensors.torch import load_file, save_file
 
-from slimsched.kernel.errors import ConfigError, DataError
+from slimsched.core.config import ConfigError, DataError
 from slimsched.models.check import check_model
 from slimsched.models.figures_file import write_figures_file
 from slimsched.models.model_error import ModelError

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cluster import MODEL, path, toy_model
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable, read_quality, write_quality
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 from toy import SHAPE
 
-from slimsched.kernel.errors import DataError, WidthError
+from slimsched.core.config import DataError, WidthError
 from slimsched.models.slimresnet.instance import fold
 from slimsched.models.slimresnet.resnet import SlimResNet
 from slimsched.models.slimresnet.shape import SLIM_RESNET, NetworkShape

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from slimsched.kernel.errors import DataError, WidthError
+from slimsched.core.config import DataError, WidthError
 from slimsched.models.slimvit.shape import SLIM_VIT, VitShape
 from slimsched.models.slimvit.vit import SlimVit
 from slimsched.models.width import SEGMENTS, WIDTHS

@@ -3,7 +3,7 @@ from hypothesis import given
 from model_specs import TENSOR, model_specs, spec_of
 
 from cluster import MODEL
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.models.spec import (
     ANY,
     MOST_PLANS,

@@ -5,7 +5,7 @@ import pytest
 import torch
 from toy import SHAPE, toy_images, toy_recipe
 
-from slimsched.kernel.errors import ConfigError, DataError
+from slimsched.core.config import ConfigError, DataError
 from slimsched.models.slimresnet.resnet import SlimResNet
 from slimsched.models.training import checkpoint
 from slimsched.models.training.loop import EpochReport, train

@@ -6,7 +6,7 @@ import pytest
 import torch
 from toy import SHAPE
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.models.data.image_set import Colours
 from slimsched.models.model_files import TRAINED, ModelCard, save
 from slimsched.models.slimresnet import shipped

@@ -1,6 +1,6 @@
 import pytest
 
-from slimsched.kernel.errors import WidthError
+from slimsched.core.config import WidthError
 from slimsched.models.shipped_models import default_spec
 from slimsched.models.width import WIDTH_TUPLES, format_widths, tuple_index
 

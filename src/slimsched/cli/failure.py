@@ -6,7 +6,7 @@ An error that is our own fault has no line here: its traceback is what a report 
 import errno
 from importlib.util import find_spec
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 
 EXTRAS = {
     "torch": "torch",

@@ -12,7 +12,7 @@ twenty parameters. With `with_options` a command takes structs instead:
 
 Typer then sees `--rate`, `--seconds` and `--json`. A subclass that repeats a field changes its default.
 
-The types of numbers come from `kernel/quantity.py`. Typer sees plain floats and integers; their ranges are
+The types of numbers come from `core/config.py`. Typer sees plain floats and integers; their ranges are
 checked here, for every option of the command, before the command runs.
 """
 
@@ -27,11 +27,10 @@ import typer
 from msgspec import NODEFAULT, Meta, Struct
 from typer.models import ArgumentInfo, OptionInfo
 
-from slimsched.kernel import quantity
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.quantity import describe_range
+from slimsched.core import config
+from slimsched.core.config import ConfigError, describe_range
 
-Seed = Annotated[quantity.Seed, typer.Option("--seed", help="The same seed gives the same run.")]
+Seed = Annotated[config.Seed, typer.Option("--seed", help="The same seed gives the same run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 

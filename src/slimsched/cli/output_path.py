@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from slimsched.cli.failure import need
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 
 PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
 

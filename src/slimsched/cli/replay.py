@@ -11,9 +11,8 @@ from msgspec import Struct
 from rich.console import Console
 
 from slimsched.cli.options import AsJson
-from slimsched.kernel.errors import DataError
-from slimsched.kernel.log import Header, Log, find_logs
-from slimsched.kernel.replay import Difference, Replayable, Replayed, replay
+from slimsched.core.config import DataError
+from slimsched.core.log import Difference, Header, Log, Replayable, Replayed, find_logs, replay
 
 
 def serving_machines(header: Header) -> Callable[[str], Replayable]:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from slimsched.cli.failure import need
 from slimsched.cli.options import AsJson
-from slimsched.kernel.log import Log
+from slimsched.core.log import Log
 
 
 def command(

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 
 INK = "#010203"
 """Stands for the page's text colour; the SVG gets currentColor instead."""

@@ -8,9 +8,9 @@ from typing import Self
 
 from msgspec import Struct
 
-from slimsched.kernel.errors import ConfigError, UnknownNameError
-from slimsched.kernel.quantity import (
+from slimsched.core.config import (
     Amount,
+    ConfigError,
     Count,
     CountOrZero,
     Factor,
@@ -19,6 +19,7 @@ from slimsched.kernel.quantity import (
     PositiveAmount,
     PositiveSeconds,
     Seconds,
+    UnknownNameError,
 )
 
 # -- The network of a training cluster: bandwidth inside a machine, out of a machine and out of a rack.

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slimsched.core.config import SlimError
 from slimsched.jobs.domain import Topology
 from slimsched.jobs.telemetry import JobHistory, JobSummary
-from slimsched.kernel.errors import SlimError
 
 # -- What pictures of job schedules need, as arrays: completion times, and how full the racks were over time.
 

@@ -11,6 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from slimsched import __version__
+from slimsched.core.config import ConfigError, DataError, Seconds, Whole
+from slimsched.core.log import Header, Replayable
+from slimsched.core.plugins import PluginTable
 from slimsched.jobs.domain import Fabric, Machine, Topology, TrainingModel
 from slimsched.jobs.policies.baselines import (
     ASrpt,
@@ -35,11 +38,6 @@ from slimsched.jobs.scheduler.network import Sensitivity
 from slimsched.jobs.scheduler.policy import Policy
 from slimsched.jobs.scheduler.scheduler import JobScheduler
 from slimsched.jobs.telemetry import SCHEDULER_NAME
-from slimsched.kernel.errors import ConfigError, DataError
-from slimsched.kernel.log import Header
-from slimsched.kernel.plugins import PluginTable
-from slimsched.kernel.quantity import Seconds, Whole
-from slimsched.kernel.replay import Replayable
 
 # -- The table of job policies. A new one is a file and a line here, an entry point, or `file.py:Class`.
 

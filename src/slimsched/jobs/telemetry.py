@@ -6,6 +6,8 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from slimsched.core.config import DataError
+from slimsched.core.log import Entry, Observer
 from slimsched.jobs.domain import Job, Placement, Tier, gpus_in
 from slimsched.jobs.scheduler.messages import (
     JobFinished,
@@ -20,9 +22,6 @@ from slimsched.jobs.scheduler.messages import (
     StartJob,
 )
 from slimsched.jobs.scheduler.network import Sensitivity
-from slimsched.kernel.errors import DataError
-from slimsched.kernel.log import Entry
-from slimsched.kernel.observer import Observer
 
 # -- The entries of a job run: when, what the scheduler was told, and what it asked for.
 #

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 
 LEVELS = 16
 """Number of levels: four bits each."""

@@ -2,7 +2,7 @@
 
 import torch
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 
 
 def pick_device(name: str) -> torch.device:

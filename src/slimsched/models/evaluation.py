@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.models.data.image_set import Colours, ImageSet
 from slimsched.models.elastic import margin
 from slimsched.models.measured import Measured

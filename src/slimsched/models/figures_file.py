@@ -5,9 +5,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from slimsched.kernel.errors import DataError
-from slimsched.kernel.quantity import CountOrZero, Whole
-from slimsched.kernel.section import UNREADABLE
+from slimsched.core.config import UNREADABLE, CountOrZero, DataError, Whole
 from slimsched.models.figures import ModelFigures, StepFigures
 from slimsched.models.spec import ANY, START, ModelSpec, PlanError, Step
 

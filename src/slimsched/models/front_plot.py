@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.models.front import CostFront, unbeaten
 
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")

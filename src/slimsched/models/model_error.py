@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 
 LIBRARIES = ("site-packages", "dist-packages")
 OWN = str(Path(__file__).parents[1])

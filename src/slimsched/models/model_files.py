@@ -15,8 +15,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import nn
 
-from slimsched.kernel.errors import DataError
-from slimsched.kernel.quantity import AccuracyFloor, CountOrZero, Seconds
+from slimsched.core.config import AccuracyFloor, CountOrZero, DataError, Seconds
 from slimsched.models.data.image_set import Colours
 from slimsched.models.network import SlimNetwork
 from slimsched.models.network_shape import Shape

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from slimsched.kernel.section import UNREADABLE
+from slimsched.core.config import UNREADABLE
 from slimsched.models.elastic import ElasticModel
 from slimsched.models.model_files import Trained, card_path
 from slimsched.models.network import SlimNetwork

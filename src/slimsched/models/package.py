@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct, field
 
-from slimsched.kernel.errors import ConfigError, DataError
-from slimsched.kernel.section import UNREADABLE, convert, read_toml
+from slimsched.core.config import UNREADABLE, ConfigError, DataError, convert, read_toml
 from slimsched.models.figures import ModelFigures
 from slimsched.models.figures_file import read_figures_file
 from slimsched.models.network_shape import Shape, network_figures, network_spec, shape_kind

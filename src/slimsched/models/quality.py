@@ -16,7 +16,7 @@ from typing import Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.models.confidence import Confidences, read_confidences
 from slimsched.models.escalation_table import EscalationTable
 from slimsched.models.plan_tree import PlanTree

@@ -13,8 +13,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.section import convert, read_toml
+from slimsched.core.config import ConfigError, convert, read_toml
 
 RUN = "run.toml"
 Precision = Literal["float32", "bfloat16", "float16"]

@@ -16,8 +16,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from slimsched.kernel.errors import ConfigError, SlimError
-from slimsched.kernel.quantity import Index
+from slimsched.core.config import ConfigError, Index, SlimError
 
 Path = tuple[int, ...]
 """Choices by position, one per segment, from the first segment on; a plan, or the beginning of one."""

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from slimsched.kernel.errors import WidthError
-from slimsched.kernel.quantity import Count
+from slimsched.core.config import Count, WidthError
 
 SEGMENTS = 4
 PerSegment = Annotated[tuple[Count, ...], Meta(min_length=SEGMENTS, max_length=SEGMENTS)]

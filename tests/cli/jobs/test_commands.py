@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from slimsched.cli.jobs.app import app
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 
 KEYS = {
     "policy",

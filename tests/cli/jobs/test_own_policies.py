@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from jobs.workloads import OWN
 from slimsched.cli.jobs.app import app
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 
 SMALL = ["--trace", "generated", "--jobs", "40", "--cluster", "racks-64", "--arrivals", "batch"]
 

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from jobs.workloads import job, simulation
 from slimsched.cli.jobs.app import app
+from slimsched.core.config import SlimError
 from slimsched.jobs.domain import Machine, Topology
 from slimsched.jobs.setting import POLICIES
 from slimsched.jobs.telemetry import histories
-from slimsched.kernel.errors import SlimError
 
 COLUMNS = "JobID|JobName|User|Partition|Submit|Start|End|State|AllocTRES|TimelimitRaw|NodeList"
 BEGIN = datetime(2026, 11, 1)

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from served import CONFIG
 from slimsched.cli.app import app
 from slimsched.cli.serving.demo import random_holds_per_s
-from slimsched.kernel.log import Log
+from slimsched.core.log import Log
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.registry import SERVING

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from slimsched.cli.app import app
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 
 GOAL = "accuracy>=75, p99<=60ms, min energy"
 PAPER = Path(__file__).parents[3] / "configs" / "paper.toml"

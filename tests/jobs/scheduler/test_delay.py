@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.workloads import SMALL, encode, job, job_lists, news, scheduler, simulation
+from slimsched.core.clock import Wake, WakeAt
 from slimsched.jobs.domain import Tier
 from slimsched.jobs.policies.dally import BenefitTuner, Dally, FixedTimers, Tuner
 from slimsched.jobs.scheduler.messages import JobFinished, JobSubmitted, StartJob
 from slimsched.jobs.setting import POLICIES, manual
-from slimsched.kernel.wake import Wake, WakeAt
 
 
 def fill(machine, names_and_gpus) -> None:

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.workloads import SMALL, SPECS, encode, job_lists, news, simulation
+from slimsched.core.config import SlimError
 from slimsched.jobs.domain import gpus_in
 from slimsched.jobs.scheduler.messages import JobFinished, JobPreempted, PreemptJob, StartJob
 from slimsched.jobs.setting import POLICIES
 from slimsched.jobs.simulated.cluster import Checkpoint, Failure
 from slimsched.jobs.traces.models import TRAINING_MODELS
-from slimsched.kernel.errors import SlimError
 
 CAPACITY = {machine.name: machine.gpus for machine in SMALL.machines}
 

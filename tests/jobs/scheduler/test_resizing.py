@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from benches import benchmark
 from jobs.workloads import SMALL, data_folder, job, needs_data, news
+from slimsched.core.config import ConfigError
 from slimsched.jobs.domain import FABRICS, Topology, TrainingModel, gpus_in
 from slimsched.jobs.policies.elastic import Options, cheapest_sizes
 from slimsched.jobs.scheduler.live import LiveScheduler
@@ -17,7 +18,6 @@ from slimsched.jobs.scheduler.scheduler import JobScheduler
 from slimsched.jobs.setting import POLICIES
 from slimsched.jobs.simulated.cluster import Checkpoint, SimulatedJobs
 from slimsched.jobs.simulated.comparison import JobSetting, simulate
-from slimsched.kernel.errors import ConfigError
 
 ELASTIC = TrainingModel(
     name="elastic", compute_s=1.0, exposed_bytes=0.0, source="", scaling=((1, 1.0), (2, 2.0), (4, 3.0))

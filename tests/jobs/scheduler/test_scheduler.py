@@ -3,6 +3,8 @@
 import pytest
 
 from jobs.workloads import SMALL, job, scheduler, simulation
+from slimsched.core.clock import Wake
+from slimsched.core.config import SlimError
 from slimsched.jobs.domain import Tier, Topology
 from slimsched.jobs.scheduler.messages import (
     JobFinished,
@@ -19,8 +21,6 @@ from slimsched.jobs.scheduler.policy import Policy
 from slimsched.jobs.scheduler.waiting import DemandError
 from slimsched.jobs.setting import POLICIES
 from slimsched.jobs.telemetry import histories
-from slimsched.kernel.errors import SlimError
-from slimsched.kernel.wake import Wake
 
 
 def kinds(commands, kind) -> list:

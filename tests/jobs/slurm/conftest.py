@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from slimsched.core.log import EVENTS, Log, find_logs
 from slimsched.jobs.slurm.wire import Memory, Request, SlurmJob, Status, memory_in
 from slimsched.jobs.telemetry import JobEntry, decode_entries
-from slimsched.kernel.log import EVENTS, Log, find_logs
 from throw_away_slurm import ThrowAwaySlurm, missing_daemons, wait_until
 
 GANG = Path(__file__).parents[3] / "examples" / "slurm_checkpointing_gang.py"

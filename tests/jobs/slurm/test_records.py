@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from slimsched.core.config import DataError
 from slimsched.jobs.slurm.records import COLUMNS, read_slurm_records
-from slimsched.kernel.errors import DataError
 
 HEAD = COLUMNS.replace(",", "|")
 DAY = "2026-11-01T"

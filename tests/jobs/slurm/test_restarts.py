@@ -6,11 +6,10 @@ from collections import Counter
 import msgspec
 import pytest
 
+from slimsched.core.log import Log, replay
 from slimsched.jobs.scheduler.messages import JobSubmitted
 from slimsched.jobs.setting import machines_of
 from slimsched.jobs.slurm.wire import Status
-from slimsched.kernel.log import Log
-from slimsched.kernel.replay import replay
 
 
 @pytest.mark.slow

@@ -8,11 +8,10 @@ import msgspec
 import pytest
 
 from jobs.slurm.prediction import RACKS, Course, measured, predicted
+from slimsched.core.log import Log, replay
 from slimsched.jobs.scheduler.messages import Rebuilt
 from slimsched.jobs.setting import machines_of
 from slimsched.jobs.slurm.wire import Status
-from slimsched.kernel.log import Log
-from slimsched.kernel.replay import replay
 
 SPEED = 60.0  # a second of this test is a minute to the scheduler
 SIZES = (1, 1, 2, 2, 4, 4, 8, 8, 16, 16)

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 import throw_away_slurm
 from slimsched.cli.app import app
+from slimsched.core.config import ConfigError, SlimError, UnknownNameError
 from slimsched.jobs.slurm import controller
 from slimsched.jobs.slurm.wire import SlurmClient, SlurmError, SlurmNode, SlurmUnreachableError
-from slimsched.kernel.errors import ConfigError, SlimError, UnknownNameError
 from throw_away_slurm import ThrowAwaySlurm
 
 ROOT = Path(__file__).parents[3]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from slimsched.core.config import SlimError
 from slimsched.jobs.traces.models import TRAINING_MODELS, read_model_file
-from slimsched.kernel.errors import SlimError
 
 FILE = """\
 [[model]]

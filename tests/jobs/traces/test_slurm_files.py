@@ -2,9 +2,9 @@
 
 import pytest
 
+from slimsched.core.config import SlimError
 from slimsched.jobs.domain import gpu_count
 from slimsched.jobs.traces.clusters import host_names, read_racks, read_slurm_conf, slurm_topology
-from slimsched.kernel.errors import SlimError
 
 CONF = """\
 ClusterName=lab   # ours

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from jobs.workloads import data_folder, needs_data
+from slimsched.core.config import DataError, SlimError
 from slimsched.jobs.traces.clusters import read_cluster
 from slimsched.jobs.traces.jobs import (
     DEMANDS,
@@ -16,7 +17,6 @@ from slimsched.jobs.traces.jobs import (
 )
 from slimsched.jobs.traces.measured_models import derive_models
 from slimsched.jobs.traces.models import MEASURED, TRAINING_MODELS, assign_models, rearrange, window
-from slimsched.kernel.errors import DataError, SlimError
 
 TRACES = {
     "helios": "job_id,arrival_s,service_sec,gpu_count\na,10.0,60.0,4\nb,12.0,30.0,1\nc,11.0,30.0,0\n",

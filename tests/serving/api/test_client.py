@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from served import Served
 from slimsched.cli.app import app
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.serving.api.client import Client, ServerRefusedError, UnreachableError
 from slimsched.serving.api.client_message import AnswerError, read_answer
 

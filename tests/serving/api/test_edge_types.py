@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from msgspec import Struct, inspect
 
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.serving.api import http_message
 from slimsched.serving.api.goal_control import GoalRequest
 from slimsched.serving.api.limits import Limits, read_limits

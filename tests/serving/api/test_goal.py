@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from served import Served
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.serving.api.client import Client
 from slimsched.serving.api.goal_control import GoalState
 

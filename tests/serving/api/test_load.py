@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from served import Served
 from slimsched.cli.app import app
-from slimsched.kernel.errors import ConfigError, SlimError
+from slimsched.core.config import ConfigError, SlimError
 from slimsched.serving.api.http_exchange import Reply
 from slimsched.serving.api.load_generator import LoadGenerator, SentRequest, Target, due_times, load_of
 from slimsched.serving.api.load_report import report

@@ -19,7 +19,7 @@ import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from served import CONFIG, Served
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.serving.api.client import Client
 from stamped import stamped_folder
 

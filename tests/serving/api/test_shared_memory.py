@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from served import Served, serve
 from slimsched.cli.app import app
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 
 Images = NDArray[np.uint8]
 PROTOCOLS = {"http": triton_http, "grpc": triton_grpc}

@@ -1,6 +1,6 @@
 import pytest
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.serving.domain.cluster import TRANSITIONS, Instance, InstanceState, next_state
 
 INSTANCE = Instance(id=7, segment=2, choice=1, memory_bytes=1)

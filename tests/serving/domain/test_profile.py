@@ -1,7 +1,7 @@
 import pytest
 
 from cluster import MODEL, choice, device, flat_profile, key
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.serving.domain.profile import Profile, modelled_profile
 
 KEY, KEYS = key(1, 0.5, 0.25), MODEL.keys.values()

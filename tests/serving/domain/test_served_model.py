@@ -3,7 +3,7 @@
 import pytest
 
 from cluster import MODEL, choice, flat_profile, path, small_cluster, toy_model
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.models.spec import ANY, START
 from slimsched.serving.domain.cluster import GATEWAY
 from slimsched.serving.domain.profile import Profile, record_of

@@ -5,7 +5,7 @@ import torch
 
 from cluster import choice, key, path
 from hosting import hosted, images, legs, whole_network
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.models.elastic import Tensors
 from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.models.slimresnet.weights import TrainedModel, load

@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 from msgspec import Struct
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.serving.execution.live.cuda_streams import PER_PRIORITY, CudaStreams
 
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from command_line import slim
-from slimsched.kernel.errors import DataError, UnknownNameError
+from slimsched.core.config import DataError, UnknownNameError
 from slimsched.serving.execution.model_source import shipped_model
 from slimsched.serving.execution.scenario_file import CONFIGS, load_profile
 

@@ -13,7 +13,7 @@ import torch
 from msgspec import Struct
 
 from cluster import MODEL, block, flat_profile, small_cluster
-from slimsched.kernel.timeline import Timeline
+from slimsched.core.clock import Timeline
 from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.cluster import Cluster, Host, Instance
 from slimsched.serving.domain.profile import record_of

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster import block, requests
-from slimsched.kernel.wake import Wake
+from slimsched.core.clock import Wake
 from slimsched.serving.execution.live.gateway_time import SLICE_S, USUAL_RATIO, GatewayTime
 from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, ServerDown
 from slimsched.serving.routing.gateway_cost import GatewayCost, requests_in

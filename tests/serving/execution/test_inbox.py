@@ -9,10 +9,8 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.kernel.log import Log, LogWriter
-from slimsched.kernel.replay import replay
-from slimsched.kernel.timeline import Timeline
-from slimsched.kernel.wake import Wake
+from slimsched.core.clock import Timeline, Wake
+from slimsched.core.log import Log, LogWriter, replay
 from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.domain.request import DropReason
 from slimsched.serving.execution.replay import machines_of

@@ -17,9 +17,8 @@ import torch
 from cluster import MODEL, flat_profile, path, small_cluster
 from hosting import whole_network
 from logs import entries
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.log import Header
-from slimsched.kernel.observer import Observer
+from slimsched.core.config import ConfigError
+from slimsched.core.log import Header, Observer
 from slimsched.models.slimresnet.spec import widths_of
 from slimsched.models.slimresnet.weights import load
 from slimsched.serving.api.call import Call

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cluster import small_cluster
-from slimsched.kernel.observer import Observer
+from slimsched.core.log import Observer
 from slimsched.serving.domain.request import NEVER_S, DropReason
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster, TelemetryOptions
 from slimsched.serving.routing.commands import Answer, Drop

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from cluster import path
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.log import Log, LogWriter
-from slimsched.kernel.replay import replay
+from slimsched.core.config import ConfigError
+from slimsched.core.log import Log, LogWriter, replay
 from slimsched.models.slimresnet.spec import widths_of
 from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.execution.replay import machines_for, machines_of

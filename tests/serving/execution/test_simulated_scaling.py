@@ -6,9 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from logs import Decoded, entries
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.log import Log, LogWriter
-from slimsched.kernel.replay import replay
+from slimsched.core.config import ConfigError
+from slimsched.core.log import Log, LogWriter, replay
 from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.domain.request import RequestsCancelled
 from slimsched.serving.execution.replay import machines_of

@@ -8,8 +8,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from slimsched.kernel.log import Log, LogWriter
-from slimsched.kernel.replay import replay
+from slimsched.core.log import Log, LogWriter, replay
 from slimsched.models.confidence import Confidences
 from slimsched.models.quality import QualityTable
 from slimsched.serving.domain.cluster import Cluster, Fault

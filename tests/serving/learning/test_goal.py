@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cluster import MODEL, path, small_cluster
-from slimsched.kernel.errors import ConfigError, UnknownNameError
+from slimsched.core.config import ConfigError, UnknownNameError
 from slimsched.models.slimresnet.spec import widths_of
 from slimsched.models.spec import START, Path
 from slimsched.models.width import WIDTHS

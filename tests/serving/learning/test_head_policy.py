@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from cluster import small_cluster
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.ppo import log_probability
+from slimsched.core.config import ConfigError
+from slimsched.core.ppo import log_probability
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.learning.curriculum import Curriculum
 from slimsched.serving.learning.head_policy import HeadPolicy

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from cluster import small_cluster
-from slimsched.kernel.errors import ConfigError, DataError
-from slimsched.kernel.policy_file import read_policy, write_policy
-from slimsched.kernel.ppo import IMPOSSIBLE, advantages, log_probability, losses
+from slimsched.core.config import ConfigError, DataError
+from slimsched.core.policy_file import read_policy, write_policy
+from slimsched.core.ppo import IMPOSSIBLE, advantages, log_probability, losses
 from slimsched.models.width import WIDTHS
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.learning.paper_policy import PaperPolicy, PolicyNetwork

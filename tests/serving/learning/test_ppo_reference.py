@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from slimsched.kernel.ppo import UpdateOptions, log_probability, losses
+from slimsched.core.ppo import UpdateOptions, log_probability, losses
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.learning.environment import RoutingEnv
 

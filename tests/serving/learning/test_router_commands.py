@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from slimsched.cli.app import app
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 
 runner = CliRunner()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slimsched.kernel.errors import UnknownNameError
+from slimsched.core.config import UnknownNameError
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.learning.tuning import (
     KNOBS,

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from cluster import MODEL, path, requests, small_cluster
-from slimsched.kernel.wake import WakeAt
+from slimsched.core.clock import WakeAt
 from slimsched.serving.domain.request import DropReason, Request, Trail, onward
 from slimsched.serving.routing.admission import FIRST_REACH, Admission
 from slimsched.serving.routing.cheapest_rest import CheapestRest

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from cluster import requests, small_cluster, toy_model
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.serving.routing.autoscaler import AutoscaleOptions, Autoscaler, Load, Scale, load_of, together
 from slimsched.serving.routing.events import RequestsArrived
 from slimsched.serving.routing.gateway import Gateway

@@ -3,7 +3,7 @@
 import pytest
 
 from cluster import path, requests, small_cluster, widths
-from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.core.clock import Wake, WakeAt
 from slimsched.serving.domain.cluster import GATEWAY
 from slimsched.serving.domain.request import Block, DropReason, Request, RequestsCancelled
 from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock

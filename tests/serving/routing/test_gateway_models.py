@@ -3,8 +3,8 @@
 import pytest
 
 from cluster import MODEL, requests, small_cluster, toy_model
-from slimsched.kernel.errors import SlimError
-from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.core.clock import Wake, WakeAt
+from slimsched.core.config import SlimError
 from slimsched.models.spec import ANY, START, uniform_plans
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import Block, Request

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.serving.routing.goal import Goal, format_goal, parse_goal
 
 GOALS = {

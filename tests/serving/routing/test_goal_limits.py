@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.goal import check_affordable, format_goal, parse_goal

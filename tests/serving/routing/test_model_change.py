@@ -6,8 +6,8 @@ import pytest
 
 from cluster import MODEL, device, flat_profile, requests, small_cluster, toy_model
 from served import CONFIG
-from slimsched.kernel.errors import SlimError
-from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.core.clock import Wake, WakeAt
+from slimsched.core.config import SlimError
 from slimsched.serving.domain.cluster import Cluster, InstanceState
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged, ServedModel
 from slimsched.serving.domain.profile import Profile, modelled_profile

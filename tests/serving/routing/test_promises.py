@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from cluster import path, requests
-from slimsched.kernel.wake import WakeAt
+from slimsched.core.clock import WakeAt
 from slimsched.serving.domain.request import Trail
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.promises import MOST, Promises

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cluster import MODEL, choice, path, small_cluster, toy_model
-from slimsched.kernel.errors import ConfigError, UnknownNameError
+from slimsched.core.config import ConfigError, UnknownNameError
 from slimsched.models.spec import START
 from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.cluster import Cluster

@@ -1,7 +1,7 @@
 """The greedy scheduler with models of other kinds than SlimResNet, and with several at once."""
 
 from cluster import flat_profile, requests, toy_model
-from slimsched.kernel.wake import WakeAt
+from slimsched.core.clock import WakeAt
 from slimsched.models.spec import ANY
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import block_of, key_of, onward

@@ -1,7 +1,7 @@
 """Algorithm 1, line by line: events in, commands out."""
 
 from cluster import MEGABYTE, MODEL, block, choice, flat_profile, key, requests, small_cluster, widths
-from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.core.clock import Wake, WakeAt
 from slimsched.serving.domain.request import RequestsCancelled, block_of
 from slimsched.serving.scheduler.messages import (
     BatchFinished,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from cluster import MEGABYTE, MODEL, flat_profile, toy_model
-from slimsched.kernel.timeline import Timeline
+from slimsched.core.clock import Timeline
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.request import Batch, Block, Key, Request, block_of, ids_of
 from slimsched.serving.execution.simulated.server import SimulatedServer

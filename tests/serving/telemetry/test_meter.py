@@ -1,8 +1,8 @@
 import pytest
 
 from cluster import MODEL, block, requests, toy_model
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.wake import Wake
+from slimsched.core.clock import Wake
+from slimsched.core.config import ConfigError
 from slimsched.serving.domain.cluster import ServerSnapshot
 from slimsched.serving.domain.request import DropReason
 from slimsched.serving.execution.scenario_file import load_scenario

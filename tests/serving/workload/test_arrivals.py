@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slimsched.kernel.errors import ConfigError, UnknownNameError
+from slimsched.core.config import ConfigError, UnknownNameError
 from slimsched.serving.workload.arrivals import ARRIVALS, arrivals
 
 FIT_ARRIVALS = Path(__file__).parents[3] / "benchmarks" / "fit_arrivals.py"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.serving.workload.arrivals import read_request_trace
 
 RNG = np.random.default_rng

@@ -12,8 +12,7 @@ from slimsched.cli.jobs.results import Results
 from slimsched.cli.jobs.table import flat, print_rows
 from slimsched.cli.jobs.workload import DEFAULT_NETWORK, Workload, progress_bar
 from slimsched.cli.options import AsJson, with_options
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.quantity import Count, CountOrZero, WorkerCount
+from slimsched.core.config import ConfigError, Count, CountOrZero, WorkerCount
 
 if TYPE_CHECKING:
     from slimsched.jobs.domain import Job

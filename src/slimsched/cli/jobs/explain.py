@@ -10,8 +10,7 @@ from rich.console import Console
 from slimsched.cli.jobs.slurm_options import Conf, Partition, SlurmOptions, Speed
 from slimsched.cli.jobs.workload import PolicyName, Workload
 from slimsched.cli.options import AsJson, with_options
-from slimsched.kernel.errors import UnknownNameError
-from slimsched.kernel.quantity import Seconds
+from slimsched.core.config import Seconds, UnknownNameError
 
 if TYPE_CHECKING:
     from slimsched.jobs.domain import Job

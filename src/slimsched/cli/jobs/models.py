@@ -19,7 +19,7 @@ from slimsched.cli.jobs.workload import (
     read_models,
 )
 from slimsched.cli.options import AsJson
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 
 if TYPE_CHECKING:
     from slimsched.jobs.domain import TrainingModel

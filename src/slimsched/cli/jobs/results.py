@@ -55,8 +55,8 @@ class Results(Struct, frozen=True, kw_only=True):
 
 def write_log(path: Path, policy: str, setting: "JobSetting", entries: "Sequence[JobEntry]") -> None:
     """Write the log of a simulated run, from which it can be replayed."""
+    from slimsched.core.log import LogWriter
     from slimsched.jobs.telemetry import pass_on
-    from slimsched.kernel.log import LogWriter
 
     with LogWriter(path, setting.scheduler_setting(policy).header()) as log:
         pass_on(entries, log)

@@ -13,7 +13,7 @@ from slimsched.cli.jobs.table import flat, print_rows
 from slimsched.cli.jobs.workload import PolicyName, Workload, progress_bar
 from slimsched.cli.options import AsJson, with_options
 from slimsched.cli.output_path import file_to_write
-from slimsched.kernel.log import EVENTS
+from slimsched.core.log import EVENTS
 
 if TYPE_CHECKING:
     from slimsched.jobs.simulated.comparison import JobRow, JobSetting

@@ -13,9 +13,8 @@ from rich.console import Console
 from slimsched.cli.jobs.slurm_options import Conf, Partition, SlurmOptions
 from slimsched.cli.jobs.workload import ModelFile, read_models
 from slimsched.cli.options import AsJson, with_options
-from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
-from slimsched.kernel.log import EVENTS
-from slimsched.kernel.quantity import Count, PollSeconds, Seconds
+from slimsched.core.config import ConfigError, Count, DataError, PollSeconds, Seconds, UnknownNameError
+from slimsched.core.log import EVENTS
 
 if TYPE_CHECKING:
     from slimsched.cli.jobs.slurm_site import SlurmSite
@@ -81,8 +80,8 @@ def run(
 
 def _drive(site: "SlurmSite", options: RunOptions, *, as_json: bool) -> None:
     from slimsched.cli.jobs.slurm_view import LiveView
+    from slimsched.core.log import LogWriter
     from slimsched.jobs.slurm import controller
-    from slimsched.kernel.log import LogWriter
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

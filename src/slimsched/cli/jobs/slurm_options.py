@@ -7,7 +7,7 @@ import typer
 from msgspec import Struct
 
 from slimsched.cli.jobs.workload import DEFAULT_NETWORK, ModelFile, Network, PolicyName, Quota
-from slimsched.kernel.quantity import Factor
+from slimsched.core.config import Factor
 
 Conf = Annotated[
     Path | None, typer.Option("--conf", help="The cluster's slurm.conf; else SLURM_CONF or /etc/slurm.")

@@ -7,13 +7,13 @@ from msgspec import Struct
 
 from slimsched.cli.jobs.slurm_options import SlurmOptions
 from slimsched.cli.jobs.workload import read_models, read_quotas
+from slimsched.core.config import ConfigError
+from slimsched.core.log import Observer
 from slimsched.jobs.domain import fabric_named
 from slimsched.jobs.setting import POLICIES, SchedulerSetting
 from slimsched.jobs.slurm import controller
 from slimsched.jobs.slurm.controller import Clock, Observation, Patience, Preflight, SlurmController, observe
 from slimsched.jobs.slurm.wire import SlurmClient
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.observer import Observer
 
 
 class SlurmSite(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from slimsched.core.clock import Wake, WakeAt
+from slimsched.core.log import Observer
 from slimsched.jobs.domain import Placement
 from slimsched.jobs.scheduler.messages import (
     JobFinished,
@@ -25,8 +27,6 @@ from slimsched.jobs.scheduler.messages import (
     StartJob,
 )
 from slimsched.jobs.slurm.controller import Clock, Observation, Outlook, Plan
-from slimsched.kernel.observer import Observer
-from slimsched.kernel.wake import Wake, WakeAt
 
 
 class LiveView:

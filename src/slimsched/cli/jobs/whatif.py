@@ -13,8 +13,7 @@ from slimsched.cli.jobs.slurm_options import Partition
 from slimsched.cli.jobs.workload import DEFAULT_NETWORK, ModelFile, Network, progress_bar, read_models
 from slimsched.cli.options import AsJson, with_options
 from slimsched.cli.output_path import file_to_write
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.quantity import Count, PositiveSeconds
+from slimsched.core.config import ConfigError, Count, PositiveSeconds
 
 if TYPE_CHECKING:
     from slimsched.jobs.domain import Topology

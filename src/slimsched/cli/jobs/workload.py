@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from slimsched.cli.options import Seed
-from slimsched.kernel.errors import ConfigError, UnknownNameError
-from slimsched.kernel.quantity import Count, CountOrZero, Factor, FailureRate
+from slimsched.core.config import ConfigError, Count, CountOrZero, Factor, FailureRate, UnknownNameError
 
 if TYPE_CHECKING:
     from slimsched.jobs.domain import Job, Topology, TrainingModel

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from slimsched.kernel.errors import ConfigError, DataError
+from slimsched.core.config import ConfigError, DataError
 
 if TYPE_CHECKING:
     from slimsched.models.data.inputs import Inputs

@@ -9,7 +9,7 @@ import typer
 
 from slimsched.cli.models.table import accuracy_table, by_kind, read_plans
 from slimsched.cli.progress import example_bar
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.models.data.scored_images import scored_images
 from slimsched.models.device import pick_device
 from slimsched.models.evaluation import Evaluator, accuracy_percent

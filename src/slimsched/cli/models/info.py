@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 
 
 def show_folder(folder: Path, *, as_json: bool = False) -> None:

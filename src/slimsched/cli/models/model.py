@@ -12,7 +12,7 @@ from slimsched.cli.models import check, new, tune
 from slimsched.cli.options import AsJson, with_options
 from slimsched.cli.output_path import file_to_write, picture
 from slimsched.cli.serving.profile import DeviceOptions, MeasureOptions, measure
-from slimsched.kernel.quantity import Count, PositiveSeconds
+from slimsched.core.config import Count, PositiveSeconds
 from slimsched.models.shipped_models import PUBLISHED_PERCENT
 from slimsched.models.shipped_names import DEFAULT_MODEL
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.cli.options import AsJson, with_options
-from slimsched.kernel.quantity import Count, ThreadCount
+from slimsched.core.config import Count, ThreadCount
 
 
 @with_options

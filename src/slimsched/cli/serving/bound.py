@@ -10,7 +10,7 @@ from rich.table import Table
 
 from slimsched.cli.options import AsJson, with_options
 from slimsched.cli.serving.scenario import LoadOptions, Rate, ScenarioOptions
-from slimsched.kernel.quantity import Amount
+from slimsched.core.config import Amount
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.fluid import FluidOptimum, capacity_per_s, fluid_optimum

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from slimsched.cli.options import AsJson, with_options
 from slimsched.cli.serving.terms import ServerOptions, TermsOptions
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 
 if TYPE_CHECKING:
     from slimsched.serving.api.client import Client

@@ -32,8 +32,7 @@ from slimsched.cli.serving.scenario import (
     goal_by_which,
 )
 from slimsched.cli.table import print_summaries
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.quantity import Seconds
+from slimsched.core.config import ConfigError, Seconds
 from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.execution.compared import Compared, gather
 from slimsched.serving.execution.simulated.comparison import compare

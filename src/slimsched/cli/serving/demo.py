@@ -30,7 +30,7 @@ from slimsched.cli.serving.scenario import (
     check_goal,
     check_reach,
 )
-from slimsched.kernel.quantity import Factor, Milliseconds, RunSeconds
+from slimsched.core.config import Factor, Milliseconds, RunSeconds
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.live.example_set import ExampleSet
 from slimsched.serving.execution.run_setting import RunSetting

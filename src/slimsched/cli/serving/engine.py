@@ -9,8 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slimsched.cli.failure import need
-from slimsched.kernel.errors import ConfigError, UnknownNameError
-from slimsched.kernel.log_folder import LogFolder
+from slimsched.core.config import ConfigError, UnknownNameError
+from slimsched.core.log import LogFolder
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.gateway import Gateway

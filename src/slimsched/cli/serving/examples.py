@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.models.shipped_names import SHIPPED_MODELS
 from slimsched.models.spec import ModelSpec
 from slimsched.serving.domain.model import ServedModel

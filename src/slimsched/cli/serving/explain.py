@@ -11,8 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from slimsched.cli.options import AsJson, with_options
-from slimsched.kernel.errors import ConfigError, DataError
-from slimsched.kernel.quantity import Identity
+from slimsched.core.config import ConfigError, DataError, Identity
 
 if TYPE_CHECKING:
     from slimsched.serving.telemetry.request_story import RequestStory
@@ -36,7 +35,7 @@ def command(
 
       slim explain runs/one 1500 --json
     """
-    from slimsched.kernel.log import Log, find_logs
+    from slimsched.core.log import Log, find_logs
     from slimsched.serving.execution.run_setting import read_setting
     from slimsched.serving.telemetry.request_story import slowest, tell_story
 

@@ -13,10 +13,9 @@ from slimsched.cli.serving.engine import EngineOptions, open_engine
 from slimsched.cli.serving.scenario import Choice
 from slimsched.cli.serving.serve import ServeOptions
 from slimsched.cli.serving.stop_signals import StopSignals
+from slimsched.core.config import SlimError
+from slimsched.core.log import LogFolder, Observer
 from slimsched.dashboard.live import Dashboard
-from slimsched.kernel.errors import SlimError
-from slimsched.kernel.log_folder import LogFolder
-from slimsched.kernel.observer import Observer
 from slimsched.serving.api import structured_log
 from slimsched.serving.api.compiled_lines import unused_lines
 from slimsched.serving.api.cors import read_cors

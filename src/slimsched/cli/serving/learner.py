@@ -5,9 +5,7 @@ Torch takes long to load, so learners are imported only where one is made.
 
 from typing import TYPE_CHECKING
 
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.quantity import Finite
-from slimsched.kernel.section import convert
+from slimsched.core.config import ConfigError, Finite, convert
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.goal import Goal, parse_goal
 

@@ -12,7 +12,7 @@ from slimsched.cli.output_path import picture
 from slimsched.cli.progress import request_bar
 from slimsched.cli.serving.scenario import ArrivalsName, Data
 from slimsched.cli.serving.terms import ServerOptions, TermsOptions
-from slimsched.kernel.quantity import Count, Rate, RunSeconds
+from slimsched.core.config import Count, Rate, RunSeconds
 from slimsched.models.package import read_spec
 from slimsched.models.spec import Datatype, ModelSpec, TensorSpec
 from slimsched.serving.domain.request import NEVER_S

@@ -14,9 +14,17 @@ from rich.console import Console
 from slimsched.cli.failure import need
 from slimsched.cli.options import with_options
 from slimsched.cli.progress import cell_bar
-from slimsched.kernel.errors import ConfigError, SlimError
-from slimsched.kernel.quantity import Amount, Count, CountOrZero, Percentage, Repeats, ThreadCount
-from slimsched.kernel.section import convert
+from slimsched.core.config import (
+    Amount,
+    ConfigError,
+    Count,
+    CountOrZero,
+    Percentage,
+    Repeats,
+    SlimError,
+    ThreadCount,
+    convert,
+)
 from slimsched.models.shipped_names import DEFAULT_MODEL
 
 if TYPE_CHECKING:

@@ -21,8 +21,15 @@ from slimsched.cli.progress import count_bar
 from slimsched.cli.serving.engine import PoolOptions
 from slimsched.cli.serving.learner import goal_of, learner_of, reward_of
 from slimsched.cli.serving.scenario import LoadOptions, Rate, ScenarioOptions
-from slimsched.kernel.errors import ConfigError, UnknownNameError
-from slimsched.kernel.quantity import Count, CountOrZero, RunSeconds, Share, WorkerCount
+from slimsched.core.config import (
+    ConfigError,
+    Count,
+    CountOrZero,
+    RunSeconds,
+    Share,
+    UnknownNameError,
+    WorkerCount,
+)
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.registry import ABOUT, router_names, split_specs
 
@@ -200,7 +207,7 @@ def tune(
 def _train_ppo(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dict[str, object]:
     import torch
 
-    from slimsched.kernel.policy_file import write_policy
+    from slimsched.core.policy_file import write_policy
     from slimsched.serving.learning.curriculum import DISTURBED, curriculum_of
     from slimsched.serving.learning.head_policy import WORTH_S
     from slimsched.serving.learning.ppo import HEAD_OPTIONS, PAPER_OPTIONS, PpoTrainer

@@ -12,10 +12,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from slimsched.cli.output_path import picture
-from slimsched.kernel import quantity
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.quantity import Count, Milliseconds, RunSeconds, WorkerCount
-from slimsched.kernel.section import convert
+from slimsched.core import config as quantity
+from slimsched.core.config import ConfigError, Count, Milliseconds, RunSeconds, WorkerCount, convert
 from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.domain.model import outlines
 from slimsched.serving.execution.run_setting import RunSetting

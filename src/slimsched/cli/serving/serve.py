@@ -19,8 +19,7 @@ from slimsched.cli.serving.scenario import (
     check_goal,
     check_reach,
 )
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.quantity import FrontCount, LogMegabytes, Port
+from slimsched.core.config import ConfigError, FrontCount, LogMegabytes, Port
 from slimsched.serving.routing.registry import SERVING
 
 LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")

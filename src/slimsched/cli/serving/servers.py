@@ -7,7 +7,7 @@ import typer
 
 from slimsched.cli.failure import need
 from slimsched.cli.options import AsJson
-from slimsched.kernel.errors import UnknownNameError
+from slimsched.core.config import UnknownNameError
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -29,8 +29,7 @@ from slimsched.cli.serving.scenario import (
     goal_by_which,
 )
 from slimsched.cli.table import print_summaries
-from slimsched.kernel.log import LogWriter, log_path
-from slimsched.kernel.observer import Observer
+from slimsched.core.log import LogWriter, Observer, log_path
 from slimsched.serving.domain.cluster import AUTOSCALER_NAME
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.gateway_options import SERVED_QUEUE_S

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from msgspec import Struct
 
-from slimsched.kernel.quantity import AccuracyFloor, Milliseconds, PositiveAmount, Priority
+from slimsched.core.config import AccuracyFloor, Milliseconds, PositiveAmount, Priority
 
 
 class ServerOptions(Struct, frozen=True, kw_only=True):

@@ -19,9 +19,7 @@ from slimsched.cli.serving.scenario import (
     check_goal,
     check_reach,
 )
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.quantity import Factor, RunSeconds
-from slimsched.kernel.section import convert
+from slimsched.core.config import ConfigError, Factor, RunSeconds, convert
 from slimsched.serving.execution.scenario import Scenario
 
 if TYPE_CHECKING:

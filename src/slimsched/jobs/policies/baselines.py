@@ -11,11 +11,11 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from slimsched.core.config import PositiveSeconds
 from slimsched.jobs.domain import Tier, Topology
 from slimsched.jobs.policies.dally import BenefitTuner
 from slimsched.jobs.scheduler.policy import FOREVER, Policy, Timers
 from slimsched.jobs.scheduler.waiting import JobState, Key
-from slimsched.kernel.quantity import PositiveSeconds
 
 # -- An order given by a score of features: the place of a learned orderer.
 #

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from slimsched.core.config import Seconds
 from slimsched.jobs.domain import Tier
 from slimsched.jobs.policies.dally import ServiceHistory
 from slimsched.jobs.scheduler.policy import FOREVER, Policy, Timers
 from slimsched.jobs.scheduler.waiting import RUNNING, JobState, Key
-from slimsched.kernel.quantity import Seconds
 
 # -- Which size each job gets when their sizes must fit together and cost least: a knapsack, solved exactly.
 

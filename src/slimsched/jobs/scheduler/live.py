@@ -7,13 +7,13 @@ never run here gets a `RefuseJob` where a simulation would stop with an error.
 
 from collections.abc import Mapping
 
+from slimsched.core.config import ConfigError, DataError
 from slimsched.jobs.domain import Fabric, Topology, TrainingModel
 from slimsched.jobs.scheduler.messages import JobSubmitted, LiveCommand, LiveEvent, Rebuilt, RefuseJob
 from slimsched.jobs.scheduler.network import Sensitivity
 from slimsched.jobs.scheduler.policy import Policy
 from slimsched.jobs.scheduler.scheduler import JobScheduler, Split
 from slimsched.jobs.scheduler.waiting import DemandError
-from slimsched.kernel.errors import ConfigError, DataError
 
 
 class LiveScheduler:

@@ -6,8 +6,8 @@ are the tags in event logs: renaming one makes old logs unreadable.
 
 from msgspec import Struct
 
+from slimsched.core.clock import Wake, WakeAt
 from slimsched.jobs.domain import Job, Machine, Placement
-from slimsched.kernel.wake import Wake, WakeAt
 
 # -- What a job scheduler asks for. A driver must carry out every one of these.
 

@@ -24,6 +24,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from slimsched.core.clock import Wake, WakeAt
+from slimsched.core.config import UnknownNameError
 from slimsched.jobs.domain import Job, Placement, Scaling, Tier, Topology
 from slimsched.jobs.scheduler.eviction import Evictable
 from slimsched.jobs.scheduler.gpus import Claim, Claims, FreeGpus, Plan, Spots
@@ -53,8 +55,6 @@ from slimsched.jobs.scheduler.waiting import (
     Waiting,
     check_demand,
 )
-from slimsched.kernel.errors import UnknownNameError
-from slimsched.kernel.wake import Wake, WakeAt
 
 # -- Which gang holds which GPUs: the half of the scheduler that keeps the books.
 

@@ -9,9 +9,9 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final
 
+from slimsched.core.config import SlimError
 from slimsched.jobs.domain import Job, Placement, Scaling, Tier, Topology
 from slimsched.jobs.scheduler.network import Traits
-from slimsched.kernel.errors import SlimError
 
 # -- What a scheduler knows about one job; the only mutable thing policies look at.
 

@@ -11,6 +11,7 @@ from typing import Final, Literal, assert_never, get_args
 
 from msgspec import Struct
 
+from slimsched.core.clock import Action, Timeline, Wake, WakeAt
 from slimsched.jobs.domain import Job, Placement
 from slimsched.jobs.scheduler.messages import (
     Event,
@@ -25,8 +26,6 @@ from slimsched.jobs.scheduler.messages import (
 from slimsched.jobs.scheduler.network import Sensitivity, Shape
 from slimsched.jobs.scheduler.scheduler import JobScheduler
 from slimsched.jobs.telemetry import JobEntry
-from slimsched.kernel.timeline import Action, Timeline
-from slimsched.kernel.wake import Wake, WakeAt
 
 # -- Who shares which link: iteration times of running gangs under contention (fluid model).
 #

@@ -7,6 +7,8 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 from msgspec import Struct, field
 
+from slimsched.core.clock import collector_paused
+from slimsched.core.statistics import mean_of
 from slimsched.jobs.domain import Job, Machine, Topology, TrainingModel, fabric_named
 from slimsched.jobs.scheduler.policy import Policy
 from slimsched.jobs.scheduler.waiting import check_demand
@@ -14,8 +16,6 @@ from slimsched.jobs.setting import POLICIES, SchedulerSetting
 from slimsched.jobs.simulated.cluster import Checkpoint, Failure, Sharing, SimulatedJobs
 from slimsched.jobs.telemetry import JobEntry, JobHistory, JobSummary, histories, summarize
 from slimsched.jobs.traces.models import MEASURED, TRAINING_MODELS, assign_models, rearrange, window
-from slimsched.kernel.collector import collector_paused
-from slimsched.kernel.statistics import mean_of
 
 BY_SEED = ("jct_mean_s", "makespan_s", "comm_overhead")
 

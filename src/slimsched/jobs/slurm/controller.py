@@ -23,6 +23,8 @@ from typing import assert_never
 import msgspec
 from msgspec import Struct
 
+from slimsched.core.clock import Wake, WakeAt
+from slimsched.core.log import Observer
 from slimsched.jobs.domain import Job, Machine, Placement, gpus_in
 from slimsched.jobs.scheduler.messages import (
     Event,
@@ -54,8 +56,6 @@ from slimsched.jobs.slurm.wire import (
     request_in,
 )
 from slimsched.jobs.telemetry import SCHEDULER_NAME
-from slimsched.kernel.observer import Observer
-from slimsched.kernel.wake import Wake, WakeAt
 
 # -- What a change seen in Slurm means, as a table: (where we think a job is, what Slurm says) → step.
 

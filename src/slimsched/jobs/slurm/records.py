@@ -10,11 +10,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from slimsched.core.config import DataError, read_packed_text
 from slimsched.jobs.domain import gpu_count
 from slimsched.jobs.slurm.wire import SlurmJob, Status
 from slimsched.jobs.traces.clusters import host_names
-from slimsched.kernel.errors import DataError
-from slimsched.kernel.packed_text import read_packed_text
 
 COLUMNS = (
     "JobID,JobName,User,Partition,Submit,Eligible,Start,End,State,AllocTRES,TimelimitRaw,NodeList,Comment"

@@ -14,10 +14,9 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
+from slimsched.core.config import Finite, Seconds, SlimError
 from slimsched.jobs.domain import Placement, gpu_count, gpus_in
 from slimsched.jobs.scheduler.gpus import pinned_share
-from slimsched.kernel.errors import SlimError
-from slimsched.kernel.quantity import Finite, Seconds
 
 # -- Reading Slurm's `--json` answers, which change shape with Slurm's version.
 #

@@ -9,11 +9,18 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from slimsched.core.config import (
+    ConfigError,
+    Count,
+    DataError,
+    Name,
+    UnknownNameError,
+    convert,
+    parse_toml,
+    read_packed_text,
+    read_section,
+)
 from slimsched.jobs.domain import MOST_MACHINES, Machine, Topology, gpu_count
-from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
-from slimsched.kernel.packed_text import read_packed_text
-from slimsched.kernel.quantity import Count, Name
-from slimsched.kernel.section import convert, parse_toml, read_section
 
 # -- Slurm's lists of machines: `n[1-4,07],gpu-a`, with leading zeros and several brackets in a name.
 

@@ -15,11 +15,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from slimsched.core.config import LARGEST_BYTES, LONGEST_S, ConfigError, DataError, convert, read_packed_text
 from slimsched.jobs.domain import Job, gpu_count
-from slimsched.kernel.errors import ConfigError, DataError
-from slimsched.kernel.packed_text import LARGEST_BYTES, read_packed_text
-from slimsched.kernel.quantity import LONGEST_S
-from slimsched.kernel.section import convert
 
 # -- Jobs that look like Helios' when no trace is at hand.
 #

@@ -8,11 +8,21 @@ import numpy as np
 from msgspec import Struct
 from numpy.random import Generator
 
+from slimsched.core.config import (
+    Amount,
+    ConfigError,
+    Count,
+    Factor,
+    Name,
+    PositiveAmount,
+    PositiveSeconds,
+    Share,
+    UnknownNameError,
+    parse_toml,
+    read_packed_text,
+    read_section,
+)
 from slimsched.jobs.domain import Job, Scaling, TrainingModel
-from slimsched.kernel.errors import ConfigError, UnknownNameError
-from slimsched.kernel.packed_text import read_packed_text
-from slimsched.kernel.quantity import Amount, Count, Factor, Name, PositiveAmount, PositiveSeconds, Share
-from slimsched.kernel.section import parse_toml, read_section
 
 # -- The training models we know: seconds and exposed bytes per iteration, derived from measurements.
 #

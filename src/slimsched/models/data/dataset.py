@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.models.data import cifar
 from slimsched.models.data.image_set import ImageSet
 

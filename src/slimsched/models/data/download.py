@@ -6,7 +6,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 
 CHUNK_BYTES = 1 << 18
 TIMEOUT_S = 30.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.models.data.dataset import has_test_images
 from slimsched.models.data.image_set import ImageSet
 

@@ -4,8 +4,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import DataError
-from slimsched.kernel.quantity import PositiveShare, Share
+from slimsched.core.config import DataError, PositiveShare, Share
 
 
 class Colours(Struct, frozen=True, kw_only=True):

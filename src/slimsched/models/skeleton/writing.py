@@ -7,7 +7,7 @@ import torch
 from msgspec import structs
 from safetensors.torch import save_file
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.models.loading import build_model
 from slimsched.models.package import DESCRIPTION, Description, read_description, read_spec
 

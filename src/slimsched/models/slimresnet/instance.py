@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from slimsched.kernel.errors import WidthError
+from slimsched.core.config import WidthError
 from slimsched.models.slimresnet.layers import GROUP_CHANNELS, SlimConv2d, SlimGroupNorm, SlimLinear
 from slimsched.models.slimresnet.operations import group_norm, halve
 from slimsched.models.slimresnet.resnet import SlimBlock, SlimResNet, SlimSegment, check_input

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from slimsched.kernel.quantity import Count
+from slimsched.core.config import Count
 from slimsched.models.width import SEGMENTS, PerSegment
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from torch import Generator, Tensor
 from torch.nn import functional as F  # noqa: N812
 
-from slimsched.kernel.quantity import CountOrZero, Share
+from slimsched.core.config import CountOrZero, Share
 from slimsched.models.data.image_set import Colours
 
 

@@ -13,8 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from slimsched.kernel.errors import DataError
-from slimsched.kernel.quantity import CountOrZero, Seconds
+from slimsched.core.config import CountOrZero, DataError, Seconds
 from slimsched.models.network import SlimNetwork
 from slimsched.models.training.optimizer import STATE_NAMES
 from slimsched.models.training.recipe import Recipe

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from msgspec import Struct, structs
 
-from slimsched.kernel.errors import ConfigError, DataError
+from slimsched.core.config import ConfigError, DataError
 from slimsched.models.data.image_set import Colours, ImageSet
 from slimsched.models.evaluation import Evaluator, accuracy_percent
 from slimsched.models.network import SlimNetwork

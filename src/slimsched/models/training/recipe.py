@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 from msgspec import Struct, structs
 
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.quantity import (
+from slimsched.core.config import (
     Amount,
+    ConfigError,
     Count,
     CountOrZero,
     PartialShare,
@@ -15,8 +15,9 @@ from slimsched.kernel.quantity import (
     Seed,
     Share,
     Whole,
+    convert,
+    read_toml,
 )
-from slimsched.kernel.section import convert, read_toml
 from slimsched.models.slimresnet.shape import NetworkShape
 from slimsched.models.slimvit.shape import VitShape
 from slimsched.models.training.augmentation import AugmentationRecipe

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.serving.api import refusal as refusals
 from slimsched.serving.api.call_bundle import AskedCall, bundled
 from slimsched.serving.api.desk import ModelsChangedError

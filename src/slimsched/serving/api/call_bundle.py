@@ -7,7 +7,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.models.arrays import NUMPY
 from slimsched.serving.api.call import Call
 from slimsched.serving.api.front_message import FrontCalls

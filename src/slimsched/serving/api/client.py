@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import ConfigError, SlimError
+from slimsched.core.config import ConfigError, SlimError
 from slimsched.models.shipped_names import DEFAULT_MODEL
 from slimsched.serving.api.client_message import (
     Answer,

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import ConfigError, SlimError
+from slimsched.core.config import ConfigError, SlimError
 from slimsched.models.arrays import NUMPY
 
 Parameters = dict[str, bool | int | float | str]

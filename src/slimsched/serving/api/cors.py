@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.serving.api.http_response import HttpResponse, offer
 from slimsched.serving.api.request_reader import HttpRequest
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.serving.api.call import Call
 from slimsched.serving.api.ledger import Ledger
 from slimsched.serving.api.limits import Limits

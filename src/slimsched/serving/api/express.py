@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.serving.api.bundle_link import BundleLink
 from slimsched.serving.api.call import Call
 from slimsched.serving.api.desk import CLIENT_LEFT, Desk

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.serving.api.call_bundle import AskedCall
 from slimsched.serving.api.desk import ModelsChangedError
 from slimsched.serving.api.front_message import FrontCalls

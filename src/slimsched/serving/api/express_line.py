@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.serving.api.bundle_link import BundleLink
 from slimsched.serving.api.call import Call
 from slimsched.serving.api.desk import Desk

@@ -15,7 +15,7 @@ from time import monotonic
 import msgspec
 from msgspec.structs import replace
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.serving.api.front_desk import FrontDesk
 from slimsched.serving.api.front_message import (
     Calls,

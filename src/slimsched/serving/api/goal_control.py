@@ -9,8 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.small_file import read_small_file
+from slimsched.core.config import ConfigError, read_small_file
 from slimsched.serving.api.json_body import read_body
 from slimsched.serving.api.refusal import BadRequest, NotFound, Unavailable
 from slimsched.serving.routing.gateway import Gateway

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httptools
 from msgspec import Struct
 
-from slimsched.kernel.errors import ConfigError, SlimError
+from slimsched.core.config import ConfigError, SlimError
 
 LOST = 0
 """The status of an exchange whose connection broke before the answer."""

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.serving.api.ledger import network_of
 from slimsched.serving.routing.gateway_options import SERVED_QUEUE_S
 

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.models.shipped_names import DEFAULT_MODEL
 from slimsched.serving.api.client_message import write_request
 from slimsched.serving.api.http_exchange import HttpPool, Reply

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 
 LONGEST = 1000
 """Messages are cut here: they may repeat what the client sent, and gRPC drops long ones."""

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.serving.api.refusal import BadRequest, Forbidden, NotFound, Unavailable
 from slimsched.serving.api.service import InferenceService
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged

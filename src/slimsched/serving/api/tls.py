@@ -5,8 +5,7 @@ from pathlib import Path
 
 import grpc
 
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.small_file import read_small_file
+from slimsched.core.config import ConfigError, read_small_file
 from slimsched.serving.api.ciphers import CIPHERS
 
 PEM_LIMIT_BYTES = 2**20

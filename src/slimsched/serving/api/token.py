@@ -3,8 +3,7 @@
 import hmac
 from pathlib import Path
 
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.small_file import read_small_file
+from slimsched.core.config import ConfigError, read_small_file
 from slimsched.serving.api.refusal import Unauthenticated
 
 LONGEST = 4096

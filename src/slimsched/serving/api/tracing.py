@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from slimsched import __version__
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Cluster
 from slimsched.serving.domain.request import Request, each_example, ids_of
 from slimsched.serving.routing.commands import Answer, Drop, SendBlock

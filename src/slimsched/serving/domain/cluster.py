@@ -11,8 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import SlimError
-from slimsched.kernel.quantity import (
+from slimsched.core.config import (
     Amount,
     Count,
     CountOrZero,
@@ -21,6 +20,7 @@ from slimsched.kernel.quantity import (
     PositiveAmount,
     PositiveShare,
     Seconds,
+    SlimError,
 )
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from slimsched.kernel.quantity import CountOrZero, PositiveAmount
+from slimsched.core.config import CountOrZero, PositiveAmount
 from slimsched.models.figures import ModelFigures
 from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable

@@ -12,12 +12,13 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import ConfigError, DataError
-from slimsched.kernel.quantity import (
+from slimsched.core.config import (
     Amount,
     Bytes,
+    ConfigError,
     Count,
     CountOrZero,
+    DataError,
     Factor,
     Name,
     PositiveAmount,

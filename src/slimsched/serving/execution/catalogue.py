@@ -6,7 +6,7 @@ Live and in a replay the same folders give the same clusters and the same router
 from collections.abc import Callable
 from pathlib import Path
 
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged, ServedModel
 from slimsched.serving.domain.profile import Profile, record_of

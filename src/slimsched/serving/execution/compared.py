@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from slimsched.kernel.statistics import mean_of
+from slimsched.core.statistics import mean_of
 from slimsched.serving.telemetry.summary import Summary
 from slimsched.serving.telemetry.trace import Trace
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from slimsched.kernel.errors import ConfigError, SlimError
+from slimsched.core.config import ConfigError, SlimError
 from slimsched.models.package import CARD, DESCRIPTION, read_spec
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.models.package import read_figures, read_quality, read_spec
 from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from slimsched.kernel.errors import DataError
-from slimsched.kernel.log import Header
-from slimsched.kernel.replay import Replayable
+from slimsched.core.config import DataError
+from slimsched.core.log import Header, Replayable
 from slimsched.serving.domain.cluster import AUTOSCALER_NAME, GATEWAY_NAME, server_of
 from slimsched.serving.execution.catalogue import Catalogue
 from slimsched.serving.execution.run_setting import read_setting

@@ -7,9 +7,8 @@ import msgspec
 from msgspec import Struct
 
 from slimsched import __version__
-from slimsched.kernel.errors import DataError
-from slimsched.kernel.log import Header
-from slimsched.kernel.quantity import Identity, Seed
+from slimsched.core.config import DataError, Identity, Seed
+from slimsched.core.log import Header
 from slimsched.serving.domain.model import ModelOutline
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import CONFIGS, build_scenario

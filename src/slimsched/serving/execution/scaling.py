@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from slimsched.kernel.observer import Observer
+from slimsched.core.log import Observer
 from slimsched.serving.domain.cluster import AUTOSCALER_NAME
 from slimsched.serving.routing.autoscaler import AutoscaleOptions, Autoscaler, Load, LoadReported
 

@@ -3,7 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.serving.domain.cluster import Cluster, Fault, Host
 from slimsched.serving.domain.profile import NoiseSource, ServiceCost, ServiceNoise
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions

@@ -9,9 +9,17 @@ import msgspec
 from msgspec import Struct
 
 import slimsched
-from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
-from slimsched.kernel.quantity import Count, Name, PositiveAmount
-from slimsched.kernel.section import UNREADABLE, read_section, read_toml
+from slimsched.core.config import (
+    UNREADABLE,
+    ConfigError,
+    Count,
+    DataError,
+    Name,
+    PositiveAmount,
+    UnknownNameError,
+    read_section,
+    read_toml,
+)
 from slimsched.models.quality import QualityTable
 from slimsched.models.shipped_names import DEFAULT_MODEL
 from slimsched.serving.domain.cluster import (

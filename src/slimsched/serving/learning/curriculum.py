@@ -3,7 +3,7 @@
 import numpy as np
 from msgspec import Struct
 
-from slimsched.kernel.quantity import Count, PositiveSeconds, Share
+from slimsched.core.config import Count, PositiveSeconds, Share
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.learning.disturbance import disturb
 from slimsched.serving.learning.ppo import Draw

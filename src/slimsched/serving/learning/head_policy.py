@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from slimsched.kernel.ppo import IMPOSSIBLE
+from slimsched.core.ppo import IMPOSSIBLE
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.learning.learner import Forward, load_weights, weights_of
 from slimsched.serving.learning.rollout import Outcome

@@ -14,7 +14,7 @@ import torch
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.kernel.ppo import Collected, Losses, UpdateOptions, advantages, learn
+from slimsched.core.ppo import Collected, Losses, UpdateOptions, advantages, learn
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.learning.learner import Learner, LearningRouter
 from slimsched.serving.learning.rollout import Outcome, Rollout

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from slimsched.kernel.ppo_checkpoint import checkpoint_errors, read_checkpoint, write_checkpoint
+from slimsched.core.ppo import checkpoint_errors, read_checkpoint, write_checkpoint
 from slimsched.serving.learning.ppo import PpoTrainer, Progress
 from slimsched.serving.telemetry.plots import pyplot
 

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 import numpy as np
 from msgspec import Struct
 
-from slimsched.kernel.errors import UnknownNameError
+from slimsched.core.config import UnknownNameError
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 

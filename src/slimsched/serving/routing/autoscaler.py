@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.quantity import Count, CountOrZero, Seconds
+from slimsched.core.config import ConfigError, Count, CountOrZero, Seconds
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.guard import GuardedRouter
 from slimsched.serving.routing.routers.goal import GoalRouter

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from slimsched.kernel.wake import WakeAt
+from slimsched.core.clock import WakeAt
 from slimsched.serving.domain.request import Block, DropReason, Request, Why
 
 

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from slimsched.kernel.wake import Wake
+from slimsched.core.clock import Wake
 from slimsched.serving.domain.cluster import ServerSnapshot
 from slimsched.serving.domain.model import ModelsChanged
 from slimsched.serving.domain.request import Block, DropReason, Key, Request, RequestsCancelled, onward

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile

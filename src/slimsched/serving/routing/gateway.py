@@ -8,8 +8,8 @@ When a server dies, every request it held begins again from its input, and its l
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
-from slimsched.kernel.errors import SlimError
-from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.core.clock import Wake, WakeAt
+from slimsched.core.config import SlimError
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
 from slimsched.serving.domain.model import ModelsChanged
 from slimsched.serving.domain.request import (

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from slimsched.kernel.quantity import Seconds
+from slimsched.core.config import Seconds
 from slimsched.serving.routing.events import Event, RequestsArrived, SegmentFinished
 
 

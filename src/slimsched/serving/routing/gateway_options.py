@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from slimsched.kernel.quantity import Seconds
+from slimsched.core.config import Seconds
 from slimsched.serving.routing.gateway_cost import GatewayCost
 
 SERVED_QUEUE_S = 10.0

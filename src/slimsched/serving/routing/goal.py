@@ -14,9 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.quantity import Amount, Seconds, Share
-from slimsched.kernel.section import convert
+from slimsched.core.config import Amount, ConfigError, Seconds, Share, convert
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.routing.terms import least_energy_j

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.request import Request

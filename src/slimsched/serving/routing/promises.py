@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from slimsched.kernel.wake import WakeAt
+from slimsched.core.clock import WakeAt
 from slimsched.serving.domain.request import NEVER_S, Request
 from slimsched.serving.routing.commands import Command
 from slimsched.serving.routing.forgetting import forget

@@ -23,11 +23,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from slimsched.kernel.errors import ConfigError, DataError, SlimError
-from slimsched.kernel.plugins import PluginTable
-from slimsched.kernel.policy_file import read_policy, read_story
-from slimsched.kernel.quantity import Count, PositiveAmount, Share
-from slimsched.kernel.section import convert
+from slimsched.core.config import ConfigError, Count, DataError, PositiveAmount, Share, SlimError, convert
+from slimsched.core.plugins import PluginTable
+from slimsched.core.policy_file import read_policy, read_story
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.goal import Goal, parse_goal
 from slimsched.serving.routing.guard import GuardedRouter

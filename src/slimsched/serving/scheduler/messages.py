@@ -5,7 +5,7 @@ Their names are the tags in event logs: renaming one makes old logs unreadable.
 
 from msgspec import Struct
 
-from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.core.clock import Wake, WakeAt
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged
 from slimsched.serving.domain.request import Batch, Block, DropReason, RequestsCancelled

@@ -20,9 +20,18 @@ from typing import Literal, assert_never
 
 from msgspec import Struct
 
-from slimsched.kernel.errors import ConfigError, SlimError
-from slimsched.kernel.quantity import Amount, Bytes, Count, CountOrZero, Name, Seconds, Whole
-from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.core.clock import Wake, WakeAt
+from slimsched.core.config import (
+    Amount,
+    Bytes,
+    ConfigError,
+    Count,
+    CountOrZero,
+    Name,
+    Seconds,
+    SlimError,
+    Whole,
+)
 from slimsched.serving.domain.cluster import Instance, InstanceState, next_state
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged, ServedModel
 from slimsched.serving.domain.profile import Profile

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.serving.domain.model import ModelOutline, ServedModel, outlines
 from slimsched.serving.telemetry.shades import shades
 from slimsched.serving.telemetry.stage import Stages

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from slimsched.kernel.errors import DataError
-from slimsched.kernel.log import Log
+from slimsched.core.config import DataError
+from slimsched.core.log import Log
 from slimsched.serving.domain.cluster import AUTOSCALER_NAME, GATEWAY_NAME, Cluster
 from slimsched.serving.routing.autoscaler import LoadReported, Scale
 from slimsched.serving.routing.commands import Command

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from slimsched.kernel.errors import DataError
-from slimsched.kernel.log import Log
+from slimsched.core.config import DataError
+from slimsched.core.log import Log
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Cluster
 from slimsched.serving.domain.request import Request
 from slimsched.serving.routing.commands import Answer, Command, Drop, SendBlock

@@ -21,10 +21,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched import __version__
-from slimsched.kernel.errors import DataError
-from slimsched.kernel.log import EVENTS as EVENTS
-from slimsched.kernel.quantity import Count, Seed
-from slimsched.kernel.section import UNREADABLE
+from slimsched.core.config import UNREADABLE, Count, DataError, Seed
+from slimsched.core.log import EVENTS
 from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.domain.model import ModelOutline
 from slimsched.serving.telemetry.frame import Frame

@@ -17,10 +17,20 @@ from msgspec import Struct
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import ConfigError, DataError, UnknownNameError
-from slimsched.kernel.packed_text import LARGEST_BYTES, read_packed_text
-from slimsched.kernel.quantity import Amount, Factor, PhaseSeconds, PositiveSeconds, Rate, Share
-from slimsched.kernel.section import read_section
+from slimsched.core.config import (
+    LARGEST_BYTES,
+    Amount,
+    ConfigError,
+    DataError,
+    Factor,
+    PhaseSeconds,
+    PositiveSeconds,
+    Rate,
+    Share,
+    UnknownNameError,
+    read_packed_text,
+    read_section,
+)
 
 # -- A Markov-modulated Poisson process: arrivals whose rate jumps between a few states.
 

@@ -11,9 +11,17 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.quantity import Deadline, Finite, PositiveSeconds, Rate, RunSeconds, Seconds, Share
-from slimsched.kernel.section import convert
+from slimsched.core.config import (
+    ConfigError,
+    Deadline,
+    Finite,
+    PositiveSeconds,
+    Rate,
+    RunSeconds,
+    Seconds,
+    Share,
+    convert,
+)
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import NEVER_S, NO_PLAN, Request
 from slimsched.serving.workload.arrivals import arrivals, check_load, read_request_trace, read_shape

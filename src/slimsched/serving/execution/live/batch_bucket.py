@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 

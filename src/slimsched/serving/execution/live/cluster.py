@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 from time import monotonic
 from typing import assert_never
 
-from slimsched.kernel.observer import Observer
-from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.core.clock import Wake, WakeAt
+from slimsched.core.log import Observer
 from slimsched.serving.domain.cluster import GATEWAY, GATEWAY_NAME
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged, ServedModel
 from slimsched.serving.domain.request import ANY_TERMS, NEVER_S, DropReason, RequestsCancelled, Terms

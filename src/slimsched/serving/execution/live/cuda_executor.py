@@ -6,7 +6,7 @@ from threading import Condition, Lock, local
 
 import torch
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.request import Key

@@ -8,7 +8,7 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 from slimsched.models.elastic import Segment, Tensors
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.request import Key

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Generic, Protocol, TypeVar
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 
 PER_PRIORITY = 32
 """How many streams PyTorch has of each priority."""

@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 
 FRAME_LIMIT_BYTES = 256 * 2**20
 HEAD_BYTES = 4

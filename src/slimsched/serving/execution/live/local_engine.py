@@ -11,7 +11,7 @@ from time import monotonic
 
 import msgspec
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.model import ModelEntry
 from slimsched.serving.domain.profile import record_of

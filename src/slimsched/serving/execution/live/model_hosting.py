@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.serving.execution.live.messages import HostModel, ModelHosted, ToServer, UnhostModel
 
 log = logging.getLogger("slim.models")

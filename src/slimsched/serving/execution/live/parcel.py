@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.serving.domain.request import NEVER_S, DropReason, Request, Trail, Why
 from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
 

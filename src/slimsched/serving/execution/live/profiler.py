@@ -13,9 +13,7 @@ from time import perf_counter
 import msgspec
 from msgspec import Struct
 
-from slimsched.kernel.errors import DataError
-from slimsched.kernel.quantity import Amount, Finite, PositiveSeconds
-from slimsched.kernel.section import UNREADABLE
+from slimsched.core.config import UNREADABLE, Amount, DataError, Finite, PositiveSeconds
 from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.model import ServedModel

@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.kernel.collector import collector_paused
-from slimsched.kernel.errors import ConfigError
-from slimsched.kernel.observer import Observer
+from slimsched.core.clock import collector_paused
+from slimsched.core.config import ConfigError
+from slimsched.core.log import Observer
 from slimsched.serving.domain.profile import record_of
 from slimsched.serving.domain.request import Request, Terms
 from slimsched.serving.execution.live.cluster import LiveCluster

@@ -14,7 +14,7 @@ from typing import Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.kernel.log import LogWriter, log_path
+from slimsched.core.log import LogWriter, log_path
 from slimsched.serving.domain.cluster import life_name
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.run_setting import RunSetting

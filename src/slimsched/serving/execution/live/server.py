@@ -8,8 +8,8 @@ from typing import assert_never
 
 import torch
 
-from slimsched.kernel.observer import Observer
-from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.core.clock import Wake, WakeAt
+from slimsched.core.log import Observer
 from slimsched.models.elastic import Tensors
 from slimsched.models.model_error import ModelError
 from slimsched.models.tensors import DTYPES

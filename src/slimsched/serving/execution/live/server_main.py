@@ -12,8 +12,8 @@ from contextlib import ExitStack
 
 import msgspec
 
-from slimsched.kernel.errors import SlimError
-from slimsched.kernel.log import LogWriter
+from slimsched.core.config import SlimError
+from slimsched.core.log import LogWriter
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.execution.live.device_sensor import open_sensor

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from slimsched.kernel.log import Header
+from slimsched.core.log import Header
 from slimsched.serving.domain.cluster import Host
 from slimsched.serving.domain.profile import ProfileRecord
 from slimsched.serving.scheduler.scheduler import SchedulerOptions

@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from slimsched.kernel.private_files import remove_files
+from slimsched.core.config import remove_files
 
 FOLDERS = [path for path in (Path("/dev/shm"), Path(tempfile.gettempdir())) if path.is_dir()]
 """Where tensors may lie: in memory, and on disk where that memory is full (64 MB in most containers)."""

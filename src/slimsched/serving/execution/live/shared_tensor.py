@@ -10,7 +10,7 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
-from slimsched.kernel.private_files import new_private_file, open_private_file
+from slimsched.core.config import new_private_file, open_private_file
 from slimsched.serving.execution.live.shared_folder import FOLDERS
 from slimsched.serving.execution.live.tensor_facts import TensorFacts
 

@@ -1,7 +1,7 @@
 """The private folder of a gateway's sockets; it is removed at the end, or by the next start.
 
 The temporary directory is everybody's. So what looks like such a folder is only believed if its name is one
-that `mkdtemp` gives, and if folder and lock belong to this user alone. See `kernel/private_files.py`.
+that `mkdtemp` gives, and if folder and lock belong to this user alone. See `core/config.py`.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from slimsched.kernel.private_files import new_private_file, open_file_inside, open_private_folder
+from slimsched.core.config import new_private_file, open_file_inside, open_private_folder
 from slimsched.serving.execution.live.shared_folder import clear
 
 PREFIX = "slim-"

@@ -3,7 +3,7 @@
 import logging
 import os
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 
 OBJECT_STORE_BYTES = 96 * 2**20
 """Size for a Ray that we start; activations do not go through the object store."""

@@ -11,7 +11,7 @@ from time import monotonic, time
 from typing import Any
 from uuid import uuid4
 
-from slimsched.kernel.errors import SlimError
+from slimsched.core.config import SlimError
 from slimsched.serving.execution.live.engine import EngineListener
 from slimsched.serving.execution.live.frame_connection import FrameConnection
 from slimsched.serving.execution.live.heartbeat import BEAT_S, Heartbeat

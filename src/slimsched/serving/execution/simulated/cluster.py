@@ -11,10 +11,9 @@ from typing import Literal, assert_never
 
 from msgspec import Struct
 
-from slimsched.kernel.observer import Observer
-from slimsched.kernel.quantity import Interval, Seconds
-from slimsched.kernel.timeline import Timeline
-from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.core.clock import Timeline, Wake, WakeAt
+from slimsched.core.config import Interval, Seconds
+from slimsched.core.log import Observer
 from slimsched.serving.domain.cluster import GATEWAY, GATEWAY_NAME, Cluster, Fault, ServerSnapshot, life_name
 from slimsched.serving.domain.profile import ALONE, NoiseSource, ServiceCost
 from slimsched.serving.domain.request import Block, DropReason, Request, RequestsCancelled, ids_of

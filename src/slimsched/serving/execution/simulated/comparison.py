@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
 
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.serving.execution.compared import Compared, gather
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.simulation import simulate

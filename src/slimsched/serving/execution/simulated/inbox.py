@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from math import inf
 
-from slimsched.kernel.timeline import Timeline
+from slimsched.core.clock import Timeline
 from slimsched.serving.domain.request import Request
 from slimsched.serving.routing.events import Event, RequestsArrived
 from slimsched.serving.routing.gateway_cost import GatewayCost

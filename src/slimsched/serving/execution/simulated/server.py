@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol, assert_never
 
-from slimsched.kernel.observer import Observer
-from slimsched.kernel.timeline import Timeline
-from slimsched.kernel.wake import Wake, WakeAt
+from slimsched.core.clock import Timeline, Wake, WakeAt
+from slimsched.core.log import Observer
 from slimsched.serving.domain.cluster import ServerSnapshot
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import ALONE, NoiseSource, Profile, ServiceCost

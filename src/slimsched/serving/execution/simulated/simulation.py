@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
-from slimsched.kernel.collector import collector_paused
-from slimsched.kernel.observer import Observer
+from slimsched.core.clock import collector_paused
+from slimsched.core.log import Observer
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster
 from slimsched.serving.routing.fluid import fluid_optimum

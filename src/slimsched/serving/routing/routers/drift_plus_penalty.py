@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.kernel.quantity import Amount
+from slimsched.core.config import Amount
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.model import ServedModel

@@ -33,7 +33,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.kernel.quantity import Amount, PositiveSeconds, Share
+from slimsched.core.config import Amount, PositiveSeconds, Share
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.request import Key, Request, Why, alike

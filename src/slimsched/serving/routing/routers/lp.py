@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.kernel.quantity import Factor, Interval
+from slimsched.core.config import Factor, Interval
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
 from slimsched.serving.routing.device_kinds import kinds_of

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.kernel.errors import ConfigError
+from slimsched.core.config import ConfigError
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.router import Route

@@ -5,7 +5,7 @@ All three take the widest choice that should meet the deadline on the server the
 
 from random import Random
 
-from slimsched.kernel.quantity import PositiveShare
+from slimsched.core.config import PositiveShare
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.estimate import Estimate
 from slimsched.serving.routing.observation import Observation

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from slimsched.kernel.quantity import PositiveShare
+from slimsched.core.config import PositiveShare
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.routing.estimate import Estimate

@@ -1,9 +1,43 @@
-"""The simulator's clock: future actions, in order of time and then of scheduling."""
+"""Simulated time: the timeline of future actions, and how a machine that reads no clock asks to be woken."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from heapq import heappop, heappush
 from math import inf
 from typing import Any
+
+from msgspec import Struct
+
+# -- Pauses Python's garbage collector during simulations.
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause the collector: runs make no reference cycles, and looking for them takes a fifth of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+# -- How a pure state machine, which cannot look at a clock, asks to be woken.
+
+
+class WakeAt(Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    """Command: give me a Wake at this time."""
+
+    at_s: float
+
+
+class Wake(Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    """Event: the time asked for has come."""
+
+
+# -- The simulator's clock: future actions, in order of time and then of scheduling.
 
 Action = Callable[[Any], None]
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from slimsched.kernel.errors import DataError
+from slimsched.core.config import DataError
 
 Weights = dict[str, NDArray[np.float64]]
 

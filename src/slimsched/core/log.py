@@ -6,22 +6,36 @@ process was killed. A path that ends in .gz is compressed. The same run gives th
 
 One process writes one file. A run folder holds the files of all its processes: `events.jsonl.gz` for the
 driver, `events-server-0.jsonl.gz` for a server process.
+
+Observers see every entry as it happens; replay gives a log's events to fresh state machines and compares
+their commands with the log's.
 """
 
 import gzip
+import shutil
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from io import BufferedIOBase
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import msgspec
 from msgspec import Raw, Struct
 
-from slimsched.kernel.errors import DataError
-from slimsched.kernel.quantity import Finite, Whole
-from slimsched.kernel.section import UNREADABLE
+from slimsched.core.config import UNREADABLE, DataError, Finite, Whole
+
+# -- Observers: they see everything that happens, as (time, machine, event, commands).
+
+
+class Observer(Protocol):
+    """Follows the entries of the log; it never changes them."""
+
+    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        """Process one entry."""
+        ...
+
 
 EVENTS = "events.jsonl.gz"
 FLUSH_BYTES = 1 << 18
@@ -200,3 +214,164 @@ def _ending(line: bytes) -> Ending | None:
         return msgspec.json.decode(line, type=Ending)
     except msgspec.DecodeError:
         return None
+
+
+# -- A folder of logged runs, one sub-folder per start, with a size limit.
+#
+# When room is needed, the oldest runs are removed first. The current run is never removed.
+
+STARTED = "%Y%m%dT%H%M%SZ"
+
+
+class LogFolder:
+    """Makes the folder of a new run, and removes old runs when the total is above the limit."""
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self._folder, self.limit_bytes = folder, limit_bytes
+        self.run = self._new_run()
+        """The folder of the current run."""
+        self.make_room()
+
+    def make_room(self) -> None:
+        """Remove the oldest runs until the total is within the limit."""
+        sizes = {run: _size_bytes(run) for run in self._runs()}
+        total_bytes = sum(sizes.values())
+        for run in sorted(sizes, key=lambda one: one.name):
+            if total_bytes <= self.limit_bytes:
+                return
+            if run != self.run:
+                shutil.rmtree(run, ignore_errors=True)
+                total_bytes -= sizes[run]
+
+    def _new_run(self) -> Path:
+        """Make the folder of a run that starts now; a second start in the same second gets a number."""
+        started = datetime.now(UTC).strftime(STARTED)
+        for number in range(1, 1000):
+            run = self._folder / (started if number == 1 else f"{started}-{number:03}")
+            try:
+                run.mkdir(parents=True)
+            except FileExistsError:
+                if not self._folder.is_dir():
+                    break
+                continue
+            except OSError as error:
+                raise DataError(
+                    f"cannot write logs to {self._folder}: {error.strerror}; choose another folder"
+                ) from None
+            return run
+        raise DataError(f"cannot write logs to {self._folder}: it is no folder; choose another")
+
+    def _runs(self) -> list[Path]:
+        """List the runs: folders named by a start time that hold an event log. Nothing else is touched."""
+        return [one for one in self._folder.iterdir() if one.is_dir() and (one == self.run or _is_run(one))]
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        datetime.strptime(folder.name[:16], STARTED).replace(tzinfo=UTC)
+        return bool(find_logs(folder))
+    except (ValueError, DataError):
+        return False
+
+
+def _size_bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except OSError:
+            continue  # it was removed meanwhile
+    return total
+
+
+# -- Replay: gives a log's events to fresh state machines and compares their commands with the log's.
+
+
+class Machine(Protocol):
+    """A pure state machine: an event and a time go in, commands come out."""
+
+    def handle(self, event: Any, *, now_s: float) -> Sequence[Struct]:
+        """Take one event into account and return what must now be done."""
+        ...
+
+
+class Replayable(NamedTuple):
+    """A fresh state machine, and the types of its events and commands."""
+
+    machine: Machine
+    event: Any
+    command: Any = Any
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """The first entry for which a fresh machine returned other commands."""
+
+    number: int
+    now_s: float
+    machine: str
+    event: Any
+    logged: Any
+    replayed: Any
+
+
+class Replayed(Struct, frozen=True, kw_only=True):
+    """How many entries, commands and machines were compared, and the first difference if there is one."""
+
+    entries: int
+    commands: int
+    machines: int
+    difference: Difference | None
+
+
+def replay(entries: Iterable[Entry], make: Callable[[str], Replayable]) -> Replayed:
+    """Give every entry to its machine, which `make` makes by name, until commands differ."""
+    machines: dict[str, tuple[Machine, msgspec.json.Decoder[Any], Any]] = {}
+    encoder = msgspec.json.Encoder()
+    count = commands = 0
+    difference = None
+    for count, entry in enumerate(entries, start=1):
+        if entry.machine not in machines:
+            fresh = make(entry.machine)
+            machines[entry.machine] = fresh.machine, msgspec.json.Decoder(fresh.event), fresh.command
+        machine, decoder, command = machines[entry.machine]
+        try:
+            event = decoder.decode(entry.event)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise DataError(f"entry {count}: {entry.machine} knows no such event: {error}") from None
+        try:
+            asked = machine.handle(event, now_s=entry.now_s)
+        except Exception as error:  # a machine trusts its driver; a log may be damaged or out of order
+            raise DataError(
+                f"entry {count}: {entry.machine} cannot take {type(event).__name__} here "
+                f"({type(error).__name__}: {error}); the log is damaged or out of order"
+            ) from error
+        commands += len(asked)
+        if difference := _difference(count, entry, encoder.encode(asked), command):
+            break
+    return Replayed(entries=count, commands=commands, machines=len(machines), difference=difference)
+
+
+def _difference(number: int, entry: Entry, asked: bytes, command: Any) -> Difference | None:
+    """Compare the commands of one entry: first by their bytes, then, if these differ, by their values.
+
+    Compared as values, commands of an older log have what they lack of today's fields by default.
+    """
+    if asked == bytes(entry.commands) or _commands(entry.commands, command) == _commands(asked, command):
+        return None
+    logged, replayed = msgspec.json.decode(entry.commands), msgspec.json.decode(asked)
+    event = msgspec.json.decode(entry.event)
+    return Difference(
+        number=number,
+        now_s=entry.now_s,
+        machine=entry.machine,
+        event=event,
+        logged=logged,
+        replayed=replayed,
+    )
+
+
+def _commands(encoded: bytes | Raw, command: Any) -> Any:
+    try:
+        return msgspec.json.decode(encoded, type=list[command])
+    except msgspec.ValidationError:  # commands that this machine does not give
+        return msgspec.json.decode(encoded)

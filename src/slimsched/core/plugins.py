@@ -8,7 +8,7 @@ A spec names a part and sets its options: `name`, `name:option=value:option=valu
 
 The options are the keyword parameters of the class or function behind the name. Their annotations say what a
 value must be: float, int, bool, str, Path or a Literal, each with `| None` if you like. A number is always
-finite; a type of `kernel/quantity.py`, or any `Annotated` with a msgspec `Meta`, gives it a range. A value
+finite; a type of `core/config.py`, or any `Annotated` with a msgspec `Meta`, gives it a range. A value
 without a name goes to the next option in order, so `manual:10:20` is `manual:machine_s=10:rack_s=20`.
 """
 
@@ -26,8 +26,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, Union,
 
 import msgspec
 
-from slimsched.kernel.errors import ConfigError, SlimError, UnknownNameError
-from slimsched.kernel.quantity import describe_range
+from slimsched.core.config import ConfigError, SlimError, UnknownNameError, describe_range
 
 T = TypeVar("T")
 Maker = Callable[..., T]

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from slimsched.kernel.errors import DataError
-from slimsched.kernel.log import FLUSH_BYTES, Header, Log, LogWriter, find_logs, log_path
-from slimsched.kernel.replay import Replayable, replay
+from slimsched.core.config import DataError
+from slimsched.core.log import FLUSH_BYTES, Header, Log, LogWriter, Replayable, find_logs, log_path, replay
 
 
 class Number(Struct, frozen=True, tag=True):

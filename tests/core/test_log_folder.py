@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from slimsched.kernel.errors import DataError
-from slimsched.kernel.log import Header, LogWriter, log_path
-from slimsched.kernel.log_folder import LogFolder
+from slimsched.core.config import DataError
+from slimsched.core.log import Header, LogFolder, LogWriter, log_path
 
 HEADER = Header(slim="test", kind="serving", setting={})
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 import pytest
 
-from slimsched.kernel.errors import ConfigError, UnknownNameError
-from slimsched.kernel.plugins import PluginTable
+from slimsched.core.config import ConfigError, UnknownNameError
+from slimsched.core.plugins import PluginTable
 
 
 class Lamp:

@@ -1,1 +1,0 @@
-"""What serving and jobs both need: timeline, wake-ups, log, replay, observers, plugins, statistics."""
