@@ -31,7 +31,7 @@ NOT_INPUT = {
     "serving/execution/live/server_main.py": "what the gateway tells its own servers",
     "serving/execution/live/cuda_peers.py": "messages between our own processes",
     "jobs/telemetry.py": "events of a log, which replay checks one by one; JSON has no NaN",
-    "serving/telemetry/request_story.py": "entries of a log, which are only told; JSON has no NaN",
+    "serving/telemetry/stories.py": "entries of a log, which are only told; JSON has no NaN",
     "core/log.py": "events of a log, which it checks one by one; JSON has no NaN",
 }
 """Where something is decoded that is not a file or an option of the user, and why."""

@@ -36,8 +36,7 @@ from slimsched.serving.scheduler.messages import (
 )
 from slimsched.serving.scheduler.messages import Event as SchedulerEvent
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
-from slimsched.serving.telemetry.plots import pyplot
-from slimsched.serving.telemetry.shades import shades
+from slimsched.serving.telemetry.pictures import pyplot, shades
 
 if TYPE_CHECKING:
     from slimsched.serving.execution.live.example_set import ExampleSet

@@ -15,7 +15,7 @@ from slimsched.cli.progress import count_bar
 from slimsched.serving.execution.compared import Compared
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.comparison import compare
-from slimsched.serving.telemetry.summary import Summary
+from slimsched.serving.telemetry.meter import Summary
 
 if TYPE_CHECKING:
     from slimsched.serving.execution.live.live_comparison import LiveRow

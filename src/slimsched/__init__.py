@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from slimsched.serving.routing.goal import Goal, parse_goal
     from slimsched.serving.routing.observation import Observation
     from slimsched.serving.routing.router import Route, Router
-    from slimsched.serving.telemetry.bound_curve import BoundCurve
-    from slimsched.serving.telemetry.recorder import Recorder
+    from slimsched.serving.telemetry.live_view import Recorder
+    from slimsched.serving.telemetry.run_folder import BoundCurve
 
 __all__ = [
     "BoundCurve",
@@ -88,7 +88,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BoundCurve": "serving.telemetry.bound_curve",
+    "BoundCurve": "serving.telemetry.run_folder",
     "Client": "serving.api.client",
     "Cluster": "serving.domain.cluster",
     "ElasticModel": "models.elastic",
@@ -107,7 +107,7 @@ _HOMES = {
     "PaperPolicy": "serving.learning.paper_policy",
     "PpoOptions": "serving.learning.ppo",
     "PpoTrainer": "serving.learning.ppo",
-    "Recorder": "serving.telemetry.recorder",
+    "Recorder": "serving.telemetry.live_view",
     "RewardWeights": "serving.learning.rollout",
     "Route": "serving.routing.router",
     "Router": "serving.routing.router",

@@ -15,12 +15,9 @@ from slimsched.serving.routing.events import (
 )
 from slimsched.serving.routing.fluid import fluid_optimum
 from slimsched.serving.routing.goal import parse_goal
-from slimsched.serving.telemetry.bound_curve import BoundCurve
-from slimsched.serving.telemetry.frame import Frame
-from slimsched.serving.telemetry.live_view import LiveView
-from slimsched.serving.telemetry.recorder import FRAMES, Recorder
-from slimsched.serving.telemetry.stage import Stages
-from slimsched.serving.telemetry.trace import Trace
+from slimsched.serving.telemetry.live_view import FRAMES, Frame, LiveView, Recorder, Stages
+from slimsched.serving.telemetry.meter import Trace
+from slimsched.serving.telemetry.run_folder import BoundCurve
 
 KILL = Fault(server="server-0", at_s=0.4, kind="kill")
 RESTORE = Fault(server="server-0", at_s=1.2, kind="restore")

@@ -14,7 +14,7 @@ from two_model_run import SLIM, slim
 from served import CONFIG
 from slimsched import dashboard
 from slimsched.dashboard.picture import wrapped
-from slimsched.serving.telemetry.shades import RAMPS, shades
+from slimsched.serving.telemetry.pictures import RAMPS, shades
 
 VOID = {"meta", "br", "img", "input", "link", "hr", "path", "use", "rect"}
 

@@ -58,7 +58,7 @@ def _write_replay(log: Path, out: Path) -> Path:
     """Write the dashboard with the frames of an event log."""
     from slimsched.dashboard.page import replay_page
     from slimsched.serving.execution.run_setting import read_setting
-    from slimsched.serving.telemetry.recorder import frames_of
+    from slimsched.serving.telemetry.live_view import frames_of
 
     setting = read_setting(Log(log).header)
     out.write_text(replay_page(frames_of(log, setting.build().cluster, setting.router)), encoding="utf-8")

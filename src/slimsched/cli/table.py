@@ -10,8 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from slimsched.serving.routing.goal import YIELDING, Goal
-from slimsched.serving.telemetry.goal_check import missed
-from slimsched.serving.telemetry.summary import Summary
+from slimsched.serving.telemetry.meter import Summary, missed
 
 NARROW = 110
 """Terminals narrower than this get the main columns only."""

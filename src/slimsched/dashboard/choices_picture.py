@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from slimsched.dashboard.fault_marks import mark_faults
 from slimsched.dashboard.picture import Picture, draw, wrapped
 from slimsched.serving.domain.model import ModelOutline
+from slimsched.serving.telemetry.live_view import Stages
+from slimsched.serving.telemetry.pictures import shades
 from slimsched.serving.telemetry.run_folder import Run
-from slimsched.serving.telemetry.shades import shades
-from slimsched.serving.telemetry.stage import Stages
 
 BINS = 80
 ANSWERS_PER_BIN = 10

@@ -10,8 +10,8 @@ import msgspec
 from slimsched.dashboard.page import SCRIPTS, asset
 from slimsched.serving.api.http_response import HttpResponse
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.telemetry.bound_curve import BoundCurve
 from slimsched.serving.telemetry.live_view import LiveView
+from slimsched.serving.telemetry.run_folder import BoundCurve
 
 log = logging.getLogger("slim.dashboard")
 

@@ -24,7 +24,7 @@ from slimsched.serving.routing.commands import Drop
 from slimsched.serving.routing.events import Event, RequestsArrived, ServerUp
 from slimsched.serving.routing.gateway_cost import GatewayCost
 from slimsched.serving.routing.registry import make_router
-from slimsched.serving.telemetry.summary import Summary
+from slimsched.serving.telemetry.meter import Summary
 from slimsched.serving.workload.load import RequestStream
 
 H200 = load_scenario("h200")

@@ -22,8 +22,7 @@ from slimsched.serving.routing.registry import ROUTERS
 from slimsched.serving.routing.routers.goal import GoalRouter
 from slimsched.serving.scheduler.messages import RunBatch
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
-from slimsched.serving.telemetry.summary import Summary
-from slimsched.serving.telemetry.trace import Trace
+from slimsched.serving.telemetry.meter import Summary, Trace
 from slimsched.serving.workload.load import Load
 
 MACS = 50_000_000

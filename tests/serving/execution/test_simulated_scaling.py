@@ -19,7 +19,7 @@ from slimsched.serving.routing.autoscaler import Scale
 from slimsched.serving.routing.commands import RecallRequests, SendBlock
 from slimsched.serving.routing.events import ServerDown, ServerLeaving, ServerUp
 from slimsched.serving.scheduler.messages import DropBlock
-from slimsched.serving.telemetry.summary import Summary
+from slimsched.serving.telemetry.meter import Summary
 
 AUTOSCALE = {
     "min": 1,

@@ -7,8 +7,7 @@ from slimsched.core.config import ConfigError
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.goal import check_affordable, format_goal, parse_goal
-from slimsched.serving.telemetry.goal_check import check_goal, missed
-from slimsched.serving.telemetry.summary import Summary
+from slimsched.serving.telemetry.meter import Summary, check_goal, missed
 
 
 def run(goal: str, *, rate_per_s: float = 5000.0, seconds: float = 10.0) -> Summary:

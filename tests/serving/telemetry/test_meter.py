@@ -10,8 +10,7 @@ from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.commands import Answer, Drop
 from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, TelemetryReceived
 from slimsched.serving.scheduler.messages import BatchFinished
-from slimsched.serving.telemetry.meter import Meter
-from slimsched.serving.telemetry.summary import Summary
+from slimsched.serving.telemetry.meter import Meter, Summary
 
 
 def summary(meter: Meter, in_system: int = 0, seconds: float = 10.0) -> Summary:

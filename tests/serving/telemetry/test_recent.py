@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from slimsched.serving.telemetry.recent import RecentSpread
+from slimsched.serving.telemetry.live_view import RecentSpread
 
 
 def test_percentiles_are_within_one_per_cent_of_the_exact_ones() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import sqrt
 
-from slimsched.serving.telemetry.summary import Summary
+from slimsched.serving.telemetry.meter import Summary
 
 UNFINISHED_SHARE = 0.01
 """Share of requests under way at the end from which on a short run is worth a word."""

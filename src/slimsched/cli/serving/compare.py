@@ -37,9 +37,8 @@ from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.execution.compared import Compared, gather
 from slimsched.serving.execution.simulated.comparison import compare
 from slimsched.serving.routing.registry import split_specs
-from slimsched.serving.telemetry.bound_curve import energy_bound
-from slimsched.serving.telemetry.plots import plot_runs
-from slimsched.serving.telemetry.run_folder import make_folder, trace_arrays, write_run
+from slimsched.serving.telemetry.pictures import plot_runs
+from slimsched.serving.telemetry.run_folder import energy_bound, make_folder, trace_arrays, write_run
 
 COMPARED = "random,round-robin,jsq,power-of-two,sed,speed-jsq,drift-plus-penalty,slackfit,lp,goal"
 """The routers that are compared unless others are named."""

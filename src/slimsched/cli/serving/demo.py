@@ -36,10 +36,9 @@ from slimsched.serving.execution.live.example_set import ExampleSet
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.registry import SERVING, split_specs
-from slimsched.serving.telemetry.bound_curve import energy_bound
-from slimsched.serving.telemetry.plots import plot_runs
-from slimsched.serving.telemetry.run_folder import make_folder, trace_arrays, write_run
-from slimsched.serving.telemetry.trace import Trace
+from slimsched.serving.telemetry.meter import Trace
+from slimsched.serving.telemetry.pictures import plot_runs
+from slimsched.serving.telemetry.run_folder import energy_bound, make_folder, trace_arrays, write_run
 
 if TYPE_CHECKING:
     from slimsched.serving.execution.live.run import LiveResult

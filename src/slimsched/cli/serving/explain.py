@@ -14,7 +14,7 @@ from slimsched.cli.options import AsJson, with_options
 from slimsched.core.config import ConfigError, DataError, Identity
 
 if TYPE_CHECKING:
-    from slimsched.serving.telemetry.request_story import RequestStory
+    from slimsched.serving.telemetry.stories import RequestStory
 
 
 @with_options
@@ -37,7 +37,7 @@ def command(
     """
     from slimsched.core.log import Log, find_logs
     from slimsched.serving.execution.run_setting import read_setting
-    from slimsched.serving.telemetry.request_story import slowest, tell_story
+    from slimsched.serving.telemetry.stories import slowest, tell_story
 
     logs = [one for one in find_logs(run) if Log(one).header.kind == "serving"]
     if not logs:

@@ -33,11 +33,16 @@ from slimsched.core.log import LogWriter, Observer, log_path
 from slimsched.serving.domain.cluster import AUTOSCALER_NAME
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.gateway_options import SERVED_QUEUE_S
-from slimsched.serving.telemetry.bound_curve import BoundCurve, energy_bound
-from slimsched.serving.telemetry.plots import plot_runs
-from slimsched.serving.telemetry.recorder import Recorder
-from slimsched.serving.telemetry.run_folder import make_folder, trace_arrays, write_run
-from slimsched.serving.telemetry.trace import Trace
+from slimsched.serving.telemetry.live_view import Recorder
+from slimsched.serving.telemetry.meter import Trace
+from slimsched.serving.telemetry.pictures import plot_runs
+from slimsched.serving.telemetry.run_folder import (
+    BoundCurve,
+    energy_bound,
+    make_folder,
+    trace_arrays,
+    write_run,
+)
 
 
 class SimulateOptions(Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from importlib.resources import files
 
 import msgspec
 
-from slimsched.serving.telemetry.frame import Frame
+from slimsched.serving.telemetry.live_view import Frame
 
 SCRIPTS = (
     "pieces.js",

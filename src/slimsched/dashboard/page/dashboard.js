@@ -1,5 +1,5 @@
 "use strict";
-// Shows frames (telemetry/frame.py), either live from the server's stream or from a recorded run.
+// Shows frames (telemetry/live_view.py), either live from the server's stream or from a recorded run.
 
 const KEPT_FRAMES = 240; // how many past frames the charts show
 const SILENT_MS = 4000; // without a frame for this time, the page says that its figures are old

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from slimsched.serving.api.client_message import Answer, classes_of, read_answer, read_error
 from slimsched.serving.api.http_exchange import Reply
 from slimsched.serving.api.load_generator import SentRequest
-from slimsched.serving.telemetry.plots import COLOURS, pyplot
+from slimsched.serving.telemetry.pictures import COLOURS, pyplot
 
 _NAMES = {0: "connection lost", -1: "no answer"}
 

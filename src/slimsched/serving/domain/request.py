@@ -161,7 +161,7 @@ def _legs(key: Key) -> tuple[Key, ...]:
     )
 
 
-# -- The numbers behind a routing decision; `telemetry/explanation.py` makes sentences of them.
+# -- The numbers behind a routing decision; `telemetry/stories.py` makes sentences of them.
 
 
 class Why(Struct, frozen=True, array_like=True, gc=False):

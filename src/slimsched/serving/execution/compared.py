@@ -6,8 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from slimsched.core.statistics import mean_of
-from slimsched.serving.telemetry.summary import Summary
-from slimsched.serving.telemetry.trace import Trace
+from slimsched.serving.telemetry.meter import Summary, Trace
 
 
 class Compared(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import torch
 
 from slimsched.core.ppo import checkpoint_errors, read_checkpoint, write_checkpoint
 from slimsched.serving.learning.ppo import PpoTrainer, Progress
-from slimsched.serving.telemetry.plots import pyplot
+from slimsched.serving.telemetry.pictures import pyplot
 
 
 def save_run(path: Path, trainer: PpoTrainer, curve: list[Progress]) -> None:

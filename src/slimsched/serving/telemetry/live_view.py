@@ -1,16 +1,29 @@
-"""The live view: follows the event log and can give a frame at any moment."""
+"""The live view: follows the event log and can give a frame at any moment.
+
+A frame is everything that a dashboard shows at one moment. The view keeps recent figures as running sums, and
+for each open request where it is; a recorder keeps frames at regular times for a report.
+"""
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from math import log
+from pathlib import Path
+from typing import Any, Literal
 
+import msgspec
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
+from slimsched.core.config import DataError
+from slimsched.core.log import Log
 from slimsched.serving.domain.cluster import AUTOSCALER_NAME, GATEWAY, GATEWAY_NAME, Cluster, ServerSnapshot
-from slimsched.serving.domain.model import ModelsChanged, outlines
-from slimsched.serving.domain.request import count_examples
-from slimsched.serving.routing.autoscaler import Scale
-from slimsched.serving.routing.commands import Answer, Drop, SendBlock
+from slimsched.serving.domain.model import ModelOutline, ModelsChanged, ServedModel, outlines
+from slimsched.serving.domain.request import Block, Request, alike, count_examples, ids_of
+from slimsched.serving.routing.autoscaler import LoadReported, Scale
+from slimsched.serving.routing.commands import Answer, Command, Drop, SendBlock
 from slimsched.serving.routing.events import (
+    Event,
     GoalChanged,
     InputLost,
     RequestsArrived,
@@ -22,11 +35,448 @@ from slimsched.serving.routing.events import (
 )
 from slimsched.serving.routing.goal import format_goals
 from slimsched.serving.routing.judgement import DISTRUST, SURE
-from slimsched.serving.telemetry.explanation import explain_route
-from slimsched.serving.telemetry.frame import Decision, Frame, Happening, Limit, ServerFrame
-from slimsched.serving.telemetry.recent import Recent
-from slimsched.serving.telemetry.stage import Stages
-from slimsched.serving.telemetry.whereabouts import Census, Headcount, Whereabouts
+from slimsched.serving.telemetry.stories import explain_route
+
+# -- A frame: everything a dashboard shows at one moment, as one small JSON object.
+
+
+class ServerFrame(Struct, frozen=True, kw_only=True):
+    """One server: how many of the gateway's requests it has by stage, and its own last report.
+
+    `choices` are the shares of recent examples that ran at each choice, in the order of the frame's `names`.
+    While a server is down its own figures are 0. `given_up` says that it cannot be started.
+    """
+
+    name: str
+    up: bool
+    given_up: bool
+    at: tuple[int, ...]
+    queued: int
+    instances: int
+    utilization: float
+    power_w: float
+    vram_bytes: int
+    choices: tuple[float, ...]
+    examples_per_s: float
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """A route that the router chose, and why."""
+
+    at_s: float
+    server: str
+    stage: str
+    choice: str
+    examples: int
+    reason: str
+
+
+class Happening(Struct, frozen=True, kw_only=True):
+    """Something worth showing; charts mark servers that went down or came back, and changes of the goal."""
+
+    at_s: float
+    text: str
+    kind: Literal["down", "up", "goal", "note"] = "note"
+
+
+class Limit(Struct, frozen=True, kw_only=True):
+    """A limit of the goal as a user writes it, and whether it is kept now."""
+
+    text: str
+    kept: bool
+
+
+class Frame(Struct, frozen=True, kw_only=True):
+    """Totals since the start, figures over the last seconds, the servers, and the last decisions.
+
+    A stage is one segment of one model. `stages` holds the labels of all stages, `stage_models` the number of
+    each stage's model, and `stage_choices` its choices as indices into `names`. `names` holds the names of
+    all choices, narrow to wide. `waiting` counts the requests in the central queue by their next stage.
+    `finished_per_s` is how many examples per second passed each stage, and `mix` holds the shares of choices
+    in each stage. `guard` counts the blocks that the guard of the goal router decided about, by reason;
+    `judged` counts answers by why they were sent, where the router judges them. `bound_accuracy` is the fluid
+    bound of routers that do not look at examples, `sure_bound_accuracy` that of routers that stop when sure.
+    `limits` are those of the goal, in the order in which they yield, where a running router follows one.
+    A figure is None while there is nothing to compute it from.
+    """
+
+    at_s: float
+    phase: str
+    router: str
+    arrived: int
+    answered: int
+    dropped: int
+    waiting: tuple[int, ...]
+    finished_per_s: tuple[float, ...]
+    arrival_per_s: float
+    goodput_per_s: float
+    latency_mean_s: float | None = None
+    latency_p50_s: float | None
+    latency_p95_s: float | None
+    latency_p99_s: float | None
+    slo: float | None
+    accuracy: float | None
+    energy_j: float | None
+    energy_source: str
+    models: tuple[str, ...]
+    stages: tuple[str, ...]
+    stage_models: tuple[int, ...]
+    stage_choices: tuple[tuple[int, ...], ...]
+    names: tuple[str, ...]
+    choices: tuple[float, ...]
+    mix: tuple[tuple[float, ...], ...]
+    bound_accuracy: float | None
+    bound_share: float | None
+    sure_bound_accuracy: float | None = None
+    servers: tuple[ServerFrame, ...]
+    decisions: tuple[Decision, ...]
+    guard: dict[str, int]
+    judged: dict[str, int] = {}
+    limits: tuple[Limit, ...] = ()
+    happenings: tuple[Happening, ...]
+
+
+# -- Stages: the segments of all models in one list, and the names of all choices in another.
+#
+# Tables and pictures of a run count by stage and by name, so that they work the same for one model or
+# several.
+
+
+class Stages:
+    """Numbers the segments of all models in one sequence, and the names of their choices in another."""
+
+    def __init__(self, models: Sequence[ModelOutline]) -> None:
+        self.first: list[int] = []
+        """The number of each model's first stage."""
+        self.labels: list[str] = []
+        """The label of each stage: its number, after its model's name if there are several models."""
+        self.models: list[int] = []
+        """The model of each stage."""
+        self.names: list[str] = []
+        """The names of all choices, narrowest first where models agree on the order."""
+        for number, model in enumerate(models):
+            self.first.append(len(self.labels))
+            prefix = f"{model.name} " if len(models) > 1 else ""
+            self.labels += [f"{prefix}{segment + 1}" for segment in range(len(model.segments))]
+            self.models += [number] * len(model.segments)
+            for names in model.segments:
+                self._merge(names)
+        place = {name: number for number, name in enumerate(self.names)}
+        self.choices = [[place[name] for name in names] for model in models for names in model.segments]
+        """The choices of each stage, as indices into `names`, narrowest first."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def stage(self, model: int, segment: int) -> int:
+        """Return the stage number of a model's segment."""
+        return self.first[model] + segment
+
+    def last(self, model: int) -> int:
+        """Return the number of a model's last stage."""
+        return self.first[model + 1] - 1 if model + 1 < len(self.first) else len(self.labels) - 1
+
+    def name(self, model: int, segment: int, choice: int) -> int:
+        """Return the index of a choice's name in `names`."""
+        return self.choices[self.first[model] + segment][choice]
+
+    def _merge(self, names: Sequence[str]) -> None:
+        """Add new names, each before the next wider one that is already known."""
+        for position, name in enumerate(names):
+            if name not in self.names:
+                wider = [self.names.index(other) for other in names[position:] if other in self.names]
+                self.names.insert(wider[0] if wider else len(self.names), name)
+
+
+# -- Recent figures: over the last few seconds of a run, kept as running sums so that reading them is cheap.
+
+LEAST, STEP, STEPS = 1e-5, 0.02, 1024
+"""Values are counted in steps of this ratio from the least one on, up to 7,800."""
+
+
+class RecentSum:
+    """A sum over recent entries."""
+
+    __slots__ = ("_entries", "value")
+
+    def __init__(self) -> None:
+        self._entries: deque[tuple[float, float]] = deque()
+        self.value = 0.0
+
+    def add(self, now_s: float, value: float) -> None:
+        """Add a value now."""
+        self._entries.append((now_s, value))
+        self.value += value
+
+    def forget(self, old_s: float) -> None:
+        """Remove entries older than `old_s`."""
+        entries = self._entries
+        while entries and entries[0][0] < old_s:
+            self.value -= entries.popleft()[1]
+        if not entries:
+            self.value = 0.0  # so that rounding errors do not add up
+
+
+class RecentSpread:
+    """The distribution of recent values, in steps of two per cent: its size does not grow with them."""
+
+    __slots__ = ("_counts", "_entries")
+
+    def __init__(self) -> None:
+        self._counts: NDArray[np.int64] = np.zeros(STEPS, dtype=np.int64)
+        self._entries: deque[tuple[float, int, int]] = deque()
+
+    def add(self, now_s: float, value: float, count: int) -> None:
+        """Add a value several times now."""
+        step = min(STEPS - 1, max(0, int(log(max(value, LEAST) / LEAST) / STEP)))
+        self._entries.append((now_s, step, count))
+        self._counts[step] += count
+
+    def forget(self, old_s: float) -> None:
+        """Forget values older than `old_s`."""
+        entries = self._entries
+        while entries and entries[0][0] < old_s:
+            _, step, count = entries.popleft()
+            self._counts[step] -= count
+
+    def percentiles(self, *shares: float) -> tuple[float | None, ...]:
+        """Return these percentiles, each within one per cent, or None while there are no values."""
+        below = np.cumsum(self._counts)
+        total = int(below[-1])
+        if not total:
+            return (None,) * len(shares)
+        steps = np.searchsorted(below, [share / 100 * (total - 1) for share in shares], side="right")
+        return tuple((LEAST * np.exp((steps + 0.5) * STEP)).tolist())
+
+
+class Recent:
+    """Figures over the last `window_s` seconds."""
+
+    def __init__(self, models: Sequence[ServedModel], stages: Stages, window_s: float, servers: int) -> None:
+        self._models, self._stages, self._window_s = models, stages, window_s
+        self._arrivals, self._drops, self._energy_j = RecentSum(), RecentSum(), RecentSum()
+        self._answers, self._on_time, self._worth = RecentSum(), RecentSum(), RecentSum()
+        self._latency_s, self._latency_sum_s = RecentSpread(), RecentSum()
+        self._ran: deque[tuple[float, int, int, int, int]] = deque()
+        self.ran_by: NDArray[np.int64] = np.zeros((servers, len(stages), len(stages.names)), dtype=np.int64)
+        """Examples run, by server, stage and name of the choice."""
+
+    def grow(self, models: Sequence[ServedModel], stages: Stages) -> None:
+        """Know further models, which stand behind those that were there."""
+        self._models, self._stages = models, stages
+        before, kept = self.ran_by, self.ran_by.shape
+        self.ran_by = np.zeros((kept[0], len(stages), len(stages.names)), dtype=np.int64)
+        self.ran_by[:, : kept[1], : kept[2]] = before
+
+    def arrived(self, now_s: float, count: int) -> None:
+        """Count requests that arrived."""
+        self._arrivals.add(now_s, count)
+
+    def answered(self, now_s: float, requests: tuple[Request, ...]) -> None:
+        """Count requests that were answered."""
+        for request, count in alike(requests):
+            self._answers.add(now_s, count)
+            self._on_time.add(now_s, count * (now_s <= request.deadline_s))
+            accuracy = self._models[request.model].expected_accuracy(request.path, request.trail)
+            self._worth.add(now_s, count * accuracy)
+            latency_s = now_s - request.arrival_s
+            self._latency_sum_s.add(now_s, count * latency_s)
+            self._latency_s.add(now_s, latency_s, count)
+
+    def dropped(self, now_s: float, count: int) -> None:
+        """Count requests that were dropped."""
+        self._drops.add(now_s, count)
+
+    def ran(self, now_s: float, event: SegmentFinished) -> None:
+        """Count a batch that a server has run."""
+        self._energy_j.add(now_s, event.energy_j)
+        server, key, examples, stages = event.server, event.blocks[0].key, event.examples, self._stages
+        for segment, choice in enumerate((event.choice, *event.ahead), start=key.segment):
+            stage, name = stages.stage(key.model, segment), stages.name(key.model, segment, choice)
+            self._ran.append((now_s, server, stage, name, examples))
+            self.ran_by[server, stage, name] += examples
+
+    def span_s(self, now_s: float) -> float:
+        """Return how far back the figures reach: less than the window at the start of a run."""
+        return max(1e-9, min(self._window_s, now_s))
+
+    def forget(self, now_s: float) -> None:
+        """Forget everything older than the window."""
+        old_s = now_s - self._window_s
+        for kept in (self._arrivals, self._drops, self._energy_j, self._answers, self._on_time, self._worth):
+            kept.forget(old_s)
+        self._latency_sum_s.forget(old_s)
+        self._latency_s.forget(old_s)
+        while self._ran and self._ran[0][0] < old_s:
+            _, server, stage, name, size = self._ran.popleft()
+            self.ran_by[server, stage, name] -= size
+
+    def arrival_per_s(self, now_s: float) -> float:
+        """Requests that arrived, per second."""
+        return self._arrivals.value / self.span_s(now_s)
+
+    def goodput_per_s(self, now_s: float) -> float:
+        """Answers in time, per second."""
+        return self._on_time.value / self.span_s(now_s)
+
+    def latency_mean_s(self) -> float | None:
+        """Mean latency."""
+        return self._latency_sum_s.value / self._answers.value if self._answers.value else None
+
+    def latency_percentiles_s(self) -> tuple[float | None, ...]:
+        """Percentiles 50, 95 and 99 of latency."""
+        return self._latency_s.percentiles(50, 95, 99)
+
+    def slo(self) -> float | None:
+        """Share of answered or dropped requests that were answered in time."""
+        left = self._answers.value + self._drops.value
+        return self._on_time.value / left if left else None
+
+    def accuracy(self) -> float | None:
+        """Mean accuracy of the answered plans, by the quality table."""
+        return self._worth.value / self._answers.value if self._answers.value else None
+
+    def served_share(self) -> float:
+        """Share of requests that were answered; requests in a growing queue count as unserved."""
+        most = max(self._answers.value + self._drops.value, self._arrivals.value)
+        return self._answers.value / most if most else 0.0
+
+    def energy_j(self) -> float | None:
+        """Joules above idle, per answer."""
+        return self._energy_j.value / self._answers.value if self._answers.value else None
+
+
+# -- Whereabouts: where each open request is (at the gateway or a server), and its next stage.
+#
+# A log that is read again is followed request by request; a gateway that runs is asked.
+
+Place = tuple[int, int, int]
+"""Where a request is, the stage it waits for, and where its input is."""
+
+
+Census = Callable[[], Iterable[tuple[int, int, int, int]]]
+"""Counts open requests: where they are, their model, the segment they wait for or run, and how many."""
+
+
+class Headcount:
+    """Asks a gateway where its requests are; following each of them would cost more than routing it."""
+
+    def __init__(self, servers: int, stages: Stages, census: Census) -> None:
+        self._servers, self._stages, self._census = servers, stages, census
+
+    def counts(self) -> list[list[int]]:
+        """Count the requests at each server, and last at the gateway, by stage."""
+        counts = [[0] * len(self._stages) for _ in range(self._servers + 1)]
+        for place, model, segment, requests in self._census():
+            counts[place][self._stages.stage(model, segment)] += requests  # the gateway's number is -1
+        return counts
+
+    def grow(self, stages: Stages) -> None:
+        """Know the stages of further models."""
+        self._stages = stages
+
+    def arrived(self, requests: Sequence[Request]) -> None:
+        """The gateway knows."""
+
+    def sent(self, block: Block, server: int, source: int) -> None:
+        """The gateway knows."""
+
+    def finished(self, block: Block, server: int, segments: int) -> None:
+        """The gateway knows."""
+
+    def input_lost(self, block: Block, server: int) -> None:
+        """The gateway knows."""
+
+    def gone(self, requests: Sequence[Request]) -> None:
+        """The gateway knows."""
+
+    def server_down(self, server: int) -> None:
+        """The gateway knows."""
+
+
+class Whereabouts:
+    """Follows requests through the gateway's events and commands, and counts them by place."""
+
+    def __init__(self, servers: int, stages: Stages) -> None:
+        self._stages = stages
+        self._places: dict[int, Place] = {}
+        self._counts = [
+            [0] * len(stages) for _ in range(servers + 1)
+        ]  # the last row is the gateway's: its number is -1
+
+    def grow(self, stages: Stages) -> None:
+        """Know the stages of further models, which stand behind those that were there."""
+        self._stages = stages
+        for counts in self._counts:
+            counts += [0] * (len(stages) - len(counts))
+
+    def counts(self) -> list[list[int]]:
+        """Count the requests at each server, and last at the gateway, by stage."""
+        return self._counts
+
+    def arrived(self, requests: Sequence[Request]) -> None:
+        """Note that requests wait at the gateway."""
+        for request in requests:
+            stage = self._stages.first[request.model]
+            self._places.update(dict.fromkeys(request.ids, (GATEWAY, stage, GATEWAY)))
+            self._counts[GATEWAY][stage] += request.count
+
+    def sent(self, block: Block, server: int, source: int) -> None:
+        """Note that a block is on its way to a server, or there."""
+        self._move(ids_of(block.requests), (server, self._stage(block), source))
+
+    def finished(self, block: Block, server: int, segments: int) -> None:
+        """Note that a block has run some segments and waits for the next; ignore stale reports."""
+        stage = self._stage(block)
+        numbers = [n for n in ids_of(block.requests) if self._is_at(n, server, stage)]
+        self._move(numbers, (GATEWAY, min(stage + segments, self._stages.last(block.key.model)), server))
+
+    def input_lost(self, block: Block, server: int) -> None:
+        """Note that a block's requests begin again from their original inputs."""
+        stage = self._stage(block)
+        numbers = [n for n in ids_of(block.requests) if self._is_at(n, server, stage)]
+        self._move(numbers, self._beginning(stage))
+
+    def gone(self, requests: Sequence[Request]) -> None:
+        """Note that requests were answered or dropped."""
+        self._leave(ids_of(requests))
+
+    def server_down(self, server: int) -> None:
+        """Restart the requests that a server had, and those whose activations it held."""
+        lost: dict[Place, list[int]] = {}
+        for number, (at, stage, holder) in self._places.items():
+            if at == server or (at == GATEWAY and holder == server):
+                lost.setdefault(self._beginning(stage), []).append(number)
+        for beginning, numbers in lost.items():
+            self._move(numbers, beginning)
+
+    def _stage(self, block: Block) -> int:
+        return self._stages.stage(block.key.model, block.key.segment)
+
+    def _beginning(self, stage: int) -> Place:
+        """Return the place where requests at this stage begin again."""
+        return (GATEWAY, max(first for first in self._stages.first if first <= stage), GATEWAY)
+
+    def _is_at(self, number: int, server: int, stage: int) -> bool:
+        place = self._places.get(number)
+        return place is not None and place[0] == server and place[1] == stage
+
+    def _move(self, numbers: Sequence[int], to: Place) -> None:
+        known = self._leave(numbers)
+        self._places.update(dict.fromkeys(known, to))
+        self._counts[to[0]][to[1]] += len(known)
+
+    def _leave(self, numbers: Sequence[int]) -> list[int]:
+        """Remove requests from their places and return the open ones. Usually all are in one place."""
+        places = [self._places.pop(number, None) for number in numbers]
+        if places and places[0] is not None and places.count(places[0]) == len(places):
+            self._counts[places[0][0]][places[0][1]] -= len(places)
+            return list(numbers)
+        for place in places:
+            if place is not None:
+                self._counts[place[0]][place[1]] -= 1
+        return [number for number, place in zip(numbers, places, strict=True) if place is not None]
+
 
 DECISIONS = 8
 HAPPENINGS = 6
@@ -277,3 +727,66 @@ def _shares(counts: Sequence[int]) -> tuple[float, ...]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
+
+
+# -- The recorder: keeps a frame at regular times, so that a run can be viewed afterwards.
+
+FRAMES = 240
+"""Number of frames per run: enough for a smooth slider."""
+
+
+class Recorder:
+    """An observer that keeps frames, by the times in the log."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        router: str,
+        *,
+        seconds: float,
+        begin_s: float = 0.0,
+        bound: Bound | None = None,
+        sure_bound: Bound | None = None,
+    ) -> None:
+        self._period_s = seconds / FRAMES
+        self._view = LiveView(
+            cluster, router, bound=bound, sure_bound=sure_bound, window_s=max(1.0, 4 * self._period_s)
+        )
+        self._next_s = begin_s + self._period_s
+        self.frames: list[Frame] = []
+
+    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
+        """Process one entry, after keeping the frames that were due before it."""
+        while now_s > self._next_s:
+            self.frames.append(self._view.frame(self._next_s))
+            self._next_s += self._period_s
+        self._view.observe(now_s, machine, event, commands)
+
+
+def frames_of(log: Path, cluster: Cluster, router: str) -> list[Frame]:
+    """Fold the log of a gateway into frames; the servers' own entries are not needed."""
+    times_s = [entry.now_s for entry in Log(log).entries() if entry.machine in _TYPES]
+    if len(times_s) < 2:
+        raise DataError(f"{log.name} ends before anything happens, or is not the log of a gateway")
+    recorder = Recorder(cluster, router, seconds=max(times_s[-1] - times_s[0], 1e-3), begin_s=times_s[0])
+    decoders = {
+        name: (msgspec.json.Decoder(event), msgspec.json.Decoder(list[command]))  # type: ignore[valid-type]
+        for name, (event, command) in _TYPES.items()
+    }
+    try:
+        for entry in Log(log).entries():
+            if entry.machine in decoders:
+                events, commands = decoders[entry.machine]
+                recorder.observe(
+                    entry.now_s, entry.machine, events.decode(entry.event), commands.decode(entry.commands)
+                )
+    except (msgspec.DecodeError, LookupError) as error:
+        raise DataError(f"{log.name} does not fit its own scenario ({error}); write it again") from None
+    return recorder.frames
+
+
+_TYPES: dict[str, tuple[Any, Any]] = {
+    GATEWAY_NAME: (Event, Command),
+    AUTOSCALER_NAME: (LoadReported, Scale),
+}
+"""The machines that a view follows, with their events and commands."""

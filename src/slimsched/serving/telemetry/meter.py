@@ -1,7 +1,10 @@
-"""The meter: follows the event log and computes a Summary."""
+"""The meter: follows the event log and computes a Summary.
+
+A summary is a run as one row of figures; a trace holds what pictures need; a goal is checked against either.
+"""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import nan
 
 import numpy as np
@@ -13,8 +16,157 @@ from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import Request, count_examples, each_example
 from slimsched.serving.routing.commands import Answer, Drop
 from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, TelemetryReceived
-from slimsched.serving.telemetry.summary import ModelSummary, Summary
-from slimsched.serving.telemetry.trace import Answers
+from slimsched.serving.routing.goal import Goal
+
+# -- A summary: one run as a row of figures, which `slim compare` prints for each router.
+
+
+class ModelSummary(Struct, frozen=True, kw_only=True):
+    """The main figures of one model in a run that served several."""
+
+    completed: int
+    accuracy: float
+    accuracy_prior: float
+    latency_mean_s: float
+    latency_p95_s: float
+    latency_p99_s: float
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """The figures of one run.
+
+    All figures cover the time after the warm-up. `accuracy` is counted example by example where the quality
+    table has examples; otherwise it is the prior of the plans served. `bound_share` is the number of correct
+    answers per arrived request, divided by that of the fluid bound, which holds for routers that do not look
+    at examples. `sure_bound_accuracy` and `sure_bound_share` are the same beside the bound of routers that
+    stop when sure; they are 0 where the router does not judge answers. `energy_paper_j` is mean power ×
+    latency, as in the paper. `energy_j_per_request` is the energy above idle per completed request, and
+    `device_s_per_request` the time of all batches on devices per completed request.
+    """
+
+    router: str
+    accuracy: float
+    accuracy_prior: float
+    latency_mean_s: float
+    latency_sd_s: float
+    latency_p50_s: float
+    latency_p95_s: float
+    latency_p99_s: float
+    energy_paper_j: float
+    energy_paper_sd_j: float
+    energy_j_per_request: float
+    energy_idle_j: float
+    energy_source: str
+    gpu_var: float
+    gpu_var_sd: float
+    power_mean_w: float
+    arrived: int
+    completed: int
+    goodput_per_s: float
+    slo_attainment: float
+    dropped: int
+    drops: dict[str, int]
+    unfinished: int
+    lost: int
+    duplicates: int
+    choices: dict[str, float]
+    models: dict[str, ModelSummary] = {}
+    batch_mean: float
+    device_s_per_request: float = 0.0
+    seconds: float
+    bound_accuracy: float
+    bound_share: float
+    sure_bound_accuracy: float = 0.0
+    sure_bound_share: float = 0.0
+    wall_s: float
+    requests_per_wall_s: float
+
+
+# -- A trace: the results of a run, for tables and pictures.
+
+
+class Answers(Struct, frozen=True, kw_only=True):
+    """For each answer: when it was given, how long it took, and by which plan of which model."""
+
+    answered_s: NDArray[np.float64]
+    latency_s: NDArray[np.float64]
+    model: NDArray[np.int64]
+    plan: NDArray[np.int64]
+
+
+class Trace(Struct, frozen=True, kw_only=True):
+    """The figures of a run and its answers."""
+
+    summary: Summary
+    answers: Answers
+
+
+# -- Whether a run kept a goal: each limit beside the figure that it reached.
+
+SLACK, ACCURACY_SLACK = 0.01, 0.001
+"""A limit counts as kept within 1 % of it, a floor within 0.1 points: routers aim at the limit itself."""
+
+
+class LimitCheck(Struct, frozen=True, kw_only=True):
+    """One limit of a goal, what the run reached, and whether that keeps the limit."""
+
+    clause: str
+    reached: str
+    kept: bool
+    model: str = ""
+
+
+def check_goal(goal: Goal, row: Summary) -> list[LimitCheck]:
+    """Hold a run against every limit of a goal, in the order in which limits yield."""
+    checks: list[LimitCheck] = []
+    figures: dict[str, Summary | ModelSummary] = {**row.models} if row.models else {"": row}
+    for model, its in figures.items():
+        checks += [*_accuracy(goal.of(model), its, model), *_latency(goal.of(model), its, model)]
+    energy = _energy(goal, row)
+    order = ("accuracy", "energy", "power")
+    return sorted([*checks, *energy], key=lambda one: _place(one.clause, order))
+
+
+def missed(goal: Goal, row: Summary) -> list[LimitCheck]:
+    """Return the limits that a run did not keep."""
+    return [check for check in check_goal(goal, row) if not check.kept]
+
+
+def _place(clause: str, order: tuple[str, ...]) -> int:
+    return next((at for at, name in enumerate(order) if clause.startswith(name)), len(order))
+
+
+def _accuracy(goal: Goal, its: Summary | ModelSummary, model: str) -> Iterator[LimitCheck]:
+    if goal.min_accuracy:
+        yield LimitCheck(
+            clause=f"accuracy>={100 * goal.min_accuracy:g}",
+            reached=f"{100 * its.accuracy_prior:.2f} %",
+            kept=its.accuracy_prior >= goal.min_accuracy - ACCURACY_SLACK,
+            model=model,
+        )
+
+
+def _latency(goal: Goal, its: Summary | ModelSummary, model: str) -> Iterator[LimitCheck]:
+    reached = {"p99": its.latency_p99_s, "p95": its.latency_p95_s, "mean": its.latency_mean_s}
+    for limit in goal.latency_limits:
+        value_s = reached[limit.figure]
+        kept = value_s <= (1 + SLACK) * limit.limit_s
+        yield LimitCheck(clause=limit.text, reached=f"{1e3 * value_s:.3g} ms", kept=kept, model=model)
+
+
+def _energy(goal: Goal, row: Summary) -> Iterator[LimitCheck]:
+    """Energy is known for the whole run: with several models, the mean over all of them is checked."""
+    if goal.energy_j:
+        yield LimitCheck(
+            clause=f"energy<={1e3 * goal.energy_j:g}mJ",
+            reached=f"{1e3 * row.energy_j_per_request:.3g} mJ",
+            kept=row.energy_j_per_request <= (1 + SLACK) * goal.energy_j,
+        )
+    if goal.power_w:
+        power_w = (row.energy_idle_j + row.energy_j_per_request * row.completed) / row.seconds
+        kept = power_w <= (1 + SLACK) * goal.power_w
+        yield LimitCheck(clause=f"power<={goal.power_w:g}W", reached=f"{power_w:.4g} W", kept=kept)
+
 
 Values = NDArray[np.float64]
 

@@ -13,8 +13,7 @@ from slimsched.serving.execution.live.power_meter import PowerMeter
 from slimsched.serving.execution.live.run import run_live, specs_of
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.registry import RouterMaker
-from slimsched.serving.telemetry.summary import Summary
-from slimsched.serving.telemetry.trace import Trace
+from slimsched.serving.telemetry.meter import Summary, Trace
 
 
 class Turn(Struct, frozen=True):

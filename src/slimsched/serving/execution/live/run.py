@@ -26,8 +26,7 @@ from slimsched.serving.routing.fluid import fluid_optimum
 from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.registry import RouterMaker, make_router
 from slimsched.serving.routing.sure_bound import judges, sure_accuracy_at
-from slimsched.serving.telemetry.meter import Meter
-from slimsched.serving.telemetry.trace import Trace
+from slimsched.serving.telemetry.meter import Meter, Trace
 
 
 class LiveResult(Struct, frozen=True, kw_only=True):

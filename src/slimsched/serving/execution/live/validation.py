@@ -16,7 +16,7 @@ from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.fluid import capacity_per_s
 from slimsched.serving.routing.gateway_cost import GatewayCost
 from slimsched.serving.routing.registry import RouterMaker, make_router
-from slimsched.serving.telemetry.summary import Summary
+from slimsched.serving.telemetry.meter import Summary
 
 FIGURES = ("latency_mean_s", "latency_p99_s", "throughput_per_s", "accuracy", "energy_j_per_request")
 

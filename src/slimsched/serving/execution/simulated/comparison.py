@@ -10,7 +10,7 @@ from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routing.registry import maker_of
 from slimsched.serving.routing.router import Router
-from slimsched.serving.telemetry.trace import Trace
+from slimsched.serving.telemetry.meter import Trace
 
 AnyRouter = str | Callable[..., Router]
 

@@ -12,8 +12,7 @@ from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.registry import RouterMaker, maker_of
 from slimsched.serving.routing.router import Router
 from slimsched.serving.routing.sure_bound import judges, sure_accuracy_at
-from slimsched.serving.telemetry.meter import Meter
-from slimsched.serving.telemetry.trace import Trace
+from slimsched.serving.telemetry.meter import Meter, Trace
 
 
 def simulate(

@@ -9,10 +9,29 @@ from msgspec import Struct
 from slimsched.core.config import DataError
 from slimsched.core.log import Log
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Cluster
-from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.request import Request, Why
 from slimsched.serving.routing.commands import Answer, Command, Drop, SendBlock
 from slimsched.serving.routing.events import Event, RequestsArrived, SegmentFinished
-from slimsched.serving.telemetry.explanation import explain_route
+
+# -- Sentences that say why a router decided as it did, from the numbers that it kept.
+
+
+def explain_route(reason: str, why: Why | None, runner_up: str) -> str:
+    """Write one sentence: the reason, what the choice costs and is worth, what binds, and the runner-up.
+
+    `runner_up` names the second best server and choice.
+    """
+    if why is None:
+        return reason
+    gives = f"{100 * why.worth:.2f} % within reach for {1e3 * why.cost_s:.3f} ms of device time"
+    other = f"; next best {runner_up}, {100 * why.behind:.3f} points worse" if why.server >= 0 else ""
+    return f"{reason}: {gives}; {_deciding(why.binding)}{other}"
+
+
+def _deciding(binding: str) -> str:
+    if not binding:
+        return "device time is free"
+    return "the load decides" if binding == "load" else f"{binding} decides"
 
 
 class StoryStep(Struct, frozen=True, kw_only=True):
