@@ -19,10 +19,8 @@ import numpy as np
 import torch
 from width_switch import switch_s
 
-from slimsched.models.slimresnet.elastic import SlimResNetModel
-from slimsched.models.slimresnet.instance import fold
-from slimsched.models.slimresnet.packed import cpu_precision, pack
-from slimsched.models.slimresnet.weights import TrainedModel, load
+from slimsched.models.slimresnet.elastic import SlimResNetModel, TrainedModel, cpu_precision, load, pack
+from slimsched.models.slimresnet.resnet import fold
 from slimsched.serving.domain.cluster import Cluster, Host, Instance, Link
 from slimsched.serving.domain.profile import record_of
 from slimsched.serving.domain.request import Batch, Request, Terms, block_of

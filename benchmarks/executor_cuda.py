@@ -19,8 +19,7 @@ from time import perf_counter
 import torch
 from width_switch import switch_s
 
-from slimsched.models.slimresnet.elastic import SlimResNetModel
-from slimsched.models.slimresnet.weights import TrainedModel, load
+from slimsched.models.slimresnet.elastic import SlimResNetModel, TrainedModel, load
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.request import Batch, Key, Request, block_of, onward
 from slimsched.serving.execution.live.activation_store import ActivationStore

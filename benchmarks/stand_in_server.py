@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-from slimsched.models.elastic import Tensors
-from slimsched.models.tensors import DTYPES
+from slimsched.models.elastic import DTYPES, Tensors
 from slimsched.serving.domain.cluster import Host, Instance
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from training_step import EPOCH_IMAGES, make_step, seconds
 
-from slimsched.models.slimresnet import operations
-from slimsched.models.slimresnet.acceleration import fused_kernels
+from slimsched.models.slimresnet import layers
+from slimsched.models.slimresnet.layers import fused_kernels
 from slimsched.models.slimresnet.resnet import SlimResNet
 from slimsched.models.slimresnet.shape import SLIM_RESNET
+from slimsched.models.training.loop import NARROWEST, WIDEST
 from slimsched.models.training.recipe import TrainingRecipe
-from slimsched.models.training.sandwich import NARROWEST, WIDEST
 from slimsched.models.width import WIDTH_TUPLES
 
 PEAK_FLOP_PER_S = 790e12
@@ -22,7 +22,7 @@ PEAK_FLOP_PER_S = 790e12
 
 def use_fused(on: bool) -> None:
     """Switch the fused kernels on or off for all layers."""
-    operations.fused_kernels = fused_kernels if on else (lambda tensor: None)  # type: ignore[attr-defined]
+    layers.fused_kernels = fused_kernels if on else (lambda tensor: None)  # type: ignore[attr-defined]
 
 
 def floor_s() -> float:

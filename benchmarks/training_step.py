@@ -8,12 +8,10 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from slimsched.models.data.image_set import Colours
+from slimsched.models.data.images import Colours
 from slimsched.models.network import SlimNetwork
-from slimsched.models.training.augmentation import AugmentationRecipe, augment
-from slimsched.models.training.optimizer import make_optimizer
-from slimsched.models.training.recipe import TrainingRecipe
-from slimsched.models.training.sandwich import Sandwich, draw_tuples, update_average
+from slimsched.models.training.loop import Sandwich, draw_tuples, make_optimizer, update_average
+from slimsched.models.training.recipe import AugmentationRecipe, TrainingRecipe, augment
 
 EPOCH_IMAGES = 50_000
 

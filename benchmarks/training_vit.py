@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import torch
 from training_step import EPOCH_IMAGES, make_step, seconds
 
-from slimsched.models.slimresnet.weights import load
+from slimsched.models.slimresnet.elastic import load
 from slimsched.models.slimvit.shape import VitShape
 from slimsched.models.slimvit.vit import SlimVit
 from slimsched.models.training.recipe import TrainingRecipe

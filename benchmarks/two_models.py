@@ -15,10 +15,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.models.figures import ModelFigures, StepFigures
-from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable
-from slimsched.models.spec import ModelSpec, TensorSpec, every_plan
+from slimsched.models.spec import ModelFigures, ModelSpec, PlanTree, StepFigures, TensorSpec, every_plan
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile

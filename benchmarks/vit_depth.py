@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from slimsched.models.data import cifar
-from slimsched.models.package import load_model
-from slimsched.models.shipped_models import shipped_folder
+from slimsched.models.loading import load_model
+from slimsched.models.shipped import shipped_folder
 from slimsched.models.slimvit.elastic import SlimVitModel, VitFolded
-from slimsched.models.slimvit.instance import FoldedTransformerBlock
+from slimsched.models.slimvit.vit import FoldedTransformerBlock
 from slimsched.serving.execution.model_source import read_model
 
 BATCH = 125

@@ -8,8 +8,8 @@ import time
 
 import torch
 
-from slimsched.models.slimresnet.instance import fold
-from slimsched.models.slimresnet.weights import load
+from slimsched.models.slimresnet.elastic import load
+from slimsched.models.slimresnet.resnet import fold
 from slimsched.models.width import SEGMENTS, WIDTHS
 
 

@@ -2,11 +2,19 @@
 
 from collections.abc import Sequence
 
-from slimsched.models.figures import ModelFigures, StepFigures
-from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable
-from slimsched.models.slimresnet.spec import path_of, widths_of
-from slimsched.models.spec import START, ModelSpec, Path, Step, TensorSpec, every_plan
+from slimsched.models.slimresnet.shape import path_of, widths_of
+from slimsched.models.spec import (
+    START,
+    ModelFigures,
+    ModelSpec,
+    Path,
+    PlanTree,
+    Step,
+    StepFigures,
+    TensorSpec,
+    every_plan,
+)
 from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.cluster import Cluster, Link
 from slimsched.serving.domain.model import ServedModel

@@ -5,8 +5,7 @@ from torch import Tensor
 
 from cluster import MODEL, key
 from slimsched.models.elastic import Tensors
-from slimsched.models.slimresnet.elastic import SlimResNetModel, trained_model
-from slimsched.models.slimresnet.weights import TrainedModel
+from slimsched.models.slimresnet.elastic import SlimResNetModel, TrainedModel, trained_model
 from slimsched.serving.domain.request import Key
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor
 from slimsched.serving.execution.live.hosted_model import HostedModel

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from slimsched.models.figures import ModelFigures, StepFigures
-from slimsched.models.figures_file import write_figures_file
-from slimsched.models.package import read_spec
+from slimsched.models.package import read_spec, write_figures_file
 from slimsched.models.quality import write_quality
+from slimsched.models.spec import ModelFigures, StepFigures
 
 TOML = """
 name = "{name}"

@@ -52,20 +52,13 @@ TORCH_FREE_MODULES = {
     f"models/{one}"
     for one in (
         "spec",
-        "plan_tree",
         "quality",
-        "figures",
-        "arrays",
         "width",
         "pareto",
-        "front",
         "package",
-        "image_spec",
         "network_shape",
-        "shipped_models",
-        "shipped_names",
+        "shipped",
         "slimresnet/shape",
-        "slimresnet/spec",
     )
 }
 NETWORKS = ("slimsched.models.slimresnet", "slimsched.models.slimvit", "slimsched.models.width")

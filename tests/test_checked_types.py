@@ -39,7 +39,7 @@ NOT_INPUT = {
 ONLY_SHOWN = {"Frame", "Progress", "JobProgress"}
 """Figures that a run left in a JSON file, and that are only drawn again."""
 
-GENERIC = {"core/config.py", "core/plugins.py", "cli/options.py", "models/model_files.py"}
+GENERIC = {"core/config.py", "core/plugins.py", "cli/options.py", "models/network.py"}
 """Where the type is a parameter: its callers are looked at."""
 
 CONVERSIONS = {"convert": 1, "read_section": 1, "Decoder": 0, "read_card_of": 1}

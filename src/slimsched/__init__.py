@@ -19,13 +19,9 @@ if TYPE_CHECKING:
     from slimsched.jobs.simulated.comparison import prepare as prepare_jobs
     from slimsched.jobs.simulated.comparison import simulate as simulate_jobs
     from slimsched.jobs.traces.jobs import generate_jobs
-    from slimsched.models.adapters.exits import Exits
-    from slimsched.models.adapters.family import Family
-    from slimsched.models.adapters.nested import Nested
-    from slimsched.models.adapters.switched import Switched
-    from slimsched.models.elastic import ElasticModel
-    from slimsched.models.package import load_model
-    from slimsched.models.plan_run import PlanRun
+    from slimsched.models.adapters import Exits, Family, Nested, Switched
+    from slimsched.models.elastic import ElasticModel, PlanRun
+    from slimsched.models.loading import load_model
     from slimsched.models.slimresnet.elastic import trained_model
     from slimsched.models.spec import ModelSpec, TensorSpec
     from slimsched.serving.api.client import Client
@@ -92,17 +88,17 @@ _HOMES = {
     "Client": "serving.api.client",
     "Cluster": "serving.domain.cluster",
     "ElasticModel": "models.elastic",
-    "Exits": "models.adapters.exits",
-    "Family": "models.adapters.family",
+    "Exits": "models.adapters",
+    "Family": "models.adapters",
     "Fault": "serving.domain.cluster",
     "Goal": "serving.routing.goal",
     "Job": "jobs.domain",
     "JobPolicy": "jobs.scheduler.policy:Policy",
     "JobSetting": "jobs.simulated.comparison",
     "ModelSpec": "models.spec",
-    "Nested": "models.adapters.nested",
+    "Nested": "models.adapters",
     "Observation": "serving.routing.observation",
-    "PlanRun": "models.plan_run",
+    "PlanRun": "models.elastic",
     "HeadPolicy": "serving.learning.head_policy",
     "PaperPolicy": "serving.learning.paper_policy",
     "PpoOptions": "serving.learning.ppo",
@@ -113,14 +109,14 @@ _HOMES = {
     "Router": "serving.routing.router",
     "Scenario": "serving.execution.scenario",
     "SlimError": "core.config",
-    "Switched": "models.adapters.switched",
+    "Switched": "models.adapters",
     "TensorSpec": "models.spec",
     "Topology": "jobs.domain",
     "__version__": "core.version",
     "compare": "serving.execution.simulated.comparison",
     "compare_jobs": "jobs.simulated.comparison:compare",
     "generate_jobs": "jobs.traces.jobs",
-    "load_model": "models.package",
+    "load_model": "models.loading",
     "load_scenario": "serving.execution.scenario_file",
     "parse_goal": "serving.routing.goal",
     "prepare_jobs": "jobs.simulated.comparison:prepare",

@@ -116,7 +116,7 @@ def test_8_pictures_count_once_and_a_score_on_training_data_says_so(tmp_path: Pa
     facts = json.loads(out("data", "check", "--data", str(tmp_path / "pictures"), "--json"))
     assert (facts["train_images"], facts["test_images"]) == (6, 0)
 
-    from slimsched.models.data.scored_images import scored_images
+    from slimsched.models.data.dataset import scored_images
 
     scored = scored_images(tmp_path / "pictures", side=32, classes=("blue", "red"), run=None)
     assert "training images" in scored.description

@@ -8,13 +8,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from slimsched.models.adapters import Exits, Family, Nested, Switched
-from slimsched.models.adapters.exits import exit_plans
-from slimsched.models.adapters.frozen import frozen_copy
-from slimsched.models.adapters.sliced import SlicedAttention, sliced_linear
+from slimsched.models.adapters import (
+    Exits,
+    Family,
+    Nested,
+    SlicedAttention,
+    Switched,
+    exit_plans,
+    frozen_copy,
+    sliced_linear,
+)
 from slimsched.models.check import check_model
-from slimsched.models.model_error import ModelError
-from slimsched.models.plan_run import run_plan
+from slimsched.models.elastic import ModelError, run_plan
 from slimsched.models.spec import ModelSpec, TensorSpec, every_plan, uniform_plans
 
 WIDTHS = ("0.5", "1.0")

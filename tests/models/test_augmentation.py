@@ -1,7 +1,7 @@
 import torch
 from toy import toy_images
 
-from slimsched.models.training.augmentation import AugmentationRecipe, augment, distort, normalize
+from slimsched.models.training.recipe import AugmentationRecipe, augment, distort, normalize
 
 DATA = toy_images(30)
 COLOURS = DATA.colours()

@@ -10,7 +10,7 @@ from torch import nn
 
 from slimsched.models.check import Problem, Report, check_model
 from slimsched.models.elastic import ElasticModel, Segment, Tensors
-from slimsched.models.package import load_model
+from slimsched.models.loading import load_model
 from slimsched.models.spec import ModelSpec, TensorSpec, every_plan
 
 

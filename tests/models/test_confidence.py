@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 
 from slimsched.core.config import DataError
-from slimsched.models.confidence import LEVELS, Confidences
-from slimsched.models.plan_tree import PlanTree
-from slimsched.models.quality import QualityTable, choosing_half, read_quality, write_quality
+from slimsched.models.quality import (
+    LEVELS,
+    Confidences,
+    QualityTable,
+    choosing_half,
+    read_quality,
+    write_quality,
+)
+from slimsched.models.spec import PlanTree
 
 TREE = PlanTree([(0, 0), (0, 1), (1, 1)])
 EXAMPLES = 2001

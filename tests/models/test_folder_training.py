@@ -13,11 +13,10 @@ from typer.testing import CliRunner
 
 from slimsched.cli.app import app
 from slimsched.core.config import DataError
-from slimsched.models.data import held_out
-from slimsched.models.data.dataset import open_images
-from slimsched.models.data.scored_images import scored_images
-from slimsched.models.network_choice import load
-from slimsched.models.slimresnet.paper_table import UNIFORM
+from slimsched.models.data import dataset
+from slimsched.models.data.dataset import open_images, scored_images
+from slimsched.models.loading import load
+from slimsched.models.slimresnet.shape import UNIFORM
 from slimsched.models.training.recipe import Recipe, read_recipe
 from slimsched.models.training.run import RunResult, chance_percent, chance_warning, run_training
 from slimsched.models.width import format_widths
@@ -42,7 +41,7 @@ def test_three_hundred_pictures_are_enough_at_every_width(tmp_path: Path) -> Non
 def test_a_fifth_of_every_class_is_held_out(tmp_path: Path) -> None:
     write_pictures(tmp_path / "photos", count=10)
     images = open_images(tmp_path / "photos", "train")
-    train, scored = held_out.hold_out(images, 0.2, seed=0, run=tmp_path / "run")
+    train, scored = dataset.hold_out(images, 0.2, seed=0, run=tmp_path / "run")
     assert np.bincount(train.labels).tolist() == [8] * len(KINDS)
     assert np.bincount(scored.labels).tolist() == [2] * len(KINDS)
     assert not set(train.names) & set(scored.names)
@@ -60,12 +59,12 @@ def test_the_same_seed_holds_out_the_same_pictures() -> None:
 def test_pictures_added_later_do_not_change_what_is_held_out(tmp_path: Path) -> None:
     photos = write_folder(tmp_path / "photos")
     run(tmp_path)
-    names = held_out.read_names(tmp_path / "run")
+    names = dataset.read_names(tmp_path / "run")
     for index in range(20):
         shutil.copy(photos / "red" / "0.png", photos / "red" / f"new-{index}.png")
     scored = scored_images(photos, side=16, classes=("blue", "green", "red"), run=tmp_path / "run")
     assert set(scored.images.names) == names
-    train, again = held_out.hold_out(open_images(photos, "train"), 0.2, seed=9, run=tmp_path / "run")
+    train, again = dataset.hold_out(open_images(photos, "train"), 0.2, seed=9, run=tmp_path / "run")
     assert set(again.names) == names
     assert not set(train.names) & names
 

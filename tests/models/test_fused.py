@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from slimsched.models.slimresnet import operations
+from slimsched.models.slimresnet import layers
 
 CUDA = torch.cuda.is_available()
 INTERPRETED = not CUDA and os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None
@@ -28,7 +28,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     if INTERPRETED:
         from slimsched.models.slimresnet import fused
 
-        monkeypatch.setattr(operations, "fused_kernels", lambda tensor: fused)
+        monkeypatch.setattr(layers, "fused_kernels", lambda tensor: fused)
 
 
 def error(found: torch.Tensor | None, wanted: torch.Tensor | None) -> float:
@@ -47,7 +47,7 @@ def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 def test_group_norm_with_residual_and_relu(channels: int, side: int) -> None:
     x, residual = (leaf(3, channels, side, side, dtype=DTYPE) for _ in range(2))
     affine = leaf(4, 2, 512)
-    y = operations.group_norm(x, affine, row=1, group=8, residual=residual, relu=True)
+    y = layers.group_norm(x, affine, row=1, group=8, residual=residual, relu=True)
     gradient = torch.randn_like(y)
     y.backward(gradient)
     xd, rd, ad = (t.detach().double().requires_grad_() for t in (x, residual, affine))
@@ -61,12 +61,12 @@ def test_group_norm_with_residual_and_relu(channels: int, side: int) -> None:
 @pytest.mark.parametrize(("out", "into", "kernel"), [(24, 40, 3), (16, 3, 3), (32, 64, 1)])
 def test_standardization_of_a_slice(out: int, into: int, kernel: int) -> None:
     weight, gain = leaf(32, into + 16, kernel, kernel), leaf(32)
-    w = operations.standardize(weight, gain, out_channels=out, in_channels=into, dtype=torch.float32)
+    w = layers.standardize(weight, gain, out_channels=out, in_channels=into, dtype=torch.float32)
     gradient = torch.randn_like(w)
     w.backward(gradient)
     wd, gd = (t.detach().double().requires_grad_() for t in (weight, gain))
     centred = wd[:out, :into] - wd[:out, :into].mean(dim=(1, 2, 3), keepdim=True)
-    norm = (centred.square().sum(dim=(1, 2, 3), keepdim=True) + operations.EPS).sqrt()
+    norm = (centred.square().sum(dim=(1, 2, 3), keepdim=True) + layers.EPS).sqrt()
     wanted = gd[:out, None, None, None] * centred / norm
     wanted.backward(gradient.double())
     assert error(w, wanted) < 1e-5
@@ -76,7 +76,7 @@ def test_standardization_of_a_slice(out: int, into: int, kernel: int) -> None:
 
 def test_pooling() -> None:
     x = leaf(2, 48, 8, 8)
-    y = operations.halve(x)
+    y = layers.halve(x)
     y.square().sum().backward()
     assert error(y, F.avg_pool2d(x.detach(), 2)) < 1e-6
     assert error(x.grad, F.interpolate(y.detach(), scale_factor=2) / 2) < 1e-6

@@ -12,13 +12,11 @@ from safetensors.torch import load_file, save_file
 
 from slimsched.core.config import ConfigError, DataError
 from slimsched.models.check import check_model
-from slimsched.models.figures_file import write_figures_file
-from slimsched.models.model_error import ModelError
-from slimsched.models.package import load_model, profile_paths, read_figures, read_quality, read_spec
-from slimsched.models.plan_run import run_plan
+from slimsched.models.elastic import ModelError, run_plan
+from slimsched.models.loading import load_model
+from slimsched.models.package import profile_paths, read_figures, read_quality, read_spec, write_figures_file
 from slimsched.models.quality import write_quality
-from slimsched.models.slimresnet.shape import SLIM_RESNET
-from slimsched.models.slimresnet.spec import slimresnet_spec
+from slimsched.models.slimresnet.shape import SLIM_RESNET, slimresnet_spec
 
 
 def test_a_description_becomes_a_spec(tmp_path: Path) -> None:

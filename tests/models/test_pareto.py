@@ -1,11 +1,8 @@
 from pathlib import Path
 
 from cluster import toy_model
-from slimsched.models.front import CostFront, FrontPoint
-from slimsched.models.front_plot import plot_fronts
-from slimsched.models.pareto import all_points, pareto_set
-from slimsched.models.pareto_plot import plot_pareto
-from slimsched.models.shipped_models import PUBLISHED_PERCENT
+from slimsched.models.pareto import CostFront, FrontPoint, all_points, pareto_set, plot_fronts, plot_pareto
+from slimsched.models.shipped import PUBLISHED_PERCENT
 from slimsched.serving.execution.model_source import shipped_model
 
 MODEL = shipped_model()

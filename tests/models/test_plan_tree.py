@@ -2,9 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_specs import model_specs
 
-from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable
-from slimsched.models.spec import ModelSpec
+from slimsched.models.spec import ModelSpec, PlanTree
 
 UNEVEN = PlanTree([(0, 2), (1, 0), (1, 1), (1, 2)])
 

@@ -5,8 +5,8 @@ import pytest
 
 from cluster import MODEL, path, toy_model
 from slimsched.core.config import DataError
-from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable, read_quality, write_quality
+from slimsched.models.spec import PlanTree
 
 TREE = MODEL.tree
 EXITS = PlanTree([(0,), (1, 0), (1, 1, 0), (1, 1, 1)])

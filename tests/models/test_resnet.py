@@ -6,8 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from toy import SHAPE
 
 from slimsched.core.config import DataError, WidthError
-from slimsched.models.slimresnet.instance import fold
-from slimsched.models.slimresnet.resnet import SlimResNet
+from slimsched.models.slimresnet.resnet import SlimResNet, fold
 from slimsched.models.slimresnet.shape import SLIM_RESNET, NetworkShape
 from slimsched.models.width import WIDTH_TUPLES, WIDTHS
 

@@ -8,16 +8,21 @@ import torch
 from toy import SHAPE, toy_images, toy_recipe
 
 from slimsched.models.check import check_model
-from slimsched.models.data.image_set import Colours
-from slimsched.models.model_files import ModelCard, save
-from slimsched.models.package import load_model, read_figures, read_spec
-from slimsched.models.plan_run import PlanRun, run_plan
-from slimsched.models.slimresnet.elastic import FoldedSegment, SlimResNetModel, trained_model
-from slimsched.models.slimresnet.instance import fold
-from slimsched.models.slimresnet.packed import cpu_precision, pack
-from slimsched.models.slimresnet.resnet import SlimResNet
-from slimsched.models.slimresnet.spec import widths_of
-from slimsched.models.slimresnet.weights import TrainedModel
+from slimsched.models.data.images import Colours
+from slimsched.models.elastic import PlanRun, run_plan
+from slimsched.models.loading import load_model
+from slimsched.models.network import ModelCard, save
+from slimsched.models.package import read_figures, read_spec
+from slimsched.models.slimresnet.elastic import (
+    FoldedSegment,
+    SlimResNetModel,
+    TrainedModel,
+    cpu_precision,
+    pack,
+    trained_model,
+)
+from slimsched.models.slimresnet.resnet import SlimResNet, fold
+from slimsched.models.slimresnet.shape import widths_of
 
 CLASSES = ("a", "b", "c", "d", "e")
 

@@ -7,11 +7,9 @@ from toy import SHAPE, toy_images, toy_recipe
 
 from slimsched.core.config import ConfigError, DataError
 from slimsched.models.slimresnet.resnet import SlimResNet
-from slimsched.models.training import checkpoint
-from slimsched.models.training.loop import EpochReport, train
+from slimsched.models.training import loop
+from slimsched.models.training.loop import EpochReport, average_keep, draw_tuples, learning_rate, train
 from slimsched.models.training.recipe import Recipe, TrainingRecipe, read_recipe
-from slimsched.models.training.sandwich import draw_tuples
-from slimsched.models.training.schedule import average_keep, learning_rate
 
 CPU = torch.device("cpu")
 DATA = toy_images()
@@ -71,7 +69,7 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
-    (tmp_path / checkpoint.NAME).write_bytes(b"nothing of the kind")
+    (tmp_path / loop.NAME).write_bytes(b"nothing of the kind")
     with pytest.raises(DataError, match="does not fit this run"):
         run(tmp_path, toy_recipe())
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from toy import toy_images, toy_recipe
 
-from slimsched.models.training import checkpoint
+from slimsched.models.training import loop
 from slimsched.models.training.loop import train
 from slimsched.models.training.recipe import Recipe, VitRecipe
 
@@ -23,7 +23,7 @@ def vit_recipe(**training: object) -> Recipe:
     )
 
 
-def run(folder: Path, recipe: Recipe, **more: object) -> tuple[dict[str, torch.Tensor], checkpoint.Progress]:
+def run(folder: Path, recipe: Recipe, **more: object) -> tuple[dict[str, torch.Tensor], loop.Progress]:
     net, progress = train(recipe, DATA, colours=DATA.colours(), folder=folder, device=CPU, **more)  # type: ignore[arg-type]
     return net.state_dict(), progress
 

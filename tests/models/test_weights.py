@@ -7,11 +7,11 @@ import torch
 from toy import SHAPE
 
 from slimsched.core.config import DataError
-from slimsched.models.data.image_set import Colours
-from slimsched.models.model_files import TRAINED, ModelCard, save
+from slimsched.models.data.images import Colours
+from slimsched.models.network import TRAINED, ModelCard, save
 from slimsched.models.slimresnet import shipped
+from slimsched.models.slimresnet.elastic import load
 from slimsched.models.slimresnet.resnet import SlimResNet
-from slimsched.models.slimresnet.weights import load
 from slimsched.models.training.recipe import Recipe
 
 

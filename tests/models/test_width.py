@@ -1,7 +1,7 @@
 import pytest
 
 from slimsched.core.config import WidthError
-from slimsched.models.shipped_models import default_spec
+from slimsched.models.shipped import default_spec
 from slimsched.models.width import WIDTH_TUPLES, format_widths, tuple_index
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from slimsched.models.data.image_set import ImageSet
+from slimsched.models.data.images import ImageSet
 from slimsched.models.slimresnet.shape import NetworkShape
 from slimsched.models.training.recipe import NetworkRecipe, Recipe, TrainingRecipe
 

@@ -1,12 +1,153 @@
-"""The interface of a served model: one callable per segment and choice, all sharing weights."""
+"""The interface of a served model: one callable per segment and choice, all sharing weights.
 
-from collections.abc import Callable
+Beside it: running plans in one process, tensors for a spec, how a device runs a model, and errors in the code
+of users with their file and line.
+"""
 
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import msgspec
 import torch
+from msgspec import Struct
 from torch import Tensor, nn
 
-from slimsched.models.figures import ModelFigures
-from slimsched.models.spec import ModelSpec
+from slimsched.core.config import ConfigError, DataError, SlimError, convert, read_toml
+from slimsched.models.spec import ModelFigures, ModelSpec, Step, random_arrays
+from slimsched.models.spec import Path as Plan
+
+# -- How a model runs on a kind of device: precision, memory format, compiled or not (see `slim model tune`).
+#
+# A model folder keeps them in run.toml:
+#
+#     [cpu]
+#     precision = "bfloat16"
+#     channels_last = true
+
+RUN = "run.toml"
+Precision = Literal["float32", "bfloat16", "float16"]
+Kind = Literal["cpu", "cuda"]
+
+
+class RunOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The defaults leave the model as its own code makes it."""
+
+    precision: Precision = "float32"
+    channels_last: bool = False
+    compile: bool = False
+
+    def __str__(self) -> str:
+        words = [self.precision, *(["channels_last"] if self.channels_last else [])]
+        return ", ".join([*words, *(["compiled"] if self.compile else [])])
+
+
+AS_IS = RunOptions()
+
+
+class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    cpu: RunOptions = AS_IS
+    cuda: RunOptions = AS_IS
+
+
+def read_run_options(folder: Path, kind: str) -> RunOptions:
+    """Read how the model of a folder runs on this kind of device."""
+    return getattr(_read(folder), kind)  # type: ignore[no-any-return]
+
+
+def write_run_options(folder: Path, kind: Kind, options: RunOptions) -> None:
+    """Write what `slim model tune` chose; options of the other kind stay as they are."""
+    file = msgspec.structs.replace(_read(folder), **{kind: options})
+    lines = ["# How this model runs fastest with the same answers; written by slim model tune."]
+    for name in ("cpu", "cuda"):
+        chosen: RunOptions = getattr(file, name)
+        lines += ["", f"[{name}]", f'precision = "{chosen.precision}"']
+        lines += [f"channels_last = {str(chosen.channels_last).lower()}"]
+        lines += [f"compile = {str(chosen.compile).lower()}"]
+    (folder / RUN).write_text("\n".join(lines) + "\n")
+
+
+def _read(folder: Path) -> _File:
+    path = folder / RUN
+    if not path.is_file():
+        return _File()
+    try:
+        return convert(read_toml(path), _File, path.name)
+    except (OSError, ConfigError) as error:
+        raise ConfigError(f"{path}: {error}; write it again with slim model tune {folder}") from None
+
+
+# -- Chooses the device that a network runs on.
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the named device; 'auto' is CUDA if there is a CUDA device, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise DataError(f"unknown device '{name}'; use auto, cpu or cuda") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise DataError("there is no CUDA device here; use --device cpu")
+    return device
+
+
+# -- Errors in a user's model, with the file and line of the user's code if known.
+
+LIBRARIES = ("site-packages", "dist-packages")
+OWN = str(Path(__file__).parents[1])
+
+
+class ModelError(SlimError):
+    """A model that cannot be loaded or run; `remedy` says what to change."""
+
+    def __init__(self, what: str, *, remedy: str = "") -> None:
+        super().__init__(f"{what}; {remedy}" if remedy else what)
+        self.what, self.remedy = what, remedy
+
+
+@contextmanager
+def users_code(doing: str, *, remedy: str = "") -> Iterator[None]:
+    """Turn any exception of the user's code into a ModelError that names the file and the line."""
+    try:
+        yield
+    except SlimError:
+        raise
+    except Exception as error:
+        raise _fault(error, doing, remedy) from error
+
+
+def _fault(error: Exception, doing: str, remedy: str) -> ModelError:
+    text = " ".join(str(error).split()) or "no message"
+    if len(text) > 300:
+        text = f"{text[:300]}…"
+    kind = type(error).__name__
+    if isinstance(error, SyntaxError) and error.filename:
+        return ModelError(
+            f"{doing}: {error.filename}, line {error.lineno}: {error.msg}",
+            remedy=remedy or "correct the line",
+        )
+    place = _place(error)
+    where = f"{place[0]}, line {place[1]}: " if place else ""
+    return ModelError(f"{doing}: {where}{kind}: {text}", remedy=remedy or "correct that line and try again")
+
+
+def _place(error: Exception) -> tuple[str, int] | None:
+    """Return the innermost line of the user's own code; if there is none, the innermost line of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith((OWN, "<"))
+        and not any(library in frame.filename for library in LIBRARIES)
+        and "/lib/python" not in frame.filename
+    ]
+    chosen = users[-1] if users else (frames[-1] if frames else None)
+    return None if chosen is None else (chosen.filename, chosen.lineno or 0)
+
 
 Tensors = tuple[Tensor, ...]
 """Tensors of one batch, each with the batch dimension first. Inputs and outputs come in the spec's order."""
@@ -93,3 +234,160 @@ def margin(logits: Tensor) -> Tensor:
     """Return the margin between the two most likely classes, (N, classes) -> (N,): a good confidence."""
     best = logits.float().softmax(dim=1).topk(2, dim=1).values
     return best[:, 0] - best[:, 1]
+
+
+# -- Tensors for a spec: torch types by protocol name, and random inputs.
+
+DTYPES: dict[str, torch.dtype] = {
+    "BOOL": torch.bool,
+    "UINT8": torch.uint8,
+    "UINT16": torch.uint16,
+    "UINT32": torch.uint32,
+    "UINT64": torch.uint64,
+    "INT8": torch.int8,
+    "INT16": torch.int16,
+    "INT32": torch.int32,
+    "INT64": torch.int64,
+    "FP16": torch.float16,
+    "FP32": torch.float32,
+    "FP64": torch.float64,
+}
+
+
+def random_inputs(spec: ModelSpec, count: int, *, seed: int = 0) -> Tensors:
+    """Draw random inputs as tensors."""
+    return tuple(torch.from_numpy(array) for array in random_arrays(spec, count, seed=seed))
+
+
+def example_inputs(model: ElasticModel, count: int, *, seed: int = 0) -> Tensors:
+    """Take the model's own examples if it has any, else random inputs."""
+    return model.examples(count) or random_inputs(model.spec, count, seed=seed)
+
+
+def shape_text(tensors: Tensors) -> str:
+    """Write shapes without the batch dimension, such as '(N, 16, 8, 8) float32'."""
+    return ", ".join(
+        f"({', '.join(['N', *map(str, one.shape[1:])])}) {str(one.dtype).removeprefix('torch.')}"
+        for one in tensors
+    )
+
+
+# -- Runs a model's plans in one process. Plans with equal beginnings share that work.
+
+Arrived = tuple[Plan, Tensors]
+"""A path and the output of its last step."""
+
+
+class PlanRun:
+    """Runs plans of a model; makes each segment once and keeps it."""
+
+    def __init__(self, model: ElasticModel) -> None:
+        self.model, self.spec = model, model.spec
+        self._segments: dict[Step, Segment] = {}
+
+    def make_all(self) -> None:
+        """Make all segments before running any, as a server does."""
+        for step in self.spec.steps():
+            self.segment(step)
+
+    def segment(self, step: Step) -> Segment:
+        """Return the segment of a step."""
+        if step not in self._segments:
+            self._segments[step] = make_segment(self.model, step)
+        return self._segments[step]
+
+    def prepare(self, raw: Tensors) -> Tensors:
+        """Run the model's own `prepare`."""
+        with users_code(f"model '{self.spec.name}', prepare"):
+            return as_tensors(self.model.prepare(raw), "prepare")
+
+    def finish(self, last: Tensors) -> Tensors:
+        """Run the model's own `finish`."""
+        with users_code(f"model '{self.spec.name}', finish"):
+            return as_tensors(self.model.finish(last), "finish")
+
+    def step(self, path: Plan, tensors: Tensors) -> Tensors:
+        """Run the last step of a path on the output of the step before."""
+        segment, where = self.segment(self.spec.step(path)), step_text(self.spec, path)
+        with users_code(where):
+            return as_tensors(segment(tensors), where)
+
+    def every_path(
+        self,
+        prepared: Tensors,
+        plans: Iterable[Plan],
+        *,
+        failed: Callable[[Plan, ModelError], None] | None = None,
+    ) -> Iterator[Arrived]:
+        """Run all plans depth first and yield the output of every path, including complete plans.
+
+        With `failed`, a path that raises is reported, and longer paths that begin with it are skipped.
+        """
+        yield from self._descend((), prepared, sorted(set(plans)), failed)
+
+    def outputs(self, raw: Tensors, plans: Sequence[Plan]) -> Iterator[Arrived]:
+        """Run plans from raw inputs to finished outputs."""
+        wanted = set(plans)
+        for path, tensors in self.every_path(self.prepare(raw), plans):
+            if path in wanted:
+                yield path, self.finish(tensors)
+
+    def _descend(
+        self,
+        path: Plan,
+        tensors: Tensors,
+        plans: list[Plan],
+        failed: Callable[[Plan, ModelError], None] | None,
+    ) -> Iterator[Arrived]:
+        depth = len(path)
+        for choice in sorted({plan[depth] for plan in plans if len(plan) > depth}):
+            longer = (*path, choice)
+            try:
+                given = self.step(longer, tensors)
+            except ModelError as error:
+                if failed is None:
+                    raise
+                failed(longer, error)
+                continue
+            yield longer, given
+            yield from self._descend(
+                longer, given, [plan for plan in plans if plan[: depth + 1] == longer], failed
+            )
+
+
+def make_segment(model: ElasticModel, step: Step) -> Segment:
+    """Ask a model for one segment, by the names of its choices."""
+    segment, choice, previous = step
+    names = model.spec.segments
+    before = names[segment - 1][previous] if previous >= 0 else None
+    with users_code(f"model '{model.spec.name}', making segment {segment} at '{names[segment][choice]}'"):
+        made = model.segment(segment, names[segment][choice], before)
+    if not callable(made):
+        raise ModelError(
+            f"segment({segment}, '{names[segment][choice]}', …) of model '{model.spec.name}' returned "
+            f"{type(made).__name__}",
+            remedy="return a callable that takes and gives a tuple of tensors",
+        )
+    return made
+
+
+def as_tensors(given: object, where: str) -> Tensors:
+    """Return `given` if it is a tuple of tensors, else raise ModelError."""
+    if isinstance(given, tuple) and given and all(isinstance(one, Tensor) for one in given):
+        return given
+    hint = "write return (y,)" if isinstance(given, Tensor) else "return a tuple of tensors"
+    raise ModelError(f"{where} returned {type(given).__name__} instead of a tuple of tensors", remedy=hint)
+
+
+def step_text(spec: ModelSpec, path: Plan) -> str:
+    """Describe the last step of a path in words."""
+    number, names = len(path) - 1, spec.segments
+    came = f" after '{names[number - 1][path[-2]]}'" if number else ""
+    return f"model '{spec.name}', segment {number} at '{names[number][path[-1]]}'{came}"
+
+
+@torch.inference_mode()
+def run_plan(model: ElasticModel, plan: Plan, raw: Tensors) -> Tensors:
+    """Run one plan from raw inputs to finished outputs; for examples and tests."""
+    run = PlanRun(model)
+    return next(given for path, given in run.outputs(raw, [plan]) if path == plan)

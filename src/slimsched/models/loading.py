@@ -1,4 +1,7 @@
-"""Turns a model folder into a model: imports the operator's code, builds the model, loads the weights."""
+"""Turns a model folder into a model: imports the operator's code, builds the model, loads the weights.
+
+Networks that `slim model train` wrote are built by their shape or card instead.
+"""
 
 import hashlib
 import importlib
@@ -12,14 +15,72 @@ from typing import Any
 
 import msgspec
 import torch
+from msgspec import Struct
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from slimsched.models.elastic import ElasticModel
-from slimsched.models.model_error import ModelError, users_code
-from slimsched.models.package import Description
+from slimsched.core.config import UNREADABLE
+from slimsched.models.elastic import ElasticModel, ModelError, users_code
+from slimsched.models.network import SlimNetwork, Trained, card_path
+from slimsched.models.package import Description, Shape, is_trained, read_description, read_spec, shape_kind
+from slimsched.models.shipped import shipped_folder
+from slimsched.models.slimresnet import elastic as resnet_weights
+from slimsched.models.slimresnet.elastic import SlimResNetModel
+from slimsched.models.slimresnet.resnet import SlimResNet
+from slimsched.models.slimvit import elastic as vit_weights
+from slimsched.models.slimvit.elastic import SlimVitModel
+from slimsched.models.slimvit.shape import VitShape
+from slimsched.models.slimvit.vit import SlimVit
 from slimsched.models.spec import ModelSpec
+
+# -- Loads a model from its folder.
+
+
+def load_model(folder: Path) -> "ElasticModel":
+    """Import a model's code and load its weights; the result is ready to run (in evaluation mode).
+
+    The code runs with the rights of this process: load only folders that you trust.
+    """
+    if is_trained(folder):
+        return load_elastic(folder)
+
+    return build_model(folder, read_description(folder), read_spec(folder))
+
+
+# -- Builds and loads either network, chosen by its shape or card.
+
+
+def build(shape: Shape) -> SlimNetwork:
+    """Make a new network of this shape."""
+    return SlimVit(shape) if isinstance(shape, VitShape) else SlimResNet(shape)
+
+
+def load(path: Path | None = None) -> Trained[SlimNetwork, Shape]:
+    """Load a network from a training folder or by its shipped name; without a path, the default model."""
+    path = None if path is None else shipped_folder(str(path)) or path
+    if path is not None and _kind(card_path(path)) is VitShape:
+        return vit_weights.load(path)
+    return resnet_weights.load(path)
+
+
+def load_elastic(path: Path) -> ElasticModel:
+    """Load the network of a training folder as an elastic model."""
+    if _kind(card_path(path)) is VitShape:
+        return SlimVitModel(vit_weights.load(path))
+    return SlimResNetModel(resnet_weights.load(path))
+
+
+class _Facts(Struct, frozen=True):
+    shape: dict[str, object] = {}
+
+
+def _kind(card: Path) -> type[Shape] | None:
+    try:
+        return shape_kind(msgspec.json.decode(card.read_bytes(), type=_Facts).shape)
+    except UNREADABLE:
+        return None
+
 
 _loads = count()
 

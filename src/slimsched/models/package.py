@@ -9,26 +9,159 @@
 
 A folder that `slim model train` wrote (model.json, model.safetensors) also counts.
 Reading a description needs no torch. Loading a model does.
+
+Nothing here needs torch: `loading.py` turns a folder into a model that runs.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct, field
 
-from slimsched.core.config import UNREADABLE, ConfigError, DataError, convert, read_toml
-from slimsched.models.figures import ModelFigures
-from slimsched.models.figures_file import read_figures_file
-from slimsched.models.network_shape import Shape, network_figures, network_spec, shape_kind
-from slimsched.models.plan_tree import PlanTree
+from slimsched.core.config import UNREADABLE, ConfigError, CountOrZero, DataError, Whole, convert, read_toml
 from slimsched.models.quality import QualityTable
 from slimsched.models.quality import read_quality as read_table
-from slimsched.models.spec import ModelSpec, TensorSpec, every_plan, uniform_plans
+from slimsched.models.slimresnet.shape import NetworkShape, slimresnet_figures, slimresnet_spec
+from slimsched.models.slimvit.shape import VitShape, slimvit_figures, slimvit_spec
+from slimsched.models.spec import (
+    ANY,
+    START,
+    ModelFigures,
+    ModelSpec,
+    PlanError,
+    PlanTree,
+    Step,
+    StepFigures,
+    TensorSpec,
+    every_plan,
+    uniform_plans,
+)
 from slimsched.models.spec import Path as Plan
 
+# -- `figures.json`: a model's figures with the names of its choices, so that people can read them.
+
+
+class StepEntry(Struct, frozen=True, kw_only=True):
+    """The cost of one step per example. `previous` is null if the step does not depend on it."""
+
+    segment: CountOrZero
+    choice: str
+    previous: str | None
+    macs: Whole
+    moved: Whole
+
+
+class PlaceEntry(Struct, frozen=True, kw_only=True):
+    """A segment at a choice; `output` counts the numbers in its output per example."""
+
+    segment: CountOrZero
+    choice: str
+    weights: Whole
+    output: Whole
+    workspace: Whole
+
+
+class FiguresFile(Struct, frozen=True, kw_only=True):
+    """The content of the file, for one version of a model."""
+
+    model: str
+    version: str
+    steps: list[StepEntry]
+    places: list[PlaceEntry]
+
+
+def write_figures_file(path: Path, spec: ModelSpec, figures: ModelFigures) -> None:
+    """Write a model's figures as JSON."""
+    names = spec.segments
+    content = FiguresFile(
+        model=spec.name,
+        version=spec.version,
+        steps=[
+            StepEntry(
+                segment=segment,
+                choice=names[segment][choice],
+                previous=names[segment - 1][previous] if previous >= 0 else None,
+                macs=one.macs,
+                moved=one.moved,
+            )
+            for (segment, choice, previous), one in figures.steps.items()
+        ],
+        places=[
+            PlaceEntry(
+                segment=segment,
+                choice=names[segment][choice],
+                weights=weights,
+                output=figures.output[segment, choice],
+                workspace=figures.workspace[segment, choice],
+            )
+            for (segment, choice), weights in figures.weights.items()
+        ],
+    )
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+
+
+def read_figures_file(path: Path, spec: ModelSpec) -> ModelFigures:
+    """Read a model's figures; they must cover every step of the spec."""
+    again = f"run slim model check {path.parent}"
+    try:
+        content = msgspec.json.decode(path.read_bytes(), type=FiguresFile)
+    except FileNotFoundError:
+        raise DataError(f"there is no {path}; {again} to write it") from None
+    except UNREADABLE as error:
+        raise DataError(f"{path} holds no figures ({error}); {again} again") from None
+    try:
+        steps = {_step(spec, one): StepFigures(one.macs, one.moved) for one in content.steps}
+        places = {(one.segment, spec.choice(one.segment, one.choice)): one for one in content.places}
+    except (PlanError, IndexError) as error:
+        raise DataError(f"{path} is of another model than its description ({error}); {again} again") from None
+    if set(steps) != set(spec.steps()) or set(places) != set(spec.places()):
+        raise DataError(
+            f"{path} was written for other segments or plans than the description has now; {again} again"
+        )
+    return ModelFigures(
+        steps=steps,
+        weights={place: one.weights for place, one in places.items()},
+        output={place: one.output for place, one in places.items()},
+        workspace={place: one.workspace for place, one in places.items()},
+    )
+
+
+def _step(spec: ModelSpec, one: StepEntry) -> Step:
+    choice = spec.choice(one.segment, one.choice)
+    if not spec.follows_previous:
+        return one.segment, choice, ANY
+    if one.previous is None:
+        return one.segment, choice, START
+    return one.segment, choice, spec.choice(one.segment - 1, one.previous)
+
+
+# -- The shape of a SlimResNet or a SlimViT, and the spec and figures that follow from it. Imports no torch.
+
+Shape = NetworkShape | VitShape
+
+
+def shape_kind(facts: Mapping[str, object]) -> type[Shape]:
+    """Return the kind of shape that a card describes: a transformer has heads."""
+    return VitShape if "heads" in facts else NetworkShape
+
+
+def network_spec(shape: Shape, name: str, labels: tuple[str, ...]) -> ModelSpec:
+    """Describe a network of this shape."""
+    name = name.replace("/", "-")
+    if isinstance(shape, VitShape):
+        return slimvit_spec(shape, name, labels)
+    return slimresnet_spec(shape, name, labels)
+
+
+def network_figures(shape: Shape) -> ModelFigures:
+    """Compute the cost and output size of each step."""
+    return slimvit_figures(shape) if isinstance(shape, VitShape) else slimresnet_figures(shape)
+
+
 if TYPE_CHECKING:
-    from slimsched.models.elastic import ElasticModel
+    pass
 
 DESCRIPTION, QUALITY, FIGURES, PROFILES = "model.toml", "quality.npz", "figures.json", "profiles"
 CARD = "model.json"
@@ -113,20 +246,6 @@ def read_spec(folder: Path) -> ModelSpec:
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     return spec
-
-
-def load_model(folder: Path) -> "ElasticModel":
-    """Import a model's code and load its weights; the result is ready to run (in evaluation mode).
-
-    The code runs with the rights of this process: load only folders that you trust.
-    """
-    if is_trained(folder):
-        from slimsched.models.network_choice import load_elastic
-
-        return load_elastic(folder)
-    from slimsched.models.loading import build_model
-
-    return build_model(folder, read_description(folder), read_spec(folder))
 
 
 def read_quality(folder: Path, spec: ModelSpec | None = None) -> QualityTable:

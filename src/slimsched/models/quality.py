@@ -1,4 +1,6 @@
-"""The accuracy of each plan of a model and, if measured, which examples it answers correctly.
+"""How good each plan's answers are: right or wrong by example, how sure the model is, what a wider plan adds.
+
+The accuracy of each plan of a model and, if measured, which examples it answers correctly.
 
 Accuracy is the share of labelled examples answered correctly. A model without labels can use its agreement
 with its own widest plan instead; `name` says which.
@@ -8,19 +10,232 @@ of one: routers choose by the even examples, and runs are scored on the odd ones
 """
 
 import zipfile
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path as FilePath
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.core.config import DataError
-from slimsched.models.confidence import Confidences, read_confidences
-from slimsched.models.escalation_table import EscalationTable
-from slimsched.models.plan_tree import PlanTree
-from slimsched.models.spec import Path
+from slimsched.models.spec import Path, PlanTree
+
+# -- How sure plans are: one level per plan and example, and whether the answer is the widest plan's.
+#
+# A model's confidence is a number that rises with the chance that the answer is right. Numbers of different
+# plans cannot be compared, so each plan has its own levels: `LEVELS` of them, with an equal share of examples
+# in each. Only plans that are worth stopping at have levels. This module imports no torch.
+
+LEVELS = 16
+"""Number of levels: four bits each."""
+
+MOST_PLANS = 64
+"""How many plans have levels at most; 64 of them on 10,000 examples take 400 kB."""
+
+
+class Confidences:
+    """Levels of some plans.
+
+    `plans` holds their numbers. `edges` (plans, levels - 1) says at which confidence each level but the
+    first begins. `levels` and `agrees` have one column per example.
+    """
+
+    def __init__(
+        self,
+        *,
+        plans: Sequence[int],
+        edges: NDArray[np.float64],
+        levels: NDArray[np.uint8],
+        agrees: NDArray[np.bool_],
+    ) -> None:
+        if not len(plans) == len(edges) == len(levels) == len(agrees) or levels.shape != agrees.shape:
+            raise DataError(
+                f"confidences of {len(plans)} plans have {len(edges)} rows of edges, levels {levels.shape} "
+                f"and agreement {agrees.shape}; write them again with slim model evaluate"
+            )
+        self.plans = [int(plan) for plan in plans]
+        self.row = {plan: row for row, plan in enumerate(self.plans)}
+        """The row of each plan that has levels."""
+        self.edges, self.levels, self.agrees = edges, levels, agrees
+        self.examples = levels.shape[1]
+        self._edges: list[list[float]] = edges.tolist()
+        self._typical: list[list[float]] = _typical(edges).tolist()
+
+    @classmethod
+    def measured(
+        cls,
+        plans: Sequence[int],
+        confidence: NDArray[np.floating[Any]],
+        agrees: NDArray[np.bool_],
+        among: NDArray[np.int64],
+    ) -> Self:
+        """Make levels from measured confidences (plans, examples); their edges come from some examples."""
+        shares = np.arange(1, LEVELS) / LEVELS
+        edges = np.quantile(confidence[:, among].astype(np.float64), shares, axis=1).T
+        edges = edges.astype(np.float32).astype(np.float64)
+        levels = np.array(
+            [
+                np.searchsorted(row, values, side="right")
+                for row, values in zip(edges, confidence, strict=True)
+            ],
+            dtype=np.uint8,
+        )
+        return cls(plans=plans, edges=edges, levels=levels, agrees=agrees)
+
+    def level(self, plan: int, confidence: float) -> int:
+        """Return the level of a confidence; the plan must have levels."""
+        return bisect_right(self._edges[self.row[plan]], confidence)
+
+    def typical(self, plan: int, example: int) -> float:
+        """Return a confidence that stands for the level of an example; 0 for a plan without levels."""
+        row = self.row.get(plan)
+        return 0.0 if row is None else self._typical[row][self.levels[row, example]]
+
+    def top(self, plan: int, example: int) -> int:
+        """Return 0 if the plan's answer is the widest plan's, else 1; -1 for a plan without levels."""
+        row = self.row.get(plan)
+        return -1 if row is None else int(not self.agrees[row, example])
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what a quality file keeps."""
+        pairs = np.pad(self.levels, ((0, 0), (0, self.levels.shape[1] % 2)))
+        return {
+            "sure_plans": np.array(self.plans, dtype=np.int16),
+            "sure_edges": self.edges.astype(np.float32),
+            "sure_levels": (pairs[:, ::2] << 4 | pairs[:, 1::2]).astype(np.uint8),
+            "sure_agrees": np.packbits(self.agrees, axis=1),
+        }
+
+
+def read_confidences(arrays: Mapping[str, NDArray[Any]], examples: int, plans: int) -> Confidences | None:
+    """Read what `Confidences.arrays` wrote; None if the file has none."""
+    if "sure_levels" not in arrays:
+        return None
+    pairs, numbers = arrays["sure_levels"], arrays["sure_plans"].astype(np.int64)
+    edges, bits = arrays["sure_edges"].astype(np.float64), arrays["sure_agrees"]
+    wanted = (len(numbers), -(-examples // 2))
+    if (
+        pairs.dtype != np.uint8
+        or pairs.shape != wanted
+        or bits.dtype != np.uint8
+        or bits.shape != (len(numbers), -(-examples // 8))
+        or edges.shape != (len(numbers), LEVELS - 1)
+        or not np.isfinite(edges).all()
+        or not ((numbers >= 0) & (numbers < plans)).all()
+        or len(set(numbers.tolist())) != len(numbers)
+    ):
+        raise ValueError(f"levels {pairs.shape} and edges {edges.shape} do not fit {wanted[0]} plans")
+    levels = np.stack([pairs >> 4, pairs & 15], axis=2).reshape(len(numbers), -1)[:, :examples]
+    agrees = np.unpackbits(bits, axis=1, count=examples).astype(bool)
+    return Confidences(plans=numbers.tolist(), edges=edges, levels=levels.astype(np.uint8), agrees=agrees)
+
+
+def _typical(edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a confidence inside each level, by plan: the middle, or just beyond the outer edges."""
+    first, last = edges[:, :1], edges[:, -1:]
+    inner = (edges[:, :-1] + edges[:, 1:]) / 2
+    below = first - np.maximum(1e-6, np.abs(first) / 2)
+    typical: NDArray[np.float64] = np.hstack([below, inner, last + 1e-6])
+    return typical.round(6)
+
+
+# -- What a further plan is worth once a plan has answered with a certain confidence.
+#
+#     right[p, l, q] = P(plan q is right | plan p answered at level l)
+#
+# It is counted on examples, and smoothed. The own accuracy of p is a cubic in the level. What q adds to it is
+# a · d + b · d², where d falls from 1 at the lowest level to 0 at the highest: an answer that p is sure of
+# leaves nothing to gain. Counting alone would have a few hundred examples per level, and the best of many
+# plans
+# would look better than it is. This module imports no torch.
+
+Values = NDArray[np.float64]
+
+_AT = (np.arange(LEVELS) + 0.5) / LEVELS
+OWN: Values = _AT[:, None] ** np.arange(4)
+"""The curves of which a plan's own accuracy is made, by level."""
+
+GAIN: Values = (1.0 - _AT)[:, None] ** np.array([1, 2])
+"""The curves of which another plan's gain is made, by level."""
+
+
+class EscalationTable:
+    """Rows are the plans that have levels; columns are all plans.
+
+    `share[p, l]` is the share of examples at each level, `agreed[p, l]` how often the answer is that of the
+    widest plan, and `kept[p, q]` how many segments the two plans have in common at the start.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[Path],
+        confidences: Confidences,
+        right: NDArray[np.bool_],
+        among: NDArray[np.int64],
+    ) -> None:
+        levels = confidences.levels[:, among]
+        self.plans, self.row = confidences.plans, confidences.row
+        self.confidences = confidences
+        self._levels = levels
+        self._usual: dict[tuple[int, int], Values] = {}
+        known = right[:, among].astype(np.float64)
+        agrees = confidences.agrees[:, among].astype(np.float64)
+        self.share = np.zeros((len(self.plans), LEVELS))
+        self.agreed = np.zeros((len(self.plans), LEVELS))
+        self.right = np.zeros((len(self.plans), LEVELS, len(plans)))
+        for row, level in enumerate(levels):
+            counts = np.bincount(level, minlength=LEVELS).astype(np.float64)
+            self.share[row] = counts / counts.sum()
+            own = known[self.plans[row]]
+            alone = np.stack([own, agrees[row]])
+            fitted = _smooth(OWN, level, counts, alone)
+            self.agreed[row] = np.clip(fitted[:, 1], 0.0, 1.0)
+            gain = _smooth(GAIN, level, counts, known - own)
+            self.right[row] = np.clip(fitted[:, :1] + gain, 0.0, 1.0)
+            worse = known.mean(axis=1) <= own.mean()  # on the whole: such a plan is no help
+            worse[self.plans[row]] = False
+            self.right[row][:, worse] = 0.0
+        self.kept = np.array(
+            [[_common(plans[one], other) for other in plans] for one in self.plans], dtype=np.int64
+        ).reshape(len(self.plans), len(plans))
+
+    def usual(self, plan: int, level: int, after: int) -> float:
+        """Return what plan `after` says about its answers in the mean, where `plan` answered at a level.
+
+        Examples at a low level are hard, so `after` is less sure of them than of others, and still too sure.
+        """
+        known = self._usual.get((plan, after))
+        if known is None:
+            levels, said = self._levels[self.row[plan]], self.right[self.row[after], :, after]
+            sums = np.bincount(levels, weights=said[self._levels[self.row[after]]], minlength=LEVELS)
+            known = self._usual[plan, after] = sums / np.maximum(np.bincount(levels, minlength=LEVELS), 1)
+        return float(known[level])
+
+    def sure(self, plan: int, level: int) -> float:
+        """Return the chance that a plan's answer at this level is right."""
+        return float(self.right[self.row[plan], level, plan])
+
+
+def _smooth(curves: Values, level: NDArray[np.uint8], counts: Values, values: Values) -> Values:
+    """Fit the curves to values (columns, examples) by least squares; return the fit (levels, columns)."""
+    sums = np.stack([np.bincount(level, weights=row, minlength=LEVELS) for row in values], axis=1)
+    gram = curves.T @ (counts[:, None] * curves) + 1e-9 * np.eye(curves.shape[1])
+    fitted: Values = curves @ np.linalg.solve(gram, curves.T @ sums)
+    return fitted
+
+
+def _common(one: Path, other: Path) -> int:
+    """Return how many first choices two plans have in common."""
+    same = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        same += 1
+    return same
+
 
 Fill = Literal["nearest", "additive"]
 
@@ -251,3 +466,58 @@ def _additive(tree: PlanTree, known: Mapping[int, float]) -> NDArray[np.float64]
     right = np.concatenate([list(known.values()), np.zeros(len(pull))])
     weights, _ = nnls(left, right)
     return np.clip(rows @ weights, 0.0, 1.0)
+
+
+# -- What an evaluation measures: which answers are right, what they are, and how sure the model is of them.
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    """One row per plan, one column per example.
+
+    `answers` are the classes that were named. `confidence` is None if the model does not say how sure it is.
+    """
+
+    correct: NDArray[np.bool_]
+    answers: NDArray[np.int32]
+    confidence: NDArray[np.float32] | None = None
+
+    def confidences(self, widest: int, costs: Sequence[float]) -> Confidences | None:
+        """Return the levels of the plans that are worth stopping at; None if the model is never sure.
+
+        `widest` is the number of the widest plan, `costs` is what each plan costs.
+        """
+        if self.confidence is None:
+            return None
+        plans = worth_stopping(self.correct.mean(axis=1), np.asarray(costs, dtype=np.float64), widest)
+        agrees = self.answers[plans] == self.answers[widest]
+        return Confidences.measured(
+            plans, self.confidence[plans], agrees, choosing_half(self.correct.shape[1])
+        )
+
+
+def worth_stopping(
+    accuracy: NDArray[np.float64], costs: NDArray[np.float64], widest: int, most: int = MOST_PLANS
+) -> list[int]:
+    """Return the plans nearest to the best mixtures of plans at their cost, and always the widest."""
+    best = _front(accuracy, costs)
+    missing = np.interp(costs, costs[best], accuracy[best]) - accuracy
+    missing[widest] = -np.inf
+    return sorted(int(plan) for plan in missing.argsort(kind="stable")[:most])
+
+
+def _front(accuracy: NDArray[Any], costs: NDArray[Any]) -> list[int]:
+    """Return the plans on the concave front of accuracy over cost, cheapest first."""
+    front: list[int] = []
+    for plan in np.lexsort((-accuracy, costs)).tolist():
+        if front and accuracy[plan] <= accuracy[front[-1]]:
+            continue
+        while len(front) > 1 and _is_below(front[-1], front[-2], plan, accuracy, costs):
+            front.pop()
+        front.append(plan)
+    return front
+
+
+def _is_below(middle: int, left: int, right: int, accuracy: NDArray[Any], costs: NDArray[Any]) -> bool:
+    """Whether a plan lies on or below the line between two others."""
+    rise = (accuracy[right] - accuracy[left]) * (costs[middle] - costs[left])
+    return bool((accuracy[middle] - accuracy[left]) * (costs[right] - costs[left]) <= rise)

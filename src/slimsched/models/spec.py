@@ -6,17 +6,47 @@ segment and is one complete way through the model; a plan may end before the las
 
 Inside the scheduler a choice is its position in its segment, and a plan is a tuple of positions, a `Path`.
 Names appear where people read and write. This module imports no torch, so that routing can use it.
+
+A model's plans form a tree: each beginning of a plan is a node, each plan a leaf. Figures say what each step
+computes, moves and weighs. Nothing here needs torch.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from slimsched.core.config import ConfigError, Index, SlimError
+
+# -- The names of the models that come with the package, and of the one to use where none is named.
+
+SLIMRESNET, SLIMVIT = "slimresnet", "slimvit"
+SHIPPED_MODELS = (SLIMRESNET, SLIMVIT)
+DEFAULT_MODEL = SLIMRESNET
+
+
+# -- NumPy types of tensor elements; bytes on the wire are little-endian.
+
+NUMPY: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype("?"),
+    "UINT8": np.dtype("u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+}
+
 
 Path = tuple[int, ...]
 """Choices by position, one per segment, from the first segment on; a plan, or the beginning of one."""
@@ -268,3 +298,162 @@ def _check_plans(where: str, segments: tuple[tuple[str, ...], ...], plans: tuple
                     f"{where}: choice {choice} of segment {segment} ends some plans, but plan {list(plan)} "
                     "goes on after it; let plans that end early end with a choice of their own"
                 )
+
+
+# -- The plans of a model as a tree: each beginning of a plan is a node, each plan is a leaf.
+
+Rows = NDArray[np.int64]
+
+
+class PlanTree:
+    """Nodes by row, shorter paths first, so that tables over paths are plain arrays.
+
+    Row 0 is the empty path. `children[row]` holds the rows one choice further, and `choices[row]` the
+    choices that lead there.
+    """
+
+    def __init__(self, plans: Sequence[Path]) -> None:
+        self.plans = tuple(plans)
+        self.index = {plan: number for number, plan in enumerate(self.plans)}
+        """The number of each plan."""
+        paths = {plan[:length] for plan in self.plans for length in range(len(plan) + 1)}
+        self.paths = sorted(paths, key=lambda path: (len(path), path))
+        self.row = {path: row for row, path in enumerate(self.paths)}
+        """The row of each path."""
+        children: list[list[int]] = [[] for _ in self.paths]
+        for path, row in self.row.items():
+            if path:
+                children[self.row[path[:-1]]].append(row)
+        self.children: list[Rows] = [np.array(rows, dtype=np.int64) for rows in children]
+        self.choices: list[Rows] = [
+            np.array([self.paths[row][-1] for row in rows], dtype=np.int64) for rows in children
+        ]
+        self.after = {
+            path: tuple(int(choice) for choice in self.choices[row]) for path, row in self.row.items()
+        }
+        """The choices that may follow each path; none after a plan."""
+        self.kind = _kinds(self.plans, self.paths)
+        """Paths of one kind have the same number and can go on in the same ways."""
+        self.is_free = len(set(self.kind.values())) == 1 + max(map(len, self.plans))
+        """Whether every choice fits every path: all paths of one length are of one kind."""
+        self.leaves: Rows = np.array([self.row[plan] for plan in self.plans], dtype=np.int64)
+        """The row of each plan, in the order of plans."""
+        self.depth = max(map(len, self.plans))
+        self.levels = [self._level(length, children) for length in range(self.depth)]
+        """For each length: the rows that have children, and a table of those children, padded with -1."""
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def is_plan(self, path: Path) -> bool:
+        """Whether a path is complete."""
+        return path in self.index
+
+    def complete(self, path: Path, *, widest: bool) -> Path:
+        """Complete a path to a plan, taking the last choice each time, or the first."""
+        row = self.row[path]
+        while len(self.children[row]):
+            row = int(self.children[row][-1 if widest else 0])
+        return self.paths[row]
+
+    def stay(self, path: Path) -> Path:
+        """Complete a path to a plan, repeating its last choice, or the nearest available one."""
+        row = self.row[path]
+        while len(choices := self.choices[row]):
+            nearest = int(np.abs(choices - self.paths[row][-1]).argmin())
+            row = int(self.children[row][nearest])
+        return self.paths[row]
+
+    @property
+    def middle(self) -> Path:
+        """The plan that keeps the middle choice of the first segment."""
+        return self.stay((int(self.choices[0][(len(self.choices[0]) - 1) // 2]),))
+
+    def _level(self, length: int, children: list[list[int]]) -> tuple[Rows, Rows]:
+        rows = [row for path, row in self.row.items() if len(path) == length and children[row]]
+        most = max((len(children[row]) for row in rows), default=0)
+        table = np.full((len(rows), most), -1, dtype=np.int64)
+        for position, row in enumerate(rows):
+            table[position, : len(children[row])] = children[row]
+        return np.array(rows, dtype=np.int64), table
+
+
+def _kinds(plans: Sequence[Path], paths: Sequence[Path]) -> dict[Path, int]:
+    """Number the ways in which paths can go on."""
+    ways: dict[Path, set[Path]] = {path: set() for path in paths}
+    for plan in plans:
+        for length in range(len(plan) + 1):
+            ways[plan[:length]].add(plan[length:])
+    numbers: dict[tuple[int, frozenset[Path]], int] = {}
+    return {
+        path: numbers.setdefault((len(path), frozenset(rest)), len(numbers)) for path, rest in ways.items()
+    }
+
+
+# -- The figures of a model: arithmetic, memory traffic, weights and activations.
+#
+# `slim model check` measures them in a dry run; SlimResNet and SlimViT compute them by formula. Simulated
+# devices and links need them; routing does not.
+
+Place = tuple[int, int]
+"""(segment, choice)."""
+
+
+class StepFigures(Struct, frozen=True, array_like=True):
+    """Cost of one step per example: multiply-accumulates, and numbers read from or written to memory."""
+
+    macs: int
+    moved: int
+
+
+class ModelFigures(Struct, frozen=True, kw_only=True):
+    """The figures of all steps, and of each segment at each choice.
+
+    `weights` counts parameters, `output` the numbers in a segment's output per example, `workspace` the
+    numbers per example in memory at once while it runs.
+    """
+
+    steps: dict[Step, StepFigures]
+    weights: dict[Place, int]
+    output: dict[Place, int]
+    workspace: dict[Place, int]
+
+    def plan_macs(self, spec: ModelSpec, plan: Path) -> int:
+        """Return the multiply-accumulates of one example through a plan."""
+        return sum(self.steps[spec.step(plan[:length])].macs for length in range(1, len(plan) + 1))
+
+    def plan_weights(self, plan: Path) -> int:
+        """Return the parameters of all segments of a plan."""
+        return sum(self.weights[place] for place in enumerate(plan))
+
+
+# -- Random inputs for any model, for dry runs and for users who have no examples at hand. Imports no torch.
+
+GRIDS = (1, 4, 16)
+"""Random pictures are sums of coloured squares: one for the whole picture, 4 × 4 and 16 × 16."""
+
+
+def random_arrays(spec: ModelSpec, count: int, *, seed: int = 0) -> tuple[NDArray[Any], ...]:
+    """Draw inputs: normal floats, pictures for bytes in three dimensions, other integers 0 or 1."""
+    rng = np.random.default_rng(seed)
+    return tuple(_random(tensor, count, rng) for tensor in spec.inputs)
+
+
+def _random(tensor: TensorSpec, count: int, rng: np.random.Generator) -> NDArray[Any]:
+    dtype, shape = NUMPY[tensor.datatype], (count, *tensor.shape)
+    if dtype.kind == "f":
+        return rng.standard_normal(shape).astype(dtype)
+    if tensor.datatype == "UINT8":
+        return _pictures(shape, rng) if len(tensor.shape) == 3 else rng.integers(0, 256, shape, dtype)
+    return rng.integers(0, 2, shape).astype(dtype)
+
+
+def _pictures(shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Make pictures that differ as wholes, as photographs do; noise alone looks the same to a network."""
+    *outer, height, width = shape
+    total = rng.integers(96, 161, shape, np.int16)
+    for grid in GRIDS:
+        squares = rng.integers(-48, 49, (*outer, grid, grid), np.int16)
+        rows, columns = np.arange(height) * grid // height, np.arange(width) * grid // width
+        total += squares[..., rows[:, None], columns]
+    return total.clip(0, 255).astype(np.uint8)

@@ -1,4 +1,7 @@
-"""The widths that a segment can run at, and all tuples of four widths."""
+"""The widths that a segment can run at, and all tuples of four widths.
+
+All slimmable image networks share one spec: four segments at four widths. Nothing here needs torch.
+"""
 
 from functools import lru_cache
 from itertools import product
@@ -7,6 +10,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from slimsched.core.config import Count, WidthError
+from slimsched.models.spec import ModelSpec, TensorSpec, every_plan
 
 SEGMENTS = 4
 PerSegment = Annotated[tuple[Count, ...], Meta(min_length=SEGMENTS, max_length=SEGMENTS)]
@@ -48,3 +52,32 @@ def tuple_index(widths: tuple[float, ...]) -> int:
 def format_widths(widths: tuple[float, ...]) -> str:
     """Write a width tuple the way a spec writes that plan: '0.25,0.5,0.75,1.0'."""
     return ",".join(str(width) for width in widths)
+
+
+# -- The spec that all slimmable image networks share: four segments at four widths. Imports no torch.
+
+CHOICES = tuple(str(width) for width in WIDTHS)
+
+
+def image_model_spec(
+    name: str,
+    *,
+    image_size: int,
+    classes: int,
+    labels: tuple[str, ...],
+    follows_previous: bool,
+    description: str,
+) -> ModelSpec:
+    """Describe a network that turns images into class logits, with any width in any segment."""
+    segments = (CHOICES,) * SEGMENTS
+    return ModelSpec(
+        name=name,
+        inputs=(TensorSpec(name="images", datatype="UINT8", shape=(3, image_size, image_size)),),
+        outputs=(TensorSpec(name="logits", datatype="FP32", shape=(classes,)),),
+        segments=segments,
+        plans=every_plan(segments),
+        follows_previous=follows_previous,
+        nested=True,
+        labels=labels,
+        description=description,
+    )

@@ -7,8 +7,7 @@ from torch import Tensor
 from cluster import block, choice, key, path
 from hosting import cpu_executor, hosted, images, legs, run_legs, whole_network
 from slimsched.models.elastic import Tensors
-from slimsched.models.slimresnet.elastic import SlimResNetModel
-from slimsched.models.slimresnet.weights import TrainedModel, load
+from slimsched.models.slimresnet.elastic import SlimResNetModel, TrainedModel, load
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.request import Batch, Key, onward
 from slimsched.serving.execution.live.activation_store import ActivationStore

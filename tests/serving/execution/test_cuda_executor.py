@@ -7,8 +7,7 @@ from cluster import choice, key, path
 from hosting import hosted, images, legs, whole_network
 from slimsched.core.config import SlimError
 from slimsched.models.elastic import Tensors
-from slimsched.models.slimresnet.elastic import SlimResNetModel
-from slimsched.models.slimresnet.weights import TrainedModel, load
+from slimsched.models.slimresnet.elastic import SlimResNetModel, TrainedModel, load
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.request import Batch, Key, Request, block_of, onward
 from slimsched.serving.execution.live.activation_store import ActivationStore

@@ -7,8 +7,7 @@ import torch
 
 from hosting import hosted, images, legs
 from slimsched.models.elastic import Tensors
-from slimsched.models.slimresnet.elastic import SlimResNetModel
-from slimsched.models.slimresnet.weights import load
+from slimsched.models.slimresnet.elastic import SlimResNetModel, load
 from slimsched.serving.domain.request import Key
 from slimsched.serving.execution.live.host_copies import HostCopies
 

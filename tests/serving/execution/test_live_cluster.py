@@ -19,8 +19,8 @@ from hosting import whole_network
 from logs import entries
 from slimsched.core.config import ConfigError
 from slimsched.core.log import Header, Observer
-from slimsched.models.slimresnet.spec import widths_of
-from slimsched.models.slimresnet.weights import load
+from slimsched.models.slimresnet.elastic import load
+from slimsched.models.slimresnet.shape import widths_of
 from slimsched.serving.api.call import Call
 from slimsched.serving.api.refusal import TooLate
 from slimsched.serving.api.service import InferenceService, Limits, Phase

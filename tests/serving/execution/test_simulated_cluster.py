@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from cluster import path
 from slimsched.core.config import ConfigError
 from slimsched.core.log import Log, LogWriter, replay
-from slimsched.models.slimresnet.spec import widths_of
+from slimsched.models.slimresnet.shape import widths_of
 from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.execution.replay import machines_for, machines_of
 from slimsched.serving.execution.run_setting import RunSetting

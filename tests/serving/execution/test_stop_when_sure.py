@@ -9,8 +9,7 @@ import torch
 from msgspec.structs import replace
 
 from slimsched.core.log import Log, LogWriter, replay
-from slimsched.models.confidence import Confidences
-from slimsched.models.quality import QualityTable
+from slimsched.models.quality import Confidences, QualityTable
 from slimsched.serving.domain.cluster import Cluster, Fault
 from slimsched.serving.domain.request import Batch, Key, Request, block_of, onward
 from slimsched.serving.execution.live.activation_store import ActivationStore

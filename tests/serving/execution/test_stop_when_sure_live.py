@@ -8,8 +8,8 @@ import torch
 
 from cluster import MODEL
 from hosting import whole_network
-from slimsched.models.slimresnet.spec import widths_of
-from slimsched.models.slimresnet.weights import load
+from slimsched.models.slimresnet.elastic import load
+from slimsched.models.slimresnet.shape import widths_of
 from slimsched.serving.domain.request import Request
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.local_engine import LocalEngine

@@ -9,7 +9,7 @@ import pytest
 
 from cluster import MODEL, path, small_cluster
 from slimsched.core.config import ConfigError, UnknownNameError
-from slimsched.models.slimresnet.spec import widths_of
+from slimsched.models.slimresnet.shape import widths_of
 from slimsched.models.spec import START, Path
 from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.request import Key

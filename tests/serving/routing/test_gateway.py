@@ -6,7 +6,7 @@ import pytest
 
 from cluster import MODEL, choice, path, requests, small_cluster, widths
 from slimsched.core.clock import Wake, WakeAt
-from slimsched.models.slimresnet.spec import widths_of
+from slimsched.models.slimresnet.shape import widths_of
 from slimsched.serving.domain.request import Block, DropReason, Request, RequestsCancelled, block_of
 from slimsched.serving.routing.commands import Answer, Command, Drop, RecallRequests, SendBlock
 from slimsched.serving.routing.events import (

@@ -1,7 +1,7 @@
 """Plans for all segments at once: where, how wide, and what deadlines make of it."""
 
 from cluster import choice, path
-from slimsched.models.slimresnet.spec import widths_of
+from slimsched.models.slimresnet.shape import widths_of
 from slimsched.models.width import SEGMENTS
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario_file import load_scenario

@@ -31,9 +31,9 @@ def command(
     Example: slim model check mymodel
     """
     from slimsched.models.check import check_model
-    from slimsched.models.figures_file import write_figures_file
-    from slimsched.models.package import FIGURES, load_model
-    from slimsched.models.shipped_models import shipped_folder
+    from slimsched.models.loading import load_model
+    from slimsched.models.package import FIGURES, write_figures_file
+    from slimsched.models.shipped import shipped_folder
 
     shipped = shipped_folder(str(folder))
     model = load_model(shipped or folder)

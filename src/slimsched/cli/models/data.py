@@ -34,8 +34,7 @@ def fetch(
     Example: slim data fetch --data data/
     """
     from slimsched.cli.progress import byte_bar
-    from slimsched.models.data.cifar import ARCHIVE, unpack_archive
-    from slimsched.models.data.download import download
+    from slimsched.models.data.cifar import ARCHIVE, download, unpack_archive
 
     with byte_bar(ARCHIVE) as bar:
         archive = download(

@@ -11,7 +11,7 @@ from rich.console import Console
 from slimsched.core.config import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from slimsched.models.data.inputs import Inputs
+    from slimsched.models.data.dataset import Inputs
     from slimsched.models.spec import ModelSpec
 
 
@@ -28,13 +28,13 @@ def evaluate_folder(
     """Run every plan on labelled data, or compare every plan with the widest one."""
     from slimsched.cli.models.plan_table import plan_rows, plan_table
     from slimsched.cli.progress import example_bar
-    from slimsched.models.data.inputs import Inputs
-    from slimsched.models.device import pick_device
-    from slimsched.models.figures import ModelFigures
-    from slimsched.models.package import QUALITY, load_model, read_figures, read_quality, read_spec
-    from slimsched.models.plan_quality import agreement_name, measure_accuracy, measure_agreement
+    from slimsched.models.data.dataset import Inputs
+    from slimsched.models.elastic import example_inputs, pick_device
+    from slimsched.models.evaluate import agreement_name, measure_accuracy, measure_agreement
+    from slimsched.models.loading import load_model
+    from slimsched.models.package import QUALITY, read_figures, read_quality, read_spec
     from slimsched.models.quality import write_quality
-    from slimsched.models.tensors import example_inputs
+    from slimsched.models.spec import ModelFigures
 
     if data is None and not agreement:
         raise ConfigError(
@@ -79,8 +79,7 @@ def _scored(
     folder: Path, data: Path | None, spec: "ModelSpec", *, labelled: bool
 ) -> "tuple[Inputs | None, str]":
     """The examples to run, and what they are; of a trained network only pictures it was not trained on."""
-    from slimsched.models.data.inputs import Inputs, read_inputs
-    from slimsched.models.data.scored_images import scored_images
+    from slimsched.models.data.dataset import Inputs, read_inputs, scored_images
     from slimsched.models.package import is_trained
 
     if data is None:

@@ -10,13 +10,13 @@ import typer
 from slimsched.cli.models.table import accuracy_table, by_kind, read_plans
 from slimsched.cli.progress import example_bar
 from slimsched.core.config import ConfigError
-from slimsched.models.data.scored_images import scored_images
-from slimsched.models.device import pick_device
-from slimsched.models.evaluation import Evaluator, accuracy_percent
-from slimsched.models.network_choice import load
-from slimsched.models.network_shape import network_figures, network_spec
+from slimsched.models.data.dataset import scored_images
+from slimsched.models.elastic import pick_device
+from slimsched.models.evaluate import Evaluator, accuracy_percent
+from slimsched.models.loading import load
+from slimsched.models.package import network_figures, network_spec
 from slimsched.models.quality import write_quality
-from slimsched.models.shipped_models import PUBLISHED_PERCENT, shipped_folder
+from slimsched.models.shipped import PUBLISHED_PERCENT, shipped_folder
 
 if TYPE_CHECKING:
     from slimsched.cli.models.model import EvaluateOptions

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.models.front import CostFront, FrontPoint
+from slimsched.models.pareto import CostFront, FrontPoint
 from slimsched.models.spec import Path as Plan
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile

@@ -14,9 +14,9 @@ from slimsched.core.config import DataError
 def show_folder(folder: Path, *, as_json: bool = False) -> None:
     """Print the spec, the plans with figures and quality, and the profiles. Runs none of the model's code."""
     from slimsched.cli.models.plan_table import plan_rows, plan_table
-    from slimsched.models.figures import ModelFigures
     from slimsched.models.package import profile_paths, read_figures, read_quality, read_spec
     from slimsched.models.quality import QualityTable
+    from slimsched.models.spec import ModelFigures
 
     spec = read_spec(folder)
     missing: list[str] = []

@@ -13,8 +13,8 @@ from slimsched.cli.options import AsJson, with_options
 from slimsched.cli.output_path import file_to_write, picture
 from slimsched.cli.serving.profile import DeviceOptions, MeasureOptions, measure
 from slimsched.core.config import Count, PositiveSeconds
-from slimsched.models.shipped_models import PUBLISHED_PERCENT
-from slimsched.models.shipped_names import DEFAULT_MODEL
+from slimsched.models.shipped import PUBLISHED_PERCENT
+from slimsched.models.spec import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from slimsched.serving.domain.model import ServedModel
@@ -83,8 +83,8 @@ def train(options: TrainOptions) -> None:
     """
     from slimsched.cli.models.table import by_kind
     from slimsched.cli.progress import TrainingProgress
-    from slimsched.models.device import pick_device
-    from slimsched.models.network_choice import load
+    from slimsched.models.elastic import pick_device
+    from slimsched.models.loading import load
     from slimsched.models.training.recipe import read_recipe
     from slimsched.models.training.run import run_training
 
@@ -219,7 +219,7 @@ def pareto(
     points = all_points(model.spec, model.figures, model.measured)
     best = pareto_set(points)
     if plot is not None:
-        from slimsched.models.pareto_plot import plot_pareto
+        from slimsched.models.pareto import plot_pareto
 
         plot_pareto(points, best, plot, PUBLISHED_PERCENT if model.name == DEFAULT_MODEL else {})
     if as_json:
@@ -234,7 +234,7 @@ def _fronts(served: "list[ServedModel]", devices: list[str], plot: Path | None, 
 
     fronts = cost_fronts(served, devices)
     if plot is not None:
-        from slimsched.models.front_plot import plot_fronts
+        from slimsched.models.pareto import plot_fronts
 
         plot_fronts(fronts, plot)
     if as_json:
@@ -276,7 +276,7 @@ def info(folder: FolderArgument = None, model: ModelOption = None, as_json: AsJs
         show_folder(folder, as_json=as_json)
         return
     from slimsched.cli.models.table import describe, info_table
-    from slimsched.models.network_choice import load
+    from slimsched.models.loading import load
 
     facts = describe(load(model).card)
     if as_json:

@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from slimsched.models.figures import ModelFigures
 from slimsched.models.quality import QualityTable
-from slimsched.models.spec import ModelSpec, Path
+from slimsched.models.spec import ModelFigures, ModelSpec, Path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,16 +6,15 @@ from msgspec.structs import asdict
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.models.figures import ModelFigures
-from slimsched.models.network_shape import network_figures, network_spec
-from slimsched.models.shipped_models import PUBLISHED_PERCENT
-from slimsched.models.spec import ModelSpec, Path, uniform_plans
+from slimsched.models.package import network_figures, network_spec
+from slimsched.models.shipped import PUBLISHED_PERCENT
+from slimsched.models.spec import ModelFigures, ModelSpec, Path, uniform_plans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from slimsched.models.model_files import ModelCard
-    from slimsched.models.network_shape import Shape
+    from slimsched.models.network import ModelCard
+    from slimsched.models.package import Shape
     from slimsched.models.pareto import ParetoPoint
 
 

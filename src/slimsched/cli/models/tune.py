@@ -33,8 +33,7 @@ def command(
     """
     import torch
 
-    from slimsched.models.device import pick_device
-    from slimsched.models.run_options import write_run_options
+    from slimsched.models.elastic import pick_device, write_run_options
     from slimsched.serving.execution.live.tuning import LEAST_AGREEMENT, tune
     from slimsched.serving.execution.model_source import read_model
 

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimsched.core.config import ConfigError
-from slimsched.models.shipped_names import SHIPPED_MODELS
-from slimsched.models.spec import ModelSpec
+from slimsched.models.spec import SHIPPED_MODELS, ModelSpec
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.execution.live.example_set import ExampleSet, made_up_examples
 
@@ -37,7 +36,7 @@ def test_examples(spec: ModelSpec, data: Path | None) -> ExampleSet:
         return _cifar_examples(spec, data)
     if data is None:
         return made_up_examples(spec)
-    from slimsched.models.data.inputs import read_inputs
+    from slimsched.models.data.dataset import read_inputs
 
     inputs = read_inputs(data, spec, labelled=False)
     return ExampleSet(inputs=inputs.arrays, labels=inputs.labels, source=f"examples of {data.name}")

@@ -25,7 +25,7 @@ from slimsched.core.config import (
     ThreadCount,
     convert,
 )
-from slimsched.models.shipped_names import DEFAULT_MODEL
+from slimsched.models.spec import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from slimsched.serving.domain.model import ServedModel

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from slimsched.core.config import DataError
-from slimsched.models.data.image_set import ImageSet
+from slimsched.models.data.images import ImageSet
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"})
 

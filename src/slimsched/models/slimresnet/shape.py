@@ -1,9 +1,28 @@
-"""The shape of a slimmable residual network: cost, weights and output size of each segment."""
+"""The shape of a slimmable residual network: cost, weights and output size of each segment.
+
+Its spec is four segments at four widths in all 256 combinations; eight of them are the paper's. No torch.
+"""
+
+from functools import cache
 
 from msgspec import Struct
 
 from slimsched.core.config import Count
-from slimsched.models.width import SEGMENTS, PerSegment
+from slimsched.models.spec import SLIMRESNET, ModelFigures, ModelSpec, Path, PlanTree, StepFigures
+from slimsched.models.width import SEGMENTS, WIDTHS, PerSegment, image_model_spec
+
+# -- The eight width tuples of the paper's Tables I and II, and what the paper reports for them.
+
+UNIFORM: tuple[tuple[float, ...], ...] = tuple((width,) * SEGMENTS for width in WIDTHS)
+MIXED: tuple[tuple[float, ...], ...] = (
+    (1.0, 0.75, 0.5, 0.25),
+    (0.75, 1.0, 0.25, 0.5),
+    (0.5, 0.25, 1.0, 0.75),
+    (0.25, 0.5, 0.75, 1.0),
+)
+PAPER_PERCENT: dict[tuple[float, ...], float] = dict(
+    zip((*UNIFORM, *MIXED), (70.30, 72.99, 74.93, 76.43, 71.35, 72.33, 74.53, 75.33), strict=True)
+)
 
 
 class NetworkShape(Struct, frozen=True, kw_only=True):
@@ -64,3 +83,57 @@ class NetworkShape(Struct, frozen=True, kw_only=True):
 
 
 SLIM_RESNET = NetworkShape()
+
+
+# -- SlimResNet as an elastic model: four segments at four widths, in all 256 combinations. Imports no torch.
+
+
+@cache
+def slimresnet_spec(shape: NetworkShape, name: str = SLIMRESNET, labels: tuple[str, ...] = ()) -> ModelSpec:
+    """Describe a SlimResNet of this shape."""
+    return image_model_spec(
+        name,
+        image_size=shape.image_size,
+        classes=shape.classes,
+        labels=labels,
+        follows_previous=True,
+        description="a slimmable residual network",
+    )
+
+
+@cache
+def plan_tree(shape: NetworkShape) -> PlanTree:
+    """Return the tree of all 256 plans."""
+    return PlanTree(slimresnet_spec(shape).plans)
+
+
+@cache
+def slimresnet_figures(shape: NetworkShape) -> ModelFigures:
+    """Compute the cost and output size of each step."""
+    spec = slimresnet_spec(shape)
+
+    def width(choice: int) -> float | None:
+        return WIDTHS[choice] if choice >= 0 else None
+
+    def step(segment: int, choice: int, previous: int) -> StepFigures:
+        passes = 6 * shape.blocks[segment]  # each convolution and normalization reads and writes once
+        moved = passes * shape.channels_at(segment, WIDTHS[choice]) * shape.side(segment) ** 2
+        return StepFigures(shape.macs(segment, width(previous), WIDTHS[choice]), moved)
+
+    places = spec.places()
+    return ModelFigures(
+        steps={one: step(*one) for one in spec.steps()},
+        weights={(s, c): shape.parameters(s, WIDTHS[c]) for s, c in places},
+        output={(s, c): shape.output_elements(s, WIDTHS[c]) for s, c in places},
+        workspace={(s, c): shape.channels_at(s, WIDTHS[c]) * shape.side(s) ** 2 for s, c in places},
+    )
+
+
+def widths_of(path: Path) -> tuple[float, ...]:
+    """Convert a path to widths."""
+    return tuple(WIDTHS[choice] for choice in path)
+
+
+def path_of(widths: tuple[float, ...]) -> Path:
+    """Convert widths to a path."""
+    return tuple(WIDTHS.index(width) for width in widths)

@@ -1,14 +1,26 @@
 """A trained SlimViT as an ElasticModel: segments sliced and folded once per width."""
 
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
 
+from slimsched.models import network
 from slimsched.models.elastic import ElasticModel, Segment, Tensors, margin
-from slimsched.models.figures import ModelFigures
+from slimsched.models.network import Trained
 from slimsched.models.slimresnet.elastic import scale_and_shift
-from slimsched.models.slimvit.instance import VitInstance
-from slimsched.models.slimvit.spec import slimvit_figures, slimvit_spec
-from slimsched.models.slimvit.weights import TrainedVit
+from slimsched.models.slimvit.shape import VitShape, slimvit_figures, slimvit_spec
+from slimsched.models.slimvit.vit import SlimVit, VitInstance
+from slimsched.models.spec import ModelFigures
+
+# -- Trained SlimViTs on disk.
+
+TrainedVit = Trained[SlimVit, VitShape]
+
+
+def load(path: Path) -> TrainedVit:
+    """Load the model of a training folder or of its .json."""
+    return network.load(path, VitShape, SlimVit)
 
 
 class SlimVitModel(ElasticModel):

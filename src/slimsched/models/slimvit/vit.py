@@ -1,7 +1,12 @@
 """SlimViT: convolutions make tokens, then transformer blocks in four segments, each at a width of its own.
 
 images -> [tokenizer, blocks] -> [blocks] -> [blocks] -> [blocks, pool, classifier] -> logits
+
+Its layers store weights once and use the leading heads and units; an instance has them sliced and folded.
 """
+
+from functools import cache
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +15,221 @@ from torch.nn import functional as F  # noqa: N812
 from slimsched.core.config import DataError
 from slimsched.models.network import SlimNetwork
 from slimsched.models.slimresnet.layers import GROUP_CHANNELS, SlimConv2d, SlimGroupNorm
-from slimsched.models.slimresnet.resnet import SlimBlock
-from slimsched.models.slimvit.instance import VitInstance
-from slimsched.models.slimvit.layers import SlimTransformerBlock, compiled_block
+from slimsched.models.slimresnet.resnet import FoldedBlock, FoldedConv, SlimBlock
 from slimsched.models.slimvit.shape import SLIM_VIT, VitShape
 from slimsched.models.width import SEGMENTS, WIDTHS, check_width
+
+# -- Sliceable parts of a transformer: weights are stored once, and each call uses the leading heads and
+# units.
+#
+# Tokens have the same length at every width, so all widths share their layer norms. Each width has its own
+# scale for what a branch adds to the tokens. It is part of the small output matrix and costs nothing per
+# token.
+
+
+class BlockFunction(Protocol):
+    """A function that computes a block from tokens and plain weights."""
+
+    def __call__(
+        self, x: Tensor, attention: tuple[Tensor, ...], feed_forward: tuple[Tensor, ...], heads: int
+    ) -> Tensor: ...
+
+
+class SlimAttention(nn.Module):
+    """Multi-head self-attention that uses its leading heads."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.head_dim = heads, dim // heads
+        self.norm = nn.LayerNorm(dim)
+        self.qkv_weight = nn.Parameter(torch.empty(3, dim, dim))  # (q k v, heads * head_dim, dim)
+        self.qkv_bias = nn.Parameter(torch.zeros(3, dim))
+        self.out_weight = nn.Parameter(torch.empty(dim, dim))  # (dim, heads * head_dim)
+        self.out_bias = nn.Parameter(torch.zeros(dim))
+        self.scale = nn.Parameter(torch.ones(len(WIDTHS), dim))
+        nn.init.trunc_normal_(self.qkv_weight, std=0.02)
+        nn.init.trunc_normal_(self.out_weight, std=0.02)
+
+    def sliced(self, width: float, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """Return the plain weights of this slice: norm, projection to queries, keys and values, output."""
+        inner = int(self.heads * width) * self.head_dim
+        scale = self.scale[WIDTHS.index(width)]
+        return (
+            self.norm.weight.to(dtype),
+            self.norm.bias.to(dtype),
+            self.qkv_weight[:, :inner].to(dtype).flatten(0, 1),  # (3 inner, dim)
+            self.qkv_bias[:, :inner].to(dtype).flatten(),
+            (scale[:, None] * self.out_weight[:, :inner]).to(dtype),  # (dim, inner)
+            (scale * self.out_bias).to(dtype),
+        )
+
+
+class SlimFeedForward(nn.Module):
+    """Two linear layers with a GELU between them, using the leading hidden units."""
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.norm = nn.LayerNorm(dim)
+        self.in_weight = nn.Parameter(torch.empty(hidden, dim))
+        self.in_bias = nn.Parameter(torch.zeros(hidden))
+        self.out_weight = nn.Parameter(torch.empty(dim, hidden))
+        self.out_bias = nn.Parameter(torch.zeros(dim))
+        self.scale = nn.Parameter(torch.ones(len(WIDTHS), dim))
+        nn.init.trunc_normal_(self.in_weight, std=0.02)
+        nn.init.trunc_normal_(self.out_weight, std=0.02)
+
+    def sliced(self, width: float, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """Return the plain weights of this slice: norm, first layer, second layer."""
+        hidden = int(self.hidden * width)
+        scale = self.scale[WIDTHS.index(width)]
+        return (
+            self.norm.weight.to(dtype),
+            self.norm.bias.to(dtype),
+            self.in_weight[:hidden].to(dtype),
+            self.in_bias[:hidden].to(dtype),
+            (scale[:, None] * self.out_weight[:, :hidden]).to(dtype),
+            (scale * self.out_bias).to(dtype),
+        )
+
+
+class SlimTransformerBlock(nn.Module):
+    """x + attention(norm(x)), then x + feed-forward(norm(x))."""
+
+    def __init__(self, dim: int, heads: int, hidden: int) -> None:
+        super().__init__()
+        self.attention = SlimAttention(dim, heads)
+        self.feed_forward = SlimFeedForward(dim, hidden)
+
+    def forward(self, x: Tensor, width: float, function: BlockFunction | None = None) -> Tensor:
+        """(N, tokens, dim) -> (N, tokens, dim)."""
+        attention = self.attention.sliced(width, x.dtype)
+        feed_forward = self.feed_forward.sliced(width, x.dtype)
+        return (function or run_block)(x, attention, feed_forward, int(self.attention.heads * width))
+
+
+def run_block(
+    x: Tensor, attention: tuple[Tensor, ...], feed_forward: tuple[Tensor, ...], heads: int
+) -> Tensor:
+    """Compute a block from tokens (N, T, dim) and the plain weights of its slice."""
+    images, tokens, dim = x.shape
+    gamma, beta, qkv_weight, qkv_bias, out_weight, out_bias = attention
+    qkv = F.linear(F.layer_norm(x, (dim,), gamma, beta), qkv_weight, qkv_bias)  # (N, T, 3 inner)
+    queries, keys, values = qkv.view(images, tokens, 3, heads, -1).permute(
+        2, 0, 3, 1, 4
+    )  # (N, heads, T, head)
+    mixed = F.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).flatten(2)  # (N, T, inner)
+    x = x + F.linear(mixed, out_weight, out_bias)
+    gamma, beta, in_weight, in_bias, out_weight, out_bias = feed_forward
+    units = F.gelu(F.linear(F.layer_norm(x, (dim,), gamma, beta), in_weight, in_bias))  # (N, T, hidden)
+    return x + F.linear(units, out_weight, out_bias)
+
+
+@cache
+def compiled_block() -> BlockFunction:
+    """Return `run_block` compiled once per number of heads; all blocks of a network share it."""
+    compiled: BlockFunction = torch.compile(run_block, dynamic=False)
+    return compiled
+
+
+# -- A segment of SlimViT loaded at one width: its weights sliced, scaled and standardized once.
+#
+# An instance never changes after loading, so several callers can share one.
+
+
+class FoldedTokenizer(nn.Module):
+    """The tokenizer at one width, with plain convolution weights."""
+
+    weight: Tensor
+    positions: Tensor
+
+    def __init__(self, tokenizer: "SlimTokenizer", width: float) -> None:
+        super().__init__()
+        first, second = tokenizer.shape.stem_at(width)
+        row = WIDTHS.index(width)
+        self.stem = FoldedConv(tokenizer.stem, tokenizer.stem_norm, into=3, out=first, row=row)
+        self.large = FoldedBlock(tokenizer.large, into=first, width=width)
+        self.small = FoldedBlock(tokenizer.small, into=first, width=width)
+        self.stride, self.padding = tokenizer.to_tokens.stride, tokenizer.to_tokens.padding
+        weight = tokenizer.to_tokens.sliced(tokenizer.shape.dim, second).detach()
+        self.register_buffer("weight", weight.contiguous(memory_format=torch.channels_last))
+        self.register_buffer("positions", tokenizer.positions.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 3, S, S) -> (N, tokens, dim)."""
+        x = self.small(self.large(self.stem(x.contiguous(memory_format=torch.channels_last))))
+        x = F.conv2d(x, self.weight, stride=self.stride, padding=self.padding)
+        return x.flatten(2).transpose(1, 2) + self.positions
+
+
+class FoldedTransformerBlock(nn.Module):
+    """A transformer block with the plain weights of one width."""
+
+    def __init__(self, block: SlimTransformerBlock, width: float) -> None:
+        super().__init__()
+        self.heads = int(block.attention.heads * width)
+        for name, tensors in (
+            ("attention", block.attention.sliced(width, torch.float32)),
+            ("feed_forward", block.feed_forward.sliced(width, torch.float32)),
+        ):
+            for index, tensor in enumerate(tensors):
+                self.register_buffer(f"{name}_{index}", tensor.detach().clone().contiguous())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, tokens, dim) -> (N, tokens, dim)."""
+        return run_block(x, self._weights("attention"), self._weights("feed_forward"), self.heads)
+
+    def _weights(self, name: str) -> tuple[Tensor, ...]:
+        return tuple(self.get_buffer(f"{name}_{index}") for index in range(6))
+
+
+class FoldedPool(nn.Module):
+    """The last norm, sequence pooling and the classifier, as buffers."""
+
+    def __init__(self, pool: "SlimPool") -> None:
+        super().__init__()
+        self.dim = pool.norm.normalized_shape[0]
+        for name, tensor in pool.state_dict().items():
+            self.register_buffer(name.replace(".", "_"), tensor.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, tokens, dim) -> (N, classes) in single precision."""
+        x = F.layer_norm(x.float(), (self.dim,), *self._pair("norm"))
+        weights = F.softmax(F.linear(x, *self._pair("weigh")), dim=1)  # (N, tokens, 1)
+        return F.linear((weights * x).sum(dim=1), *self._pair("classifier"))
+
+    def _pair(self, name: str) -> tuple[Tensor, Tensor]:
+        return self.get_buffer(f"{name}_weight").float(), self.get_buffer(f"{name}_bias").float()
+
+
+class VitInstance(nn.Module):
+    """One segment at one width."""
+
+    def __init__(self, segment: "VitSegment", width: float) -> None:
+        super().__init__()
+        check_width(width)
+        self.shape, self.segment, self.width = segment.shape, segment.index, width
+        layers: list[nn.Module] = []
+        if segment.tokenizer is not None:
+            layers.append(FoldedTokenizer(segment.tokenizer, width))
+        for block in segment.blocks:
+            assert isinstance(block, SlimTransformerBlock)
+            layers.append(FoldedTransformerBlock(block, width))
+        if segment.pool is not None:
+            layers.append(FoldedPool(segment.pool))
+        self.layers = nn.Sequential(*layers)
+        self.eval()
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """Images or tokens in this instance's precision -> tokens (logits after the last segment)."""
+        y: Tensor = self.layers(x)
+        return y
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of memory that this instance's weights take."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.buffers())
 
 
 class SlimTokenizer(nn.Module):

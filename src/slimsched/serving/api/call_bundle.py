@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from slimsched.core.config import SlimError
-from slimsched.models.arrays import NUMPY
+from slimsched.models.spec import NUMPY
 from slimsched.serving.api.call import Call
 from slimsched.serving.api.front_message import FrontCalls
 from slimsched.serving.domain.bundling import fits

@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.core.config import ConfigError, SlimError
-from slimsched.models.shipped_names import DEFAULT_MODEL
+from slimsched.models.spec import DEFAULT_MODEL
 from slimsched.serving.api.client_message import (
     Answer,
     Parameters,

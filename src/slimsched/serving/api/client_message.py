@@ -9,7 +9,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.core.config import ConfigError, SlimError
-from slimsched.models.arrays import NUMPY
+from slimsched.models.spec import NUMPY
 
 Parameters = dict[str, bool | int | float | str]
 

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.models.arrays import NUMPY
+from slimsched.models.spec import NUMPY
 from slimsched.serving.api.call import (
     Call,
     CallHead,

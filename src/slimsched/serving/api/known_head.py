@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from slimsched.models.arrays import NUMPY
+from slimsched.models.spec import NUMPY
 from slimsched.serving.api.call import Call
 from slimsched.serving.api.model_face import LABELS, Outputs
 from slimsched.serving.api.receipt import write_receipt

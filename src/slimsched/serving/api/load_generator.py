@@ -15,7 +15,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.core.config import ConfigError
-from slimsched.models.shipped_names import DEFAULT_MODEL
+from slimsched.models.spec import DEFAULT_MODEL
 from slimsched.serving.api.client_message import write_request
 from slimsched.serving.api.http_exchange import HttpPool, Reply
 from slimsched.serving.workload.load import Load

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.models.arrays import NUMPY
-from slimsched.models.spec import PlanError, TensorSpec
+from slimsched.models.spec import NUMPY, PlanError, TensorSpec
 from slimsched.serving.api.refusal import BadRequest, NotFound
 from slimsched.serving.domain.model import ServedModel
 

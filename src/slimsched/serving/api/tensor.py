@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.models.arrays import NUMPY
-from slimsched.models.spec import TensorSpec
+from slimsched.models.spec import NUMPY, TensorSpec
 from slimsched.serving.api.json_body import read_body
 from slimsched.serving.api.model_face import accepted_types
 from slimsched.serving.api.refusal import BadRequest

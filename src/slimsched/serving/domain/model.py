@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from slimsched.core.config import CountOrZero, PositiveAmount
-from slimsched.models.figures import ModelFigures
-from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable
-from slimsched.models.spec import ModelSpec, Path
+from slimsched.models.spec import ModelFigures, ModelSpec, Path, PlanTree
 from slimsched.serving.domain.request import Key, Trail, key_of
 
 # -- Models that come and go while requests are served: gateway and servers are told in the same words.

@@ -7,17 +7,15 @@ import numpy as np
 
 from slimsched.core.config import DataError
 from slimsched.models.package import read_figures, read_quality, read_spec
-from slimsched.models.plan_tree import PlanTree
 from slimsched.models.quality import QualityTable
-from slimsched.models.shipped_models import (
+from slimsched.models.shipped import (
     default_figures,
     default_quality,
     default_spec,
     load_default,
     shipped_folder,
 )
-from slimsched.models.shipped_names import DEFAULT_MODEL, SHIPPED_MODELS
-from slimsched.models.spec import ModelSpec
+from slimsched.models.spec import DEFAULT_MODEL, SHIPPED_MODELS, ModelSpec, PlanTree
 from slimsched.serving.domain.model import ServedModel
 
 if TYPE_CHECKING:
@@ -65,7 +63,7 @@ def find_folder(source: str, beside: Path | None = None) -> Path:
 def load_elastic(model: ServedModel) -> "ElasticModel":
     """Load a model's code and weights."""
     if model.folder:
-        from slimsched.models.package import load_model
+        from slimsched.models.loading import load_model
 
         return load_model(Path(model.folder))
     return load_default()

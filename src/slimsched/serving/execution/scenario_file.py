@@ -21,7 +21,7 @@ from slimsched.core.config import (
     read_toml,
 )
 from slimsched.models.quality import QualityTable
-from slimsched.models.shipped_names import DEFAULT_MODEL
+from slimsched.models.spec import DEFAULT_MODEL
 from slimsched.serving.domain.cluster import (
     AUTOSCALER_NAME,
     GATEWAY_NAME,

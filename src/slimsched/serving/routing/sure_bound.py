@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.models.escalation_table import EscalationTable
+from slimsched.models.quality import EscalationTable
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import Key

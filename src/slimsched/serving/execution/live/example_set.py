@@ -6,8 +6,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.models.random_arrays import random_arrays
-from slimsched.models.spec import ModelSpec
+from slimsched.models.spec import ModelSpec, random_arrays
 
 MADE_UP = 256
 """Number of random examples to use if there are no real ones."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from slimsched.models.run_options import AS_IS, RunOptions, read_run_options
+from slimsched.models.elastic import AS_IS, RunOptions, read_run_options
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor

@@ -7,10 +7,17 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from slimsched.models.elastic import ElasticModel, Segment, Tensors
-from slimsched.models.model_error import ModelError, users_code
-from slimsched.models.run_options import AS_IS, RunOptions
-from slimsched.models.tensors import DTYPES, example_inputs
+from slimsched.models.elastic import (
+    AS_IS,
+    DTYPES,
+    ElasticModel,
+    ModelError,
+    RunOptions,
+    Segment,
+    Tensors,
+    example_inputs,
+    users_code,
+)
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import Key
 from slimsched.serving.execution.live.host_copies import HostCopies

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slimsched.models.arrays import NUMPY
-from slimsched.models.spec import TensorSpec
+from slimsched.models.spec import NUMPY, TensorSpec
 from slimsched.serving.domain.cluster import GATEWAY
 from slimsched.serving.domain.request import DropReason, Request
 from slimsched.serving.execution.live.parcel import DroppedError, OpenExamples, Rows

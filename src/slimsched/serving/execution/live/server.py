@@ -10,9 +10,7 @@ import torch
 
 from slimsched.core.clock import Wake, WakeAt
 from slimsched.core.log import Observer
-from slimsched.models.elastic import Tensors
-from slimsched.models.model_error import ModelError
-from slimsched.models.tensors import DTYPES
+from slimsched.models.elastic import DTYPES, ModelError, Tensors
 from slimsched.serving.domain.cluster import ServerSnapshot, life_name
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged, ServedModel
 from slimsched.serving.domain.profile import Profile

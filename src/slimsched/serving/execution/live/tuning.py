@@ -7,8 +7,7 @@ from time import perf_counter
 import torch
 from msgspec import Struct
 
-from slimsched.models.elastic import Tensors
-from slimsched.models.run_options import RunOptions
+from slimsched.models.elastic import RunOptions, Tensors
 from slimsched.models.spec import Path as Plan
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.execution.live.hosted_model import HostedModel

@@ -3,15 +3,17 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slimsched.models.figures import ModelFigures
 from slimsched.models.quality import QualityTable, read_quality
-from slimsched.models.shipped_names import SLIMVIT
 from slimsched.models.slimresnet import shipped as slimresnet_shipped
-from slimsched.models.slimresnet.paper_table import PAPER_PERCENT
-from slimsched.models.slimresnet.shape import SLIM_RESNET
-from slimsched.models.slimresnet.spec import plan_tree, slimresnet_figures, slimresnet_spec
+from slimsched.models.slimresnet.shape import (
+    PAPER_PERCENT,
+    SLIM_RESNET,
+    plan_tree,
+    slimresnet_figures,
+    slimresnet_spec,
+)
 from slimsched.models.slimvit import shipped as slimvit_shipped
-from slimsched.models.spec import ModelSpec
+from slimsched.models.spec import SLIMVIT, ModelFigures, ModelSpec
 from slimsched.models.width import format_widths
 
 if TYPE_CHECKING:
