@@ -13,7 +13,7 @@ from two_model_run import SLIM, slim
 
 from served import CONFIG
 from slimsched import dashboard
-from slimsched.dashboard.picture import wrapped
+from slimsched.dashboard.pictures import wrapped
 from slimsched.serving.telemetry.pictures import RAMPS, shades
 
 VOID = {"meta", "br", "img", "input", "link", "hr", "path", "use", "rect"}

@@ -6,8 +6,8 @@ from typing import Any
 
 from slimsched import __version__
 from slimsched.dashboard.page import asset
-from slimsched.dashboard.picture import COLOURS, INK, Picture, draw
-from slimsched.dashboard.report_table import text_table
+from slimsched.dashboard.pictures import COLOURS, INK, Picture, draw
+from slimsched.dashboard.report import text_table
 from slimsched.jobs.setting import POLICIES
 from slimsched.jobs.whatif import CLOSE, Gain, Outcome, WhatIf
 
