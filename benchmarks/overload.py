@@ -31,7 +31,7 @@ from open_loop import OpenLoop, Seen, poisson  # noqa: E402
 from run import offline_rates, our_config, setting_for  # noqa: E402
 from setting import Setting  # noqa: E402
 
-from slimsched.cli.serving.examples import test_examples  # noqa: E402
+from slimsched.cli.serving.scenario import test_examples  # noqa: E402
 from slimsched.serving.api.load_generator import Target  # noqa: E402
 from slimsched.serving.execution.model_source import shipped_model  # noqa: E402
 

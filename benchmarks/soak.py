@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from running import resident_mib
 
-from slimsched.cli.serving.examples import test_examples
+from slimsched.cli.serving.scenario import test_examples
 from slimsched.serving.api.load_generator import Inputs, LoadGenerator, Target, due_times, load_of
 from slimsched.serving.api.load_report import LoadReport, report
 from slimsched.serving.execution.live.event_loop import run

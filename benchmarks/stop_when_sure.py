@@ -19,7 +19,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from slimsched.cli.serving.examples import examples_of
+from slimsched.cli.serving.scenario import examples_of
 from slimsched.core.statistics import mean_of
 from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.live_comparison import LiveRow, Turn, compare_live

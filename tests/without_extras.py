@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slimsched.cli.app import command_line, run
-from slimsched.cli.failure import EXTRAS
+from slimsched.cli.options import EXTRAS
 
 NEEDS = {
     "demo": "serve",

@@ -309,7 +309,7 @@ def _simulated(scenario: Scenario, seed: int) -> FleetHistory:
 
 
 def _live(scenario: Scenario, seed: int, data: Path | None) -> FleetHistory:
-    from slimsched.cli.serving.examples import examples_of
+    from slimsched.cli.serving.scenario import examples_of
     from slimsched.serving.execution.live.event_loop import run
 
     examples = examples_of(scenario.cluster.models, data)

@@ -16,8 +16,7 @@ from msgspec import Struct
 from rich.console import Console
 from tables import TABLES, reproduce_table
 
-from slimsched.cli.failure import line_of, need
-from slimsched.cli.options import AsJson, Seed, with_options
+from slimsched.cli.options import AsJson, Seed, line_of, need, with_options
 from slimsched.cli.serving.scenario import Accuracy, Seconds, Workers
 from slimsched.core.config import Count, UnknownNameError
 from slimsched.serving.execution.scenario import Scenario

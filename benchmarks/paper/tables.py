@@ -142,7 +142,7 @@ def reproduce_tables(
     """Return every router's figures, live beside simulated, and a function that shows them."""
     measured: dict[str, LiveRow] = {}
     if live:
-        from slimsched.cli.serving.live_runs import run_in_turn
+        from slimsched.cli.serving.scenario import run_in_turn
 
         found = run_in_turn(scenario, ROUTERS, seed=seed, rounds=1, data=data, progress=_say)
         measured = {row.router: row for row in found}

@@ -28,7 +28,7 @@ from offline import rates_per_s
 from report import write_report
 from setting import Setting
 
-from slimsched.cli.serving.examples import test_examples
+from slimsched.cli.serving.scenario import test_examples
 from slimsched.serving.execution.model_source import shipped_model
 from slimsched.serving.routing.registry import SERVING
 

@@ -16,7 +16,7 @@ from contender import CONTENDERS, OUR_CONFIG, Running
 from measure import Client
 from run import Pieces, offline_rates, our_config, setting_for
 
-from slimsched.cli.serving.examples import test_examples
+from slimsched.cli.serving.scenario import test_examples
 from slimsched.serving.execution.model_source import shipped_model
 
 SECONDS = 2.5

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import slimsched
 import without_extras
-from slimsched.cli.failure import EXTRAS
+from slimsched.cli.options import EXTRAS
 from without_extras import NEED_NOTHING, NEEDS, names
 
 CODE = """

@@ -3,10 +3,8 @@
 import typer
 
 from slimsched.cli.jobs import slurm as jobs_slurm
-from slimsched.cli.jobs.compare import compare
 from slimsched.cli.jobs.explain import explain
-from slimsched.cli.jobs.models import models
-from slimsched.cli.jobs.simulate import simulate
+from slimsched.cli.jobs.simulate import compare, models, simulate
 from slimsched.cli.jobs.whatif import whatif
 
 app = typer.Typer(no_args_is_help=True)

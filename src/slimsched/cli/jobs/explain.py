@@ -7,8 +7,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from slimsched.cli.jobs.slurm_options import Conf, Partition, SlurmOptions, Speed
-from slimsched.cli.jobs.workload import PolicyName, Workload
+from slimsched.cli.jobs.workload import Conf, Partition, PolicyName, SlurmOptions, Speed, Workload
 from slimsched.cli.options import AsJson, with_options
 from slimsched.core.config import Seconds, UnknownNameError
 

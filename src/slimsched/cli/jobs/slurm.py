@@ -10,8 +10,7 @@ import typer
 from msgspec import Struct
 from rich.console import Console
 
-from slimsched.cli.jobs.slurm_options import Conf, Partition, SlurmOptions
-from slimsched.cli.jobs.workload import ModelFile, read_models
+from slimsched.cli.jobs.workload import Conf, ModelFile, Partition, SlurmOptions, read_models
 from slimsched.cli.options import AsJson, with_options
 from slimsched.core.config import ConfigError, Count, DataError, PollSeconds, Seconds, UnknownNameError
 from slimsched.core.log import EVENTS
@@ -60,7 +59,7 @@ def run(
 
       slim jobs run --engine slurm --dry-run
     """
-    from slimsched.cli.jobs import slurm_view as view
+    from slimsched.cli.jobs import slurm_site as view
     from slimsched.cli.jobs.slurm_site import find_site
     from slimsched.jobs.slurm import controller
 
@@ -79,7 +78,7 @@ def run(
 
 
 def _drive(site: "SlurmSite", options: RunOptions, *, as_json: bool) -> None:
-    from slimsched.cli.jobs.slurm_view import LiveView
+    from slimsched.cli.jobs.slurm_site import LiveView
     from slimsched.core.log import LogWriter
     from slimsched.jobs.slurm import controller
 
@@ -174,7 +173,7 @@ def victims(
 
       slim jobs victims --gpus 32 --model bert
     """
-    from slimsched.cli.jobs import slurm_view as view
+    from slimsched.cli.jobs import slurm_site as view
     from slimsched.cli.jobs.slurm_site import find_site
     from slimsched.jobs.domain import Job
     from slimsched.jobs.slurm import controller

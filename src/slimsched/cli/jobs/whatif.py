@@ -9,10 +9,15 @@ import typer
 from msgspec import Struct
 from rich.console import Console
 
-from slimsched.cli.jobs.slurm_options import Partition
-from slimsched.cli.jobs.workload import DEFAULT_NETWORK, ModelFile, Network, progress_bar, read_models
-from slimsched.cli.options import AsJson, with_options
-from slimsched.cli.output_path import file_to_write
+from slimsched.cli.jobs.workload import (
+    DEFAULT_NETWORK,
+    ModelFile,
+    Network,
+    Partition,
+    progress_bar,
+    read_models,
+)
+from slimsched.cli.options import AsJson, file_to_write, with_options
 from slimsched.core.config import ConfigError, Count, PositiveSeconds
 
 if TYPE_CHECKING:

@@ -2,27 +2,186 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import typer
 from msgspec import Struct
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
-from slimsched.cli.models import check, new, tune
-from slimsched.cli.options import AsJson, with_options
-from slimsched.cli.output_path import file_to_write, picture
-from slimsched.cli.serving.profile import DeviceOptions, MeasureOptions, measure
-from slimsched.core.config import Count, PositiveSeconds
+from slimsched.cli.models.options import DeviceOption, EvaluateOptions, ModelOption
+from slimsched.cli.options import AsJson, picture, with_options
+from slimsched.cli.serving.measure import DeviceOptions, MeasureOptions, measure
+from slimsched.core.config import Count, PositiveSeconds, ThreadCount
 from slimsched.models.shipped import PUBLISHED_PERCENT
 from slimsched.models.spec import DEFAULT_MODEL
 
 if TYPE_CHECKING:
+    from slimsched.models.check import Report
     from slimsched.serving.domain.model import ServedModel
 
+# -- `slim model check`: run every plan of a model and say what is wrong.
+
+MOST_PROBLEMS = 4
+"""People read a few problems, mend the first, and check again."""
+
+CheckedFolder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Model folder, with a model.toml; or a shipped model's name.")
+]
+
+
+def check_command(
+    folder: CheckedFolder, as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False
+) -> None:
+    """Run every plan on batches of one and three, compare, and write figures.json.
+
+    Exits with 1 if something is wrong.
+
+    Example: slim model check mymodel
+    """
+    from slimsched.models.check import check_model
+    from slimsched.models.loading import load_model
+    from slimsched.models.package import FIGURES, write_figures_file
+    from slimsched.models.shipped import shipped_folder
+
+    shipped = shipped_folder(str(folder))
+    model = load_model(shipped or folder)
+    console = Console(stderr=True)
+    with console.status("checking") as status:
+        report = check_model(model, advance=lambda stage: status.update(f"checking: {stage}"))
+    if report.figures is not None and not report.problems and shipped is None:
+        write_figures_file(folder / FIGURES, report.spec, report.figures)
+    if as_json:
+        typer.echo(json.dumps(facts(report)))
+    else:
+        show(report, folder if shipped is None else None)
+    if report.problems:
+        raise typer.Exit(1)
+
+
+def facts(report: "Report") -> dict[str, Any]:
+    """A report, ready for JSON."""
+    from slimsched.cli.models.tables import plan_rows
+
+    return {
+        "model": report.spec.name,
+        "version": report.spec.version,
+        "ok": not report.problems,
+        "problems": [
+            {"where": one.where, "what": one.what, "remedy": one.remedy, "places": one.places}
+            for one in report.problems
+        ],
+        "hints": report.hints,
+        "compared_with_whole": report.compared,
+        "plans": plan_rows(report.spec, report.figures, report.handed_bytes) if report.figures else [],
+        "handed_over": {report.spec.text(path): text for path, text in report.shapes.items()},
+    }
+
+
+def show(report: "Report", folder: Path | None) -> None:
+    """A report for people: the table of plans, or what is wrong. `folder` got the figures, if any did."""
+    from slimsched.cli.models.tables import plan_table
+
+    console, spec = Console(highlight=False), report.spec
+    if report.figures is not None:
+        console.print(plan_table(spec, report.figures, report.handed_bytes))
+    for one in report.problems[:MOST_PROBLEMS]:
+        more = f" and {one.places - 1} more" if one.places > 1 else ""
+        console.print(f"[bold red]wrong[/] {escape(one.where)}{more}")
+        for line in filter(None, (one.what, one.remedy)):
+            console.print(Padding(Text(line), (0, 0, 0, 6)))
+    for hint in report.hints:
+        console.print(f"hint: {hint}", markup=False)
+    if report.problems:
+        count = len(report.problems)
+        shown = f", {MOST_PROBLEMS} of them here (--json lists all)" if count > MOST_PROBLEMS else ""
+        console.print(f"{count} problem{'s' if count > 1 else ''}{shown}; figures.json was not written")
+        return
+    whole = f"{report.compared} compared with the whole model, " if report.compared else ""
+    console.print(
+        f"ok: {len(spec.plans)} plans run on batches of 1 and 3, {whole}rows independent, repeatable"
+    )
+    if folder is not None:
+        console.print(f"written: {folder / 'figures.json'}", soft_wrap=True)
+
+
+# -- `slim model new`: a model to start from.
+
+
+def new_command(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.")]) -> None:
+    """Write a small elastic model that works, with comments, for you to change.
+
+    Example: slim model new mymodel && slim model check mymodel
+    """
+    from slimsched.models.skeleton.writing import write_skeleton
+
+    for path in write_skeleton(folder):
+        typer.echo(f"written: {path}")
+    typer.echo(f"next: slim model check {folder}")
+
+
+# -- `slim model tune`: find the fastest way to run a model on this machine that keeps its answers.
+
+
+@with_options
+def tune_command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder.")],
+    device: Annotated[Literal["cpu", "cuda"], typer.Option("--device", help="Where to run.")] = "cpu",
+    batch: Annotated[Count, typer.Option("--batch", help="Batch size to time.")] = 8,
+    examples: Annotated[Count, typer.Option("--examples", help="Examples to compare answers on.")] = 64,
+    threads: Annotated[ThreadCount, typer.Option("--threads", help="CPU threads to use.")] = 1,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Try torch.compile too; compiling takes minutes.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Try half precision, another memory format and torch.compile; keep the fastest way in DIR/run.toml.
+
+    A way counts only if at least 99 % of the answers stay the same. Measure the profile again afterwards.
+
+    Example: slim model tune my-model --compile
+    """
+    import torch
+
+    from slimsched.models.elastic import pick_device, write_run_options
+    from slimsched.serving.execution.live.tuning import LEAST_AGREEMENT, tune
+    from slimsched.serving.execution.model_source import read_model
+
+    torch.set_num_threads(threads)
+    model = read_model(str(folder), rated=False)
+    with Console(stderr=True).status("starting") as status:
+        tried, best = tune(
+            model,
+            pick_device(device),
+            batch=batch,
+            examples=max(batch, examples),
+            compiled=compiled,
+            progress=lambda options: status.update(f"running as {options}"),
+        )
+    write_run_options(folder, device, best.options)
+    if as_json:
+        print(json.dumps({"tried": msgspec.to_builtins(tried), "chosen": msgspec.to_builtins(best.options)}))
+        return
+    table = Table("way to run", "plan", "examples/s", "same answers", title_justify="left")
+    for one in tried:
+        for plan, per_s in one.per_s.items():
+            table.add_row(str(one.options), plan, f"{per_s:,.1f}", f"{one.agreement:.1%}")
+        if one.trouble:
+            table.add_row(str(one.options), "-", "-", f"does not run: {one.trouble}")
+    console = Console()
+    console.print(table)
+    console.print(f"chosen for {device}: {best.options} ({LEAST_AGREEMENT:.0%} of the answers must stay)")
+    console.print(f"written: {folder / 'run.toml'}; measure again with slim model profile {folder}")
+
+
 app = typer.Typer(no_args_is_help=True)
-app.command("new")(new.command)
-app.command("check")(check.command)
-app.command("tune")(tune.command)
+app.command("new")(new_command)
+app.command("check")(check_command)
+app.command("tune")(tune_command)
 
 DataOption = Annotated[
     Path,
@@ -32,18 +191,9 @@ DataOption = Annotated[
         help="Folder with CIFAR-100 (released or packed), or with one sub-folder of images per class.",
     ),
 ]
-ModelOption = Annotated[
-    Path | None,
-    typer.Option("--model", help="Folder that slim model train wrote, or slimvit; SlimResNet if left out."),
-]
 FolderArgument = Annotated[
     Path | None, typer.Argument(metavar="[DIR]", help="Model folder: any model; see docs/models.md.")
 ]
-OptionalDataOption = Annotated[
-    Path | None,
-    typer.Option("--data", help="Test images (SLIM_DATA if left out); for a model folder also an .npz file."),
-]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 
 
 @app.callback()
@@ -81,7 +231,7 @@ def train(options: TrainOptions) -> None:
 
     Example: slim model train --data photos/ --config configs/train-folder.toml --out runs/photos
     """
-    from slimsched.cli.models.table import by_kind
+    from slimsched.cli.models.tables import by_kind
     from slimsched.cli.progress import TrainingProgress
     from slimsched.models.elastic import pick_device
     from slimsched.models.loading import load
@@ -115,36 +265,6 @@ def train(options: TrainOptions) -> None:
         typer.echo(result.warning, err=True)
 
 
-class EvaluateOptions(Struct, frozen=True, kw_only=True):
-    """Which model to evaluate, on what, at which widths."""
-
-    data: OptionalDataOption = None
-    widths: Annotated[
-        list[str] | None,
-        typer.Option("--widths", help="'0.5', '0.25,0.5,0.75,1.0' or 'all'; may be given several times."),
-    ] = None
-    model: ModelOption = None
-    device: DeviceOption = "auto"
-    batch: Annotated[Count, typer.Option("--batch", help="Images at a time.")] = 250
-    bits: Annotated[
-        Path | None,
-        typer.Option(
-            "--bits",
-            callback=file_to_write,
-            help="With --widths all: write which images are right, and how sure plans are.",
-        ),
-    ] = None
-    everything: Annotated[
-        bool, typer.Option("--all", help="Score every picture of a folder, the training images too.")
-    ] = False
-    agreement: Annotated[
-        bool, typer.Option("--agreement", help="With DIR: no labels; compare plans with the widest one.")
-    ] = False
-    examples: Annotated[
-        Count, typer.Option("--examples", help="With --agreement and no data: random inputs.")
-    ] = 256
-
-
 @app.command()
 @with_options
 def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: AsJson = False) -> None:
@@ -173,7 +293,7 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
             as_json=as_json,
         )
         return
-    from slimsched.cli.models.evaluate_trained import evaluate_trained
+    from slimsched.cli.models.evaluate import evaluate_trained
 
     evaluate_trained(options, as_json=as_json)
 
@@ -207,7 +327,7 @@ def pareto(
 
       slim model pareto slimresnet slimvit --device h200-100 --plot fronts.png
     """
-    from slimsched.cli.models.table import pareto_table
+    from slimsched.cli.models.tables import pareto_table
     from slimsched.models.pareto import all_points, pareto_set
     from slimsched.serving.execution.model_source import read_model
 
@@ -230,7 +350,7 @@ def pareto(
 
 def _fronts(served: "list[ServedModel]", devices: list[str], plot: Path | None, *, as_json: bool) -> None:
     """Compare the plans of several models, at several costs."""
-    from slimsched.cli.models.fronts import cost_fronts, fronts_table
+    from slimsched.cli.models.evaluate import cost_fronts, fronts_table
 
     fronts = cost_fronts(served, devices)
     if plot is not None:
@@ -271,11 +391,11 @@ def info(folder: FolderArgument = None, model: ModelOption = None, as_json: AsJs
       slim model info --json
     """
     if folder is not None:
-        from slimsched.cli.models.info import show_folder
+        from slimsched.cli.models.evaluate import show_folder
 
         show_folder(folder, as_json=as_json)
         return
-    from slimsched.cli.models.table import describe, info_table
+    from slimsched.cli.models.tables import describe, info_table
     from slimsched.models.loading import load
 
     facts = describe(load(model).card)

@@ -1,22 +1,95 @@
-"""`slim client`: classify pictures with a running server."""
+"""Commands that ask a running server: `slim client` classifies pictures, `slim load` measures under load."""
 
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import Struct
 from rich.console import Console
 
-from slimsched.cli.options import AsJson, with_options
-from slimsched.cli.serving.terms import ServerOptions, TermsOptions
-from slimsched.core.config import ConfigError
+from slimsched.cli.options import AsJson, Seed, picture, with_options
+from slimsched.cli.progress import request_bar
+from slimsched.cli.serving.scenario import ArrivalsName, Data
+from slimsched.core.config import (
+    AccuracyFloor,
+    ConfigError,
+    Count,
+    Milliseconds,
+    PositiveAmount,
+    Priority,
+    Rate,
+    RunSeconds,
+)
+from slimsched.models.package import read_spec
+from slimsched.models.spec import Datatype, ModelSpec, TensorSpec
+from slimsched.serving.domain.request import NEVER_S
+from slimsched.serving.execution.live.example_set import ExampleSet
+from slimsched.serving.workload.load import Load
 
 if TYPE_CHECKING:
     from slimsched.serving.api.client import Client
+    from slimsched.serving.api.load_generator import Target
+    from slimsched.serving.api.load_report import Latency, LoadReport
+
+# -- Options that say how to reach a running server, and what to ask of it for each request.
+
+
+class ServerOptions(Struct, frozen=True, kw_only=True):
+    """Where a server listens, and how to be let in."""
+
+    url: Annotated[str, typer.Option("--url", envvar="SLIM_URL", help="Address of the server.")] = (
+        "http://127.0.0.1:8000"
+    )
+    token: Annotated[
+        str,
+        typer.Option(
+            "--token",
+            envvar="SLIM_TOKEN",
+            help="Its bearer token; SLIM_TOKEN hides it from the process list.",
+        ),
+    ] = ""
+    ca_file: Annotated[
+        Path | None, typer.Option("--ca-file", help="Certificate to trust for https (PEM).")
+    ] = None
+
+    @property
+    def ca_path(self) -> str | None:
+        """The certificate's path as text."""
+        return None if self.ca_file is None else str(self.ca_file)
+
+
+class TermsOptions(Struct, frozen=True, kw_only=True):
+    """What a client asks for with each request."""
+
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            "--plan", help="How to run: one choice for every segment (0.5), or one each (0.25,0.5,0.75,1.0)."
+        ),
+    ] = None
+    min_accuracy: Annotated[
+        AccuracyFloor | None,
+        typer.Option("--min-accuracy", help="Lowest accuracy to expect, as a percentage or a share."),
+    ] = None
+    deadline_ms: Annotated[
+        Milliseconds | None, typer.Option("--deadline-ms", help="Give up on a request after this time.")
+    ] = None
+    priority: Annotated[Priority | None, typer.Option("--priority", help="Higher goes first.")] = None
+    max_energy_mj: Annotated[
+        PositiveAmount | None, typer.Option("--max-energy-mj", help="Most energy that one example may take.")
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """Return what was asked for; what was left out is not in it."""
+        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+
+
+# -- `slim client`: classify pictures with a running server.
 
 
 @with_options
-def command(
+def client_command(
     files: Annotated[list[Path], typer.Argument(help="Pictures of any size.", metavar="IMAGE...")],
     server: ServerOptions,
     terms: TermsOptions,
@@ -57,7 +130,7 @@ def command(
                 }
             )
             if not as_json:
-                _print(rows[-1])
+                _print_answer(rows[-1])
     if as_json:
         print(json.dumps(rows, indent=1))
 
@@ -74,7 +147,7 @@ def _side(client: "Client") -> int:
     return int(shape[2])
 
 
-def _print(row: dict[str, Any]) -> None:
+def _print_answer(row: dict[str, Any]) -> None:
     receipt = row["receipt"]
     spent_ms = receipt["queue_ms"] + receipt["compute_ms"] + receipt["network_ms"]
     Console(soft_wrap=True).print(
@@ -84,3 +157,200 @@ def _print(row: dict[str, Any]) -> None:
         + (f"; limit missed: {receipt['missed']}" if "missed" in receipt else ""),
         highlight=False,
     )
+
+
+# -- `slim load`: an open-loop load generator for any Open Inference Protocol v2 server.
+
+PUNCTUAL_S = 0.01
+"""A 99th percentile of the dispatch error above this is worth a warning."""
+
+
+class SendOptions(Struct, frozen=True, kw_only=True):
+    """What to send, and when."""
+
+    rate: Annotated[
+        Rate | None,
+        typer.Option("--rate", help="Mean requests per second; 20, or a trace's own rate, if left out."),
+    ] = None
+    seconds: Annotated[
+        RunSeconds | None,
+        typer.Option("--seconds", help="How long to send; 10, or all of a trace, if left out."),
+    ] = None
+    arrivals: ArrivalsName = "poisson"
+    per_request: Annotated[Count, typer.Option("--images", help="Examples per request.")] = 1
+    data: Data = None
+    connections: Annotated[Count, typer.Option("--connections", help="Most connections at once.")] = 512
+    seed: Seed = 0
+
+
+class ModelOptions(Struct, frozen=True, kw_only=True):
+    """Which model to ask, and for which output."""
+
+    model: Annotated[
+        str, typer.Option("--model", help="The model's name or folder, if the server has several.")
+    ] = ""
+    output: Annotated[
+        str, typer.Option("--output", help="The output to ask for; by default classes, or the first one.")
+    ] = ""
+    datatype: Annotated[
+        str, typer.Option("--datatype", help="Send images as UINT8, or as FP32 in [0, 1].")
+    ] = "UINT8"
+
+
+@with_options
+def load_command(
+    server: ServerOptions,
+    sent: SendOptions,
+    terms: TermsOptions,
+    model: ModelOptions,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", callback=picture, help="Draw rates and latency into a PNG.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send each request when it is due, whether or not earlier ones were answered, and report the answers.
+
+    Latency counts from the time a request was due, so a stall is charged to every request that had to wait.
+
+    Examples:
+
+      slim load --rate 50 --seconds 20
+
+      slim load --arrivals bursty --rate 80 --deadline-ms 250 --plot load.png
+
+      slim load --url http://other:8000 --model resnet --output logits --datatype FP32 --json
+
+      slim load --model my-model --data my-examples.npz
+    """
+    from slimsched.serving.api.load_generator import load_of
+    from slimsched.serving.api.load_report import as_json as to_json
+
+    spec = _ask_spec(server, model)
+    examples = _examples(spec, sent.data)
+    load = load_of(sent.arrivals, sent.rate, sent.seconds)
+    report = _send(server, load, sent, terms, _target(server, model, spec), spec, examples, plot)
+    if as_json:
+        print(to_json(report))
+        return
+    _print_load(Console(soft_wrap=True), report, examples.source, load)
+    if plot is not None:
+        Console().print(f"written: {plot}")
+
+
+def _send(
+    server: ServerOptions,
+    load: Load,
+    sent: SendOptions,
+    terms: TermsOptions,
+    target: "Target",
+    spec: ModelSpec,
+    examples: ExampleSet,
+    plot: Path | None,
+) -> "LoadReport":
+    from slimsched.serving.api.load_generator import LoadGenerator, due_times
+    from slimsched.serving.api.load_report import plot_load, report
+    from slimsched.serving.execution.live.event_loop import run
+
+    due_s, numbers = due_times(load, sent.seed, len(examples), sent.per_request)
+    inputs = {tensor.name: array for tensor, array in zip(spec.inputs, examples.inputs, strict=True)}
+    generator = LoadGenerator(
+        server.url,
+        inputs,
+        target.prefix(terms.given()),
+        ca_file=server.ca_path,
+        connections=sent.connections,
+    )
+    with request_bar("sending", len(due_s)) as bar:
+
+        def progress(sent: int, answered: int) -> None:
+            text = f"{sent} sent, {answered} answered"
+            bar.update(bar.task_ids[0], completed=answered, description=text)
+
+        answers = run(generator.run(due_s, numbers, progress))
+    deadline_s = NEVER_S if terms.deadline_ms is None else terms.deadline_ms / 1e3
+    if plot is not None:
+        title = f"{sent.arrivals}, {load.rate_per_s:g} requests/s, {server.url}"
+        plot_load(answers, title, plot, deadline_s=deadline_s)
+    return report(answers, examples.labels, seconds=load.seconds, deadline_s=deadline_s)
+
+
+def _ask_spec(server: ServerOptions, model: ModelOptions) -> ModelSpec:
+    """Ask the server what the model takes and gives; its plans stay unknown here."""
+    from slimsched.serving.api.client import Client
+
+    name = read_spec(Path(model.model)).name if model.model and Path(model.model).is_dir() else model.model
+    with Client(server.url, token=server.token, model=name, ca_file=server.ca_path) as client:
+        facts = client.metadata()
+    inputs = [
+        TensorSpec(name=one["name"], datatype=_datatype(one, model), shape=tuple(one["shape"][1:]))
+        for one in facts["inputs"]
+    ]
+    outputs = [TensorSpec(name=one["name"], datatype="FP32", shape=(1,)) for one in facts["outputs"]]
+    return ModelSpec(
+        name=facts["name"], inputs=tuple(inputs), outputs=tuple(outputs), segments=(("all",),), plans=((0,),)
+    )
+
+
+def _datatype(tensor: dict[str, Any], model: ModelOptions) -> Datatype:
+    """The type to send: the model's own, or floats where the user wants them for bytes."""
+    if tensor["datatype"] == "UINT8" and model.datatype == "FP32":
+        return "FP32"
+    datatype: Datatype = tensor["datatype"]
+    return datatype
+
+
+def _examples(spec: ModelSpec, data: Path | None) -> ExampleSet:
+    """Real examples where the user has them for such a model, else made-up ones."""
+    from slimsched.cli.serving.scenario import test_examples
+
+    return test_examples(spec, data)
+
+
+def _target(server: ServerOptions, model: ModelOptions, spec: ModelSpec) -> "Target":
+    from slimsched.serving.api.load_generator import Target
+
+    names = [tensor.name for tensor in spec.outputs]
+    output = model.output or ("classes" if "classes" in names else names[0])
+    return Target(token=server.token, model=spec.name, outputs=(output,))
+
+
+def _print_load(console: Console, report: "LoadReport", kind: str, load: Load) -> None:
+    outcomes = ", ".join(f"{name}: {count}" for name, count in sorted(report.outcomes.items()))
+    lines = [
+        load.description,
+        f"[bold]{report.requests} requests, {report.examples} examples[/bold] ({kind}) in "
+        f"{report.seconds:g} s: {report.offered_per_s:.1f} examples/s offered, "
+        f"{report.answered_per_s:.1f} answered, {report.goodput_per_s:.1f} in time "
+        f"({report.in_time_share:.1%})",
+        f"outcomes by HTTP status: {outcomes}",
+        f"latency from due time:   {_spread(report.latency)}",
+        f"latency from send:       {_spread(report.latency_from_send)}",
+        f"dispatch error:          {_spread(report.dispatch_error)}",
+    ]
+    if report.accuracy is not None:
+        lines.append(
+            f"accuracy on labels: {report.accuracy:.2%}; correct and in time: "
+            f"{report.correct_in_time_per_s:.1f} examples/s"
+        )
+    if report.predicted_accuracy is not None:
+        choices = ", ".join(f"{name}: {share:.0%}" for name, share in report.choices.items())
+        energy = (
+            ""
+            if report.energy_mj_per_example is None
+            else f"; {report.energy_mj_per_example:.1f} mJ per example"
+        )
+        lines.append(f"predicted accuracy {report.predicted_accuracy:.2%}; choices {choices}{energy}")
+    for line in lines:
+        console.print(line, highlight=False)
+    for why, count in report.refusals.items():
+        console.print(f"  {count} × {why}", highlight=False, markup=False)
+    if report.dispatch_error.p99_s > PUNCTUAL_S:
+        console.print(
+            "[yellow]requests left late: this machine could not send at that rate, so part of the latency is "
+            "the generator's own[/yellow]"
+        )
+
+
+def _spread(one: "Latency") -> str:
+    values = {"p50": one.p50_s, "p90": one.p90_s, "p99": one.p99_s, "p99.9": one.p999_s, "max": one.max_s}
+    return ", ".join(f"{name} {1e3 * value:.1f} ms" for name, value in values.items())

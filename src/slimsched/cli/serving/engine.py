@@ -1,6 +1,7 @@
 """Which engine runs the servers: its options on the command line, and the engine itself."""
 
 from concurrent.futures import Executor
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,17 +9,108 @@ import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.cli.failure import need
-from slimsched.core.config import ConfigError, UnknownNameError
+from slimsched.cli.options import need
+from slimsched.cli.serving.scenario import GoalText, RouterSpec
+from slimsched.core.config import ConfigError, FrontCount, LogMegabytes, Port, UnknownNameError
 from slimsched.core.log import LogFolder
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routing.registry import SERVING
 
 if TYPE_CHECKING:
     from slimsched.serving.execution.live.engine import Engine
     from slimsched.serving.execution.live.local_engine import LocalEngine
     from slimsched.serving.execution.live.run_log import RunLog
+
+# -- What `slim serve` is told.
+
+
+class ServeOptions(Struct, frozen=True, kw_only=True):
+    """How to serve: the router, where to listen, whom to let in, and what to log."""
+
+    router: RouterSpec = SERVING
+    goal: GoalText = None
+    host: Annotated[str, typer.Option("--host", help="Address to listen at.")] = "127.0.0.1"
+    http_port: Annotated[Port, typer.Option("--http-port", help="HTTP port; 0 means any free one.")] = 8000
+    grpc_port: Annotated[Port, typer.Option("--grpc-port", help="gRPC port; 0 means any free one.")] = 8001
+    fronts: Annotated[
+        FrontCount | None,
+        typer.Option(
+            "--fronts",
+            help="Processes that read requests; 0: the gateway does. If left out, one for every four cores "
+            "from eight cores on.",
+        ),
+    ] = None
+    token: Annotated[
+        str,
+        typer.Option(
+            "--token",
+            envvar="SLIM_TOKEN",
+            help="Bearer token that clients must send. Everybody on this machine can see it among the "
+            "processes; SLIM_TOKEN or --token-file hide it.",
+        ),
+    ] = ""
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="File with the bearer token that clients must send.")
+    ] = None
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit",
+            metavar="NAME=VALUE",
+            help="Set a limit of the door, such as connections=500; docs/reliability.md lists them.",
+        ),
+    ] = None
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate (PEM).")] = None
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="Its key (PEM).")] = None
+    cors: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cors",
+            metavar="ORIGIN",
+            help="Let web pages of this origin use the server from a browser, such as https://example.org; "
+            "* lets all pages. May be repeated.",
+        ),
+    ] = None
+    state: Annotated[
+        Path | None,
+        typer.Option("--state", envvar="SLIM_STATE", help="File that keeps a goal set while running."),
+    ] = None
+    model_repository: Annotated[
+        Path | None,
+        typer.Option(
+            "--model-repository",
+            metavar="FOLDER",
+            help="Let clients load and unload models while running, from this folder only.",
+        ),
+    ] = None
+    shared_memory: Annotated[
+        bool,
+        typer.Option(
+            "--shared-memory",
+            help="Let clients on this machine pass tensors in shared memory, of this user or of a GPU.",
+        ),
+    ] = False
+    log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line.")] = (
+        "text"
+    )
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log", help="Keep event logs in this folder, one sub-folder per start (see slim replay)."
+        ),
+    ] = None
+    log_limit: Annotated[
+        LogMegabytes,
+        typer.Option("--log-limit", help="Megabytes that --log keeps; the oldest runs are removed first."),
+    ] = 1000.0
+    access_log: Annotated[bool, typer.Option("--access-log", help="Log every response.")] = False
+    otel: Annotated[
+        bool,
+        typer.Option("--otel", help="Send OpenTelemetry traces (OTEL_EXPORTER_OTLP_ENDPOINT says where)."),
+    ] = False
+
 
 ENGINES = ("local", "ray")
 

@@ -4,15 +4,14 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 from collections.abc import Coroutine
 from pathlib import Path
 
 from rich.console import Console
 
-from slimsched.cli.serving.engine import EngineOptions, open_engine
+from slimsched.cli.serving.engine import EngineOptions, ServeOptions, open_engine
 from slimsched.cli.serving.scenario import Choice
-from slimsched.cli.serving.serve import ServeOptions
-from slimsched.cli.serving.stop_signals import StopSignals
 from slimsched.core.config import SlimError
 from slimsched.core.log import LogFolder, Observer
 from slimsched.dashboard.live import Dashboard
@@ -44,6 +43,47 @@ from slimsched.serving.routing.gateway import Gateway
 from slimsched.serving.routing.goal import format_goal, format_goals
 from slimsched.serving.routing.guard import limits_of
 from slimsched.serving.routing.registry import make_router, split_goal
+
+# -- SIGTERM and Ctrl-C: the first signal asks to finish, the second to end at once.
+
+
+class StopSignals:
+    """Listens to the signals of this process."""
+
+    def __init__(self) -> None:
+        self._stop, self._at_once = asyncio.Event(), asyncio.Event()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(name, self._hear)
+
+    async def wait(self) -> None:
+        """Wait for the first signal."""
+        await self._stop.wait()
+
+    async def unless_stopped(self, work: Coroutine[None, None, None]) -> bool:
+        """Do the work, or break it off at the first signal; return whether it was done."""
+        return await _unless(self._stop, work)
+
+    async def unless_at_once(self, work: Coroutine[None, None, None], within_s: float) -> bool:
+        """Do the work, or break it off at the second signal or after a time; return whether it was done."""
+        return await _unless(self._at_once, work, within_s)
+
+    def _hear(self) -> None:
+        (self._at_once if self._stop.is_set() else self._stop).set()
+
+
+async def _unless(
+    told: asyncio.Event, work: Coroutine[None, None, None], within_s: float | None = None
+) -> bool:
+    task, waiting = asyncio.ensure_future(work), asyncio.ensure_future(told.wait())
+    await asyncio.wait([task, waiting], timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if not task.done():
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return False
+    await task
+    return True
+
 
 STOP_LIMIT_S = 7.0
 """How long servers may take to end once every request has its answer."""

@@ -15,28 +15,75 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from slimsched.cli.options import AsJson, Seed, with_options
-from slimsched.cli.output_path import picture
+from slimsched.cli.options import AsJson, Seed, picture, with_options
 from slimsched.cli.progress import count_bar
 from slimsched.cli.serving.engine import PoolOptions
-from slimsched.cli.serving.learner import goal_of, learner_of, reward_of
 from slimsched.cli.serving.scenario import LoadOptions, Rate, ScenarioOptions
 from slimsched.core.config import (
     ConfigError,
     Count,
     CountOrZero,
+    Finite,
     RunSeconds,
     Share,
     UnknownNameError,
     WorkerCount,
+    convert,
 )
 from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.routing.goal import Goal, parse_goal
 from slimsched.serving.routing.registry import ABOUT, router_names, split_specs
 
 if TYPE_CHECKING:
     from slimsched.serving.learning.evolution import Generation
+    from slimsched.serving.learning.learner import Learner
     from slimsched.serving.learning.ppo import PpoTrainer
     from slimsched.serving.learning.ppo import Progress as Point
+    from slimsched.serving.learning.rollout import RewardWeights
+
+# -- The learner that `slim router train` trains, and what is read from the command line for it.
+#
+# Torch takes long to load, so learners are imported only where one is made.
+
+
+def learner_of(state: str, scenario: Scenario, reward: "RewardWeights", goal: Goal | None) -> "Learner":
+    """Return the policy to train."""
+    from slimsched.serving.learning.head_policy import HeadPolicy
+    from slimsched.serving.learning.paper_policy import PaperPolicy
+
+    if state == "paper":
+        return PaperPolicy(scenario.cluster, reward)
+    return HeadPolicy(goal=goal)
+
+
+def goal_of(text: str, state: str) -> Goal | None:
+    """Read the goal that training follows, if any."""
+    if text and state != "head":
+        raise ConfigError("--goal is for ppo with --state head; --state paper has --weights")
+    return parse_goal(text) if text else None
+
+
+def reward_of(text: str, centre: float) -> "RewardWeights":
+    """Read α, β, γ, δ and perhaps b of the paper's reward."""
+    from slimsched.serving.learning.rollout import RewardWeights
+
+    try:
+        given = convert([float(part) for part in text.split(",")], list[Finite], "--weights")
+        accuracy, latency, energy, imbalance, *bonus = given
+        (b,) = bonus or [RewardWeights().bonus]
+    except ValueError:
+        raise ConfigError(
+            f"--weights '{text}' is not understood; write four or five numbers such as 1,1,0.02,0.1"
+        ) from None
+    return RewardWeights(
+        accuracy=accuracy,
+        latency_per_s=latency,
+        energy_per_j=energy,
+        imbalance=imbalance,
+        bonus=b,
+        centre=centre,
+    )
+
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -1,8 +1,13 @@
-"""Options that choose a scenario, its load, its goal and its faults, shared by the commands that serve."""
+"""Options that choose a scenario, its load, its goal and its faults, shared by the commands that serve.
 
+Also what live runs need besides: examples to send, and servers that several runs share.
+"""
+
+import os
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -11,17 +16,103 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from slimsched.cli.output_path import picture
+from slimsched.cli.options import need, picture
 from slimsched.core import config as quantity
 from slimsched.core.config import ConfigError, Count, Milliseconds, RunSeconds, WorkerCount, convert
+from slimsched.models.spec import SHIPPED_MODELS, ModelSpec
 from slimsched.serving.domain.cluster import Fault
-from slimsched.serving.domain.model import outlines
+from slimsched.serving.domain.model import ServedModel, outlines
+from slimsched.serving.execution.live.example_set import ExampleSet, made_up_examples
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
 from slimsched.serving.routing.goal import Goal, check_affordable, check_reachable
 from slimsched.serving.routing.registry import follows_goal, split_goal
 from slimsched.serving.telemetry.run_folder import About
+
+if TYPE_CHECKING:
+    from slimsched.serving.execution.live.live_comparison import LiveRow
+
+# -- Live runs of several routers, in turn on the same servers: the examples, the meter and the event loop.
+
+
+def run_in_turn(
+    scenario: Scenario,
+    routers: Sequence[str],
+    *,
+    seed: int,
+    rounds: int,
+    data: Path | None,
+    progress: Callable[[str], None],
+) -> "list[LiveRow]":
+    """Run every router in every round; return the rows in that order.
+
+    `progress` is told what is sent, then which router runs. Energy is the GPU's own counter where the servers
+    share one.
+    """
+    need("torch")
+    from slimsched.serving.execution.live.event_loop import run
+    from slimsched.serving.execution.live.live_comparison import compare_live, in_turn
+    from slimsched.serving.execution.live.power_meter import open_nvml
+    from slimsched.serving.routing.registry import make_router
+
+    examples = examples_of(scenario.cluster.models, data)
+    gpus = {host.gpu for host in scenario.hosts if host is not None and host.kind == "cuda"}
+    progress(f"{describe(examples)}; starting the servers")
+    work = compare_live(
+        scenario,
+        in_turn(routers, scenario, seed=seed, rounds=rounds),
+        examples,
+        meter=open_nvml(min(gpus)) if len(gpus) == 1 else None,
+        make=make_router,
+        progress=progress,
+    )
+    return run(work)
+
+
+# -- Examples to send to models: real ones where the user has them, made-up ones where not.
+
+
+def examples_of(models: Sequence[ServedModel], data: Path | None) -> list[ExampleSet]:
+    """One set of examples per model.
+
+    A shipped model takes CIFAR-100's test images from `data` or SLIM_DATA. Another model takes the labelled
+    examples of `data`: a folder of class folders, or an .npz file.
+    """
+    if data is not None and len(models) > 1:
+        raise ConfigError("--data names the examples of one model; leave it out with several models")
+    return [test_examples(model.spec, data) for model in models]
+
+
+def describe(examples: Sequence[ExampleSet]) -> str:
+    """Say what is sent."""
+    return "; ".join(dict.fromkeys(one.source for one in examples))
+
+
+def test_examples(spec: ModelSpec, data: Path | None) -> ExampleSet:
+    """Examples for any model: CIFAR-100's test images for a shipped one, what `data` holds for others."""
+    if spec.name in SHIPPED_MODELS and (data is None or data.is_dir()):
+        return _cifar_examples(spec, data)
+    if data is None:
+        return made_up_examples(spec)
+    from slimsched.models.data.dataset import read_inputs
+
+    inputs = read_inputs(data, spec, labelled=False)
+    return ExampleSet(inputs=inputs.arrays, labels=inputs.labels, source=f"examples of {data.name}")
+
+
+def _cifar_examples(spec: ModelSpec, data: Path | None) -> ExampleSet:
+    from slimsched.models.data import cifar
+
+    folder = data or (Path(os.environ["SLIM_DATA"]) if "SLIM_DATA" in os.environ else None)
+    if folder is None or (data is None and cifar.find(folder) is None):
+        return made_up_examples(spec, count=1000)
+    test_set = cifar.read(folder, "test")
+    images: NDArray[Any] = test_set.images
+    if spec.inputs[0].datatype == "FP32":
+        images = images.astype(np.float32) / np.float32(255)
+    return ExampleSet(inputs=(images,), labels=test_set.labels, source="CIFAR-100 test images")
+
 
 ScenarioName = Annotated[
     str,

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from slimsched.cli.failure import need
-from slimsched.cli.options import AsJson
+from slimsched.cli.options import AsJson, need
 from slimsched.core.config import UnknownNameError
 
 app = typer.Typer(no_args_is_help=True)

@@ -1,5 +1,7 @@
-"""`slim simulate`: one router on one scenario."""
+"""Commands that simulate serving: `slim simulate`, `slim compare` and `slim bound`."""
 
+import json
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -7,32 +9,46 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 from rich.console import Console
+from rich.table import Table
 
-from slimsched.cli.options import AsJson, Seed, with_options
-from slimsched.cli.output_path import file_to_write
-from slimsched.cli.serving.caveat import caveats
+from slimsched.cli.options import AsJson, Seed, file_to_write, with_options
+from slimsched.cli.progress import count_bar
+from slimsched.cli.serving.engine import PoolOptions
 from slimsched.cli.serving.scenario import (
     ROUTER,
+    ROUTERS,
     Choice,
+    Data,
     FaultOptions,
     GoalText,
     LoadOptions,
     Out,
     Plot,
+    Rate,
     ScenarioOptions,
+    Seeds,
+    Workers,
     arrival_s,
     check_goal,
     check_reach,
     goal_by_which,
 )
-from slimsched.cli.table import print_summaries
+from slimsched.cli.table import caveats, print_summaries
+from slimsched.core.config import Amount, ConfigError, Seconds
 from slimsched.core.log import LogWriter, Observer, log_path
-from slimsched.serving.domain.cluster import AUTOSCALER_NAME
+from slimsched.serving.domain.cluster import AUTOSCALER_NAME, Cluster
+from slimsched.serving.domain.request import NEVER_S
+from slimsched.serving.execution.compared import Compared, gather
+from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.execution.simulated.comparison import compare
 from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.routing.fluid import FluidOptimum, capacity_per_s, fluid_optimum
 from slimsched.serving.routing.gateway_options import SERVED_QUEUE_S
+from slimsched.serving.routing.registry import split_specs
+from slimsched.serving.routing.sure_bound import sure_optimum
 from slimsched.serving.telemetry.live_view import Recorder
 from slimsched.serving.telemetry.meter import Trace
 from slimsched.serving.telemetry.pictures import plot_runs
@@ -43,6 +59,281 @@ from slimsched.serving.telemetry.run_folder import (
     trace_arrays,
     write_run,
 )
+
+# -- `slim bound`: the best accuracy any router could give at a load.
+
+
+class Bound(Struct, frozen=True, kw_only=True):
+    """The fluid optimum of a scenario, and what its cluster can carry."""
+
+    scenario: str
+    rate_per_s: float
+    accuracy: float
+    served_share: float
+    active_power_w: float
+    accuracies: dict[str, float]
+    capacity_per_s: dict[str, float]
+    mix_per_s: dict[str, float]
+    sure_accuracy: float | None = None
+    sure_further: float | None = None
+
+
+@with_options
+def bound_command(
+    scenario: ScenarioOptions,
+    rate: Rate = None,
+    power: Annotated[
+        Amount | None, typer.Option("--power", help="Power budget of the whole cluster, in watts above idle.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the fluid bounds on accuracy, and how much the cluster can carry at each choice.
+
+    The first bound holds for routers that do not look at examples; the second for routers that stop when the
+    model is sure and go on with a wider plan when it is not.
+
+    Examples:
+
+      slim bound --scenario paper
+
+      slim bound --scenario edge-12 --rate 4000 --power 150 --json
+    """
+    bound = find_bound(scenario.read().under(LoadOptions(rate=rate)).scenario, power)
+    if as_json:
+        print(json.dumps(to_builtins(bound), indent=1))
+    else:
+        _print_bound(Console(), bound)
+
+
+def find_bound(scenario: Scenario, power_w: float | None) -> Bound:
+    """Solve the fluid problem at the scenario's rate."""
+    cluster, rate_per_s = scenario.cluster, scenario.load.rate_per_s
+    shares = scenario.shares or None
+    best = fluid_optimum(cluster, rate_per_s, shares=shares, active_power_w=power_w)
+    sure = sure_optimum(cluster, rate_per_s, shares=shares, active_power_w=power_w)
+    return Bound(
+        scenario=scenario.name,
+        rate_per_s=rate_per_s,
+        accuracy=best.accuracy,
+        served_share=best.served_share,
+        active_power_w=best.power_w,
+        accuracies={model.name: best.accuracies[model.number] for model in cluster.models},
+        capacity_per_s=_capacities(cluster),
+        mix_per_s=_mix(cluster, best),
+        sure_accuracy=None if sure is None else sure.accuracy,
+        sure_further=None if sure is None else sure.further,
+    )
+
+
+def _capacities(cluster: Cluster) -> dict[str, float]:
+    """What the cluster carries by plans that stay at one choice, alone on it."""
+    capacities: dict[str, float] = {}
+    for model in cluster.models:
+        prefix = f"{model.name}: " if len(cluster.models) > 1 else ""
+        for choice in model.tree.choices[0]:
+            plan = model.tree.stay((int(choice),))
+            names = {model.spec.segments[at][one] for at, one in enumerate(plan)}
+            text = names.pop() if len(names) == 1 else model.spec.text(plan)
+            capacities[prefix + text] = capacity_per_s(cluster, plan, model.number)
+    return capacities
+
+
+def _mix(cluster: Cluster, best: FluidOptimum) -> dict[str, float]:
+    """The five plans that the optimum serves most."""
+    rates = {
+        (f"{model.name}: " if len(cluster.models) > 1 else "") + model.spec.text(plan): float(rate)
+        for model, by_plan in zip(cluster.models, best.rates_per_s, strict=True)
+        for plan, rate in zip(model.tree.plans, by_plan, strict=True)
+        if rate > 1e-6
+    }
+    return dict(sorted(rates.items(), key=lambda pair: -pair[1])[:5])
+
+
+def _print_bound(console: Console, bound: Bound) -> None:
+    console.print(
+        f"{bound.scenario} at {bound.rate_per_s:g} requests per second: accuracy at most "
+        f"{100 * bound.accuracy:.2f} %, {100 * bound.served_share:.1f} % served, "
+        f"{bound.active_power_w:.0f} W above idle"
+    )
+    if bound.sure_accuracy is not None and bound.sure_further is not None:
+        console.print(
+            f"This holds for routers that do not look at examples. Stopping when sure: at most "
+            f"{100 * bound.sure_accuracy:.2f} %, with a further plan for {100 * bound.sure_further:.0f} % of "
+            "requests"
+        )
+    if len(bound.accuracies) > 1:
+        parts = ", ".join(f"{name} {100 * value:.2f} %" for name, value in bound.accuracies.items())
+        console.print(f"by model: {parts}")
+    mix = Table("plan", "requests/s", title="What the optimum serves", title_justify="left")
+    for plan, rate_per_s in bound.mix_per_s.items():
+        mix.add_row(plan, f"{rate_per_s:,.0f}")
+    console.print(mix)
+    capacity = Table(
+        "choice", "capacity, requests/s", title="What the cluster can carry", title_justify="left"
+    )
+    for choice, rate_per_s in bound.capacity_per_s.items():
+        capacity.add_row(choice, f"{rate_per_s:,.0f}")
+    console.print(capacity)
+
+
+# -- `slim compare`: several routers on one scenario, beside the fluid bound.
+
+COMPARED = "random,round-robin,jsq,power-of-two,sed,speed-jsq,drift-plus-penalty,slackfit,lp,goal"
+"""The routers that are compared unless others are named."""
+
+
+class CompareOptions(Struct, frozen=True, kw_only=True):
+    """What to compare, and how often."""
+
+    routers: Annotated[str | None, ROUTERS] = None
+    goal: GoalText = None
+    warmup: Annotated[
+        Seconds, typer.Option("--warmup", help="Seconds at the start that all figures leave out.")
+    ] = 0.0
+    seed: Seed = 0
+    seeds: Seeds = 1
+    workers: Workers = 0
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live",
+            help="Run on real servers of this machine, router after router, as often as --seeds says.",
+        ),
+    ] = False
+    data: Data = None
+    plot: Plot = None
+    out: Out = None
+
+    def specs(self) -> list[str]:
+        """List the routers to compare: the classical ones and `goal`, unless others are named."""
+        specs = split_specs(COMPARED if self.routers is None else self.routers)
+        check_goal(self.goal, specs)
+        return specs
+
+
+@with_options
+def compare_command(
+    scenario: ScenarioOptions,
+    load: LoadOptions,
+    compared: CompareOptions,
+    pool: PoolOptions,
+    as_json: AsJson = False,
+) -> None:
+    """Compare routers on a scenario; the classical routers and goal if none are named.
+
+    Examples:
+
+      slim compare --scenario paper
+
+      slim compare --routers random,sed,lp --seconds 10 --warmup 2 --seeds 5 --json
+
+      slim compare --routers "drift-plus-penalty,goal\\[p99<=80ms],goal\\[accuracy>=75, min energy]"
+
+      slim compare --routers sed,my_router.py:MyRouter:speed=3 --seconds 10
+
+      slim compare --arrivals trace.csv.gz --rate 5000 --seconds 30 --plot compare.png
+
+      slim compare --seconds 10 --out runs/routers && slim report runs/routers
+
+      slim compare --live --scenario laptop --rate 200 --seconds 10 --routers sed,goal
+    """
+    chosen = scenario.read(compared.goal).under(load)
+    chosen = replace(chosen, scenario=chosen.scenario.with_load(warmup_s=compared.warmup))
+    go = _run_live if compared.live else _run_all
+    runs = go(chosen, compared, pool, quiet=as_json)
+    if compared.plot is not None:
+        title = f"{chosen.scenario.name}, seed {compared.seed}"
+        plot_runs([one.trace for one in runs], chosen.scenario.cluster.models, title, compared.plot)
+    rows = [{**msgspec.to_builtins(one.summary), "ci95": one.ci95} for one in runs]
+    if compared.out is not None:
+        _write_compared(compared.out, chosen, compared, runs, rows)
+    if as_json:
+        print(json.dumps(rows, indent=1))
+    else:
+        _print_compared(Console(), chosen, runs, live=compared.live, written=(compared.plot, compared.out))
+
+
+def _run_all(chosen: Choice, compared: CompareOptions, pool: PoolOptions, *, quiet: bool) -> list[Compared]:
+    specs = compared.specs()
+    check_reach(specs, chosen.scenario)
+    with count_bar(f"simulating {chosen.scenario.name}", len(specs) * compared.seeds, quiet=quiet) as bar:
+        return compare(
+            chosen.scenario,
+            specs,
+            seed=compared.seed,
+            seeds=compared.seeds,
+            workers=compared.workers or os.cpu_count() or 1,
+            progress=lambda router: bar.update(bar.task_ids[0], advance=1, description=f"{router} done"),
+            pool=pool.open(),
+        )
+
+
+def _run_live(chosen: Choice, compared: CompareOptions, pool: PoolOptions, *, quiet: bool) -> list[Compared]:
+    """Run the routers in turn on real servers; every other round backwards."""
+    if pool.engine != "local" or compared.warmup:
+        raise ConfigError(
+            "--live runs on servers of this machine, from the first request: leave out --engine and --warmup"
+        )
+    from slimsched.cli.serving.scenario import run_in_turn
+
+    specs, scenario = compared.specs(), chosen.scenario
+    check_reach(specs, scenario)
+    idle_w = max(profile.idle_w for profile in scenario.cluster.profiles)
+    with count_bar(f"serving {scenario.name}", len(specs) * compared.seeds, quiet=quiet) as bar:
+        done = iter(range(-1, len(specs) * compared.seeds))
+        rows = run_in_turn(
+            scenario,
+            specs,
+            seed=compared.seed,
+            rounds=compared.seeds,
+            data=compared.data,
+            progress=lambda what: bar.update(bar.task_ids[0], completed=max(0, next(done)), description=what),
+        )
+    return [gather([row.measured(idle_w) for row in rows if row.router == spec]) for spec in specs]
+
+
+def _write_compared(
+    out: Path, chosen: Choice, compared: CompareOptions, runs: list[Compared], rows: list[dict[str, Any]]
+) -> None:
+    arrays = trace_arrays([one.trace for one in runs], arrival_s(chosen.scenario, compared.seed))
+    first = runs[0].trace.summary
+    arrays |= energy_bound(
+        chosen.scenario.cluster, max(1, first.arrived) / first.seconds, chosen.scenario.shares
+    )
+    write_run(make_folder(out), chosen.about(compared.seed, compared.seeds), rows, arrays)
+
+
+def _print_compared(
+    console: Console, chosen: Choice, runs: list[Compared], *, live: bool, written: tuple[Path | None, ...]
+) -> None:
+    scenario, load = chosen.scenario, chosen.scenario.load
+    first = runs[0].summary
+    sure = max(one.summary.sure_bound_accuracy for one in runs)
+    print_summaries(
+        console,
+        [one.summary for one in runs],
+        f"{scenario.name}{', live' if live else ''}: {scenario.description}",
+        [one.ci95 for one in runs],
+        [(goal_by_which(one.summary.router, scenario), one.runs) for one in runs],
+    )
+    deadline = f", deadline {load.deadline_s:g} s" if load.deadline_s < NEVER_S else ""
+    console.print(
+        f"{load.description}{deadline}; accuracy table '{scenario.cluster.models[0].quality.name}', "
+        f"fluid bound {100 * first.bound_accuracy:.2f} %; energy {first.energy_source}"
+    )
+    if sure:
+        console.print(
+            f"The fluid bound holds for routers that do not look at examples; stopping when sure, "
+            f"{100 * sure:.2f} % is possible."
+        )
+    for caveat in caveats([one.summary for one in runs], len(runs[0].runs)):
+        console.print(caveat, markup=False)
+    for path in written:
+        if path is not None:
+            console.print(f"written: {path}")
+
+
+# -- `slim simulate`: one router on one scenario.
 
 
 class SimulateOptions(Struct, frozen=True, kw_only=True):
@@ -70,7 +361,7 @@ class SimulateOptions(Struct, frozen=True, kw_only=True):
 
 
 @with_options
-def command(
+def simulate_command(
     scenario: ScenarioOptions,
     load: LoadOptions,
     faults: FaultOptions,
@@ -100,7 +391,7 @@ def command(
     if simulated.as_served:
         chosen = chosen.for_clients(chosen.scenario.gateway.queue_s or SERVED_QUEUE_S)
     steps = ScaleSteps()
-    trace = _run(chosen, simulated, steps, quiet=as_json)
+    trace = _run_one(chosen, simulated, steps, quiet=as_json)
     if simulated.plot is not None:
         plot_runs(
             [trace],
@@ -112,7 +403,7 @@ def command(
         scaling = {} if chosen.scenario.autoscale is None else {"scaling": steps.taken}
         print(msgspec.json.encode(msgspec.to_builtins(trace.summary) | scaling).decode())
     else:
-        _print(Console(), chosen, trace, steps, written=(simulated.log, simulated.plot, simulated.out))
+        _print_run(Console(), chosen, trace, steps, written=(simulated.log, simulated.plot, simulated.out))
 
 
 class ScaleSteps:
@@ -127,7 +418,7 @@ class ScaleSteps:
             self.taken += [{"at_s": now_s, **msgspec.to_builtins(step)} for step in commands]
 
 
-def _run(chosen: Choice, simulated: SimulateOptions, steps: ScaleSteps, *, quiet: bool) -> Trace:
+def _run_one(chosen: Choice, simulated: SimulateOptions, steps: ScaleSteps, *, quiet: bool) -> Trace:
     """Simulate, writing the logs and the folder that were asked for."""
     scenario = chosen.scenario
     observers: list[Observer] = [] if scenario.autoscale is None else [steps]
@@ -156,11 +447,11 @@ def _run(chosen: Choice, simulated: SimulateOptions, steps: ScaleSteps, *, quiet
             scenario, simulated.spec, seed=simulated.seed, drain=simulated.drain, observers=observers
         )
     if simulated.out is not None and recorder is not None:
-        _write(simulated.out, chosen, simulated.seed, trace, recorder)
+        _write_run(simulated.out, chosen, simulated.seed, trace, recorder)
     return trace
 
 
-def _write(out: Path, chosen: Choice, seed: int, trace: Trace, recorder: Recorder) -> None:
+def _write_run(out: Path, chosen: Choice, seed: int, trace: Trace, recorder: Recorder) -> None:
     summary = trace.summary
     arrays = trace_arrays([trace], arrival_s(chosen.scenario, seed))
     arrays |= energy_bound(
@@ -169,7 +460,7 @@ def _write(out: Path, chosen: Choice, seed: int, trace: Trace, recorder: Recorde
     write_run(out, chosen.about(seed), [msgspec.to_builtins(summary)], arrays, recorder.frames)
 
 
-def _print(
+def _print_run(
     console: Console, chosen: Choice, trace: Trace, steps: ScaleSteps, *, written: tuple[Path | None, ...]
 ) -> None:
     row = trace.summary

@@ -1,18 +1,129 @@
-"""`slim replay`: do fresh machines decide the same again?"""
+"""Commands that look at a run that was logged: `slim replay`, `slim report` and `slim explain`."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 from msgspec import Struct
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from slimsched.cli.options import AsJson
-from slimsched.core.config import DataError
+from slimsched.cli.options import AsJson, need, with_options
+from slimsched.core.config import ConfigError, DataError, Identity
 from slimsched.core.log import Difference, Header, Log, Replayable, Replayed, find_logs, replay
+
+if TYPE_CHECKING:
+    from slimsched.serving.telemetry.stories import RequestStory
+
+# -- `slim explain`: why a request of a logged run went where it went.
+
+
+@with_options
+def explain_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder left by --out or --log, or a log.")],
+    request: Annotated[
+        Identity | None, typer.Argument(metavar="[REQUEST]", help="Number of the request.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say why a request went where it went: each decision with its costs, its runner-up and what binds.
+
+    Without REQUEST, the slowest answered request is explained.
+
+    Examples:
+
+      slim simulate --seconds 2 --router goal --out runs/one && slim explain runs/one
+
+      slim explain runs/one 1500 --json
+    """
+    from slimsched.core.log import Log, find_logs
+    from slimsched.serving.execution.run_setting import read_setting
+    from slimsched.serving.telemetry.stories import slowest, tell_story
+
+    logs = [one for one in find_logs(run) if Log(one).header.kind == "serving"]
+    if not logs:
+        raise DataError(f"{run} has no log of a serving run; slim jobs explain explains training jobs")
+    setting = read_setting(Log(logs[0]).header)
+    number = slowest(logs) if request is None else request
+    if number is None:
+        raise ConfigError(f"no request of {run} was answered; name one: slim explain {run} REQUEST")
+    story = tell_story(logs, number, setting.build().cluster)
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(story)))
+    else:
+        _print_story(Console(highlight=False), story, setting.router)
+
+
+def _print_story(console: Console, story: "RequestStory", router: str) -> None:
+    console.print(f"[bold]Request {story.request}[/bold], router {escape(router)}")
+    steps = Table.grid(padding=(0, 2, 0, 0))
+    steps.add_column(justify="right", no_wrap=True)
+    for step in story.steps:
+        steps.add_row(f"{step.at_s:.4f} s", escape(step.text))
+    console.print(steps)
+
+
+# -- `slim report`: a run folder as one page, or an event log on the dashboard.
+
+
+def report_command(
+    run_dir: Annotated[Path, typer.Argument(help="A folder left by --out, or an event log.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="The HTML file; report.html in the folder or beside the log if left out."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the report of a run: one self-contained HTML file, and its pictures as PNG beside it.
+
+    Of an event log, such as `slim serve --log` leaves, it writes the dashboard with the run recorded in it.
+
+    Examples:
+
+      slim simulate --seconds 5 --kill server-0@2s --out runs/one && slim report runs/one
+
+      slim compare --seconds 5 --out runs/all && slim report runs/all --out all.html
+
+      slim jobs compare --jobs 500 --out runs/jobs && slim report runs/jobs
+
+      slim simulate --seconds 5 --log run.jsonl.gz && slim report run.jsonl.gz --out run.html
+    """
+    with Console(stderr=True, quiet=as_json).status("drawing"):
+        if run_dir.is_file():
+            written = [_write_replay(run_dir, out or run_dir.with_name("report.html"))]
+        else:
+            written = _write_report(run_dir, out or run_dir / "report.html")
+    if as_json:
+        print(json.dumps({"written": [str(path) for path in written]}))
+        return
+    for path in written:
+        Console().print(f"written: {path}", soft_wrap=True)
+
+
+def _write_report(folder: Path, out: Path) -> list[Path]:
+    from slimsched.dashboard.report import write_report
+    from slimsched.serving.telemetry.run_folder import read_run
+
+    need("matplotlib")
+    return write_report(read_run(folder), out)
+
+
+def _write_replay(log: Path, out: Path) -> Path:
+    """Write the dashboard with the frames of an event log."""
+    from slimsched.dashboard.page import replay_page
+    from slimsched.serving.execution.run_setting import read_setting
+    from slimsched.serving.telemetry.live_view import frames_of
+
+    setting = read_setting(Log(log).header)
+    out.write_text(replay_page(frames_of(log, setting.build().cluster, setting.router)), encoding="utf-8")
+    return out
+
+
+# -- `slim replay`: do fresh machines decide the same again?
 
 
 def serving_machines(header: Header) -> Callable[[str], Replayable]:
@@ -50,7 +161,7 @@ class Compared(Struct, frozen=True, kw_only=True):
     replayed: Replayed
 
 
-def command(
+def replay_command(
     path: Annotated[Path, typer.Argument(help="An event log, or the folder of a run.")],
     as_json: AsJson = False,
 ) -> None:
