@@ -22,7 +22,8 @@ from rich.table import Table
 from slimsched.core.statistics import Mean, mean_of
 from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.learning.disturbance import (
+from slimsched.serving.learning.tune import Point, Try, front, run
+from slimsched.serving.learning.worlds import (
     hidden_overhead,
     noisy,
     old_telemetry,
@@ -30,7 +31,6 @@ from slimsched.serving.learning.disturbance import (
     weak_link,
     wrong_profiles,
 )
-from slimsched.serving.learning.tuning import Point, Try, front, run
 
 ROOM = 1.05
 """Fronts are compared at the least p99 that half of the routers reach on every seed, times this."""

@@ -33,12 +33,18 @@ from slimsched.core.ppo import IMPOSSIBLE
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.learning import tuning
-from slimsched.serving.learning.curriculum import DISTURBED, curriculum_of
-from slimsched.serving.learning.head_policy import WORTH_S, block_rewards, mlp
-from slimsched.serving.learning.learner import Forward, load_weights, weights_of
-from slimsched.serving.learning.ppo import HEAD_OPTIONS, PpoTrainer, Progress
+from slimsched.serving.learning import tune as tuning
+from slimsched.serving.learning.policies import WORTH_S, block_rewards, mlp
+from slimsched.serving.learning.ppo import (
+    HEAD_OPTIONS,
+    Forward,
+    PpoTrainer,
+    Progress,
+    load_weights,
+    weights_of,
+)
 from slimsched.serving.learning.rollout import Outcome
+from slimsched.serving.learning.worlds import DISTURBED, curriculum_of
 from slimsched.serving.routing.routers.ppo_head import CONTEXT, SERVER, server_prior
 
 Values = NDArray[np.float64]

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from slimsched.serving.execution.scenario_file import load_scenario
     from slimsched.serving.execution.simulated.comparison import compare
     from slimsched.serving.execution.simulated.simulation import simulate
-    from slimsched.serving.learning.head_policy import HeadPolicy
-    from slimsched.serving.learning.paper_policy import PaperPolicy
+    from slimsched.serving.learning.policies import HeadPolicy, PaperPolicy
     from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
     from slimsched.serving.learning.rollout import RewardWeights
     from slimsched.serving.routing.goal import Goal, parse_goal
@@ -99,8 +98,8 @@ _HOMES = {
     "Nested": "models.adapters",
     "Observation": "serving.routing.observation",
     "PlanRun": "models.elastic",
-    "HeadPolicy": "serving.learning.head_policy",
-    "PaperPolicy": "serving.learning.paper_policy",
+    "HeadPolicy": "serving.learning.policies",
+    "PaperPolicy": "serving.learning.policies",
     "PpoOptions": "serving.learning.ppo",
     "PpoTrainer": "serving.learning.ppo",
     "Recorder": "serving.telemetry.live_view",

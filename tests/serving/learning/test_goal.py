@@ -15,7 +15,7 @@ from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.request import Key
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.learning.goal_training import GoalTraining, from_vector, to_vector, train_goal
+from slimsched.serving.learning.tune import GoalTraining, from_vector, to_vector, train_goal
 from slimsched.serving.routing.cost_to_go import CostToGo
 from slimsched.serving.routing.goal import Goal
 from slimsched.serving.routing.guard import GuardedRouter

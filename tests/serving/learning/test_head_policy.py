@@ -10,10 +10,10 @@ from cluster import small_cluster
 from slimsched.core.config import ConfigError
 from slimsched.core.ppo import log_probability
 from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.learning.curriculum import Curriculum
-from slimsched.serving.learning.head_policy import HeadPolicy
+from slimsched.serving.learning.policies import HeadPolicy
 from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
 from slimsched.serving.learning.rollout import Outcome, Rollout
+from slimsched.serving.learning.worlds import Curriculum
 from slimsched.serving.routing.goal import parse_goal
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.routers.ppo_head import CONTEXT, POINT, SERVER, HeadFeatures, HeadPpoRouter

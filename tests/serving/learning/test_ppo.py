@@ -14,9 +14,8 @@ from slimsched.core.policy_file import read_policy, write_policy
 from slimsched.core.ppo import IMPOSSIBLE, advantages, log_probability, losses
 from slimsched.models.width import WIDTHS
 from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.learning.paper_policy import PaperPolicy, PolicyNetwork
-from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer, epsilon_at
-from slimsched.serving.learning.ppo_checkpoint import resume_run, save_run
+from slimsched.serving.learning.policies import PaperPolicy, PolicyNetwork
+from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer, epsilon_at, resume_run, save_run
 from slimsched.serving.learning.rollout import Outcome, RewardWeights, Rollout
 from slimsched.serving.routing.observation import Observation
 from slimsched.serving.routing.routers.ppo import PpoRouter, state_of

@@ -35,11 +35,10 @@ from slimsched.serving.routing.goal import Goal, parse_goal
 from slimsched.serving.routing.registry import ABOUT, router_names, split_specs
 
 if TYPE_CHECKING:
-    from slimsched.serving.learning.evolution import Generation
-    from slimsched.serving.learning.learner import Learner
-    from slimsched.serving.learning.ppo import PpoTrainer
+    from slimsched.serving.learning.ppo import Learner, PpoTrainer
     from slimsched.serving.learning.ppo import Progress as Point
     from slimsched.serving.learning.rollout import RewardWeights
+    from slimsched.serving.learning.tune import Generation
 
 # -- The learner that `slim router train` trains, and what is read from the command line for it.
 #
@@ -48,8 +47,7 @@ if TYPE_CHECKING:
 
 def learner_of(state: str, scenario: Scenario, reward: "RewardWeights", goal: Goal | None) -> "Learner":
     """Return the policy to train."""
-    from slimsched.serving.learning.head_policy import HeadPolicy
-    from slimsched.serving.learning.paper_policy import PaperPolicy
+    from slimsched.serving.learning.policies import HeadPolicy, PaperPolicy
 
     if state == "paper":
         return PaperPolicy(scenario.cluster, reward)
@@ -224,7 +222,7 @@ def tune(
 
       slim router tune --scenario edge-12 --routers sed,ppo --seconds 6 --json
     """
-    from slimsched.serving.learning import tuning
+    from slimsched.serving.learning import tune as tuning
 
     chosen = scenario.read().under(LoadOptions(rate=rate, seconds=tuned.seconds)).scenario
     chosen = chosen.with_load(warmup_s=tuned.seconds / 4)
@@ -255,9 +253,9 @@ def _train_ppo(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dic
     import torch
 
     from slimsched.core.policy_file import write_policy
-    from slimsched.serving.learning.curriculum import DISTURBED, curriculum_of
-    from slimsched.serving.learning.head_policy import WORTH_S
+    from slimsched.serving.learning.policies import WORTH_S
     from slimsched.serving.learning.ppo import HEAD_OPTIONS, PAPER_OPTIONS, PpoTrainer
+    from slimsched.serving.learning.worlds import DISTURBED, curriculum_of
 
     torch.set_num_threads(1)
     torch.manual_seed(trained.seed)
@@ -292,7 +290,7 @@ def _train_ppo(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dic
 
 def _run_ppo(trainer: "PpoTrainer", updates: int, resume: Path | None, *, quiet: bool) -> "list[Point]":
     """Train to the last update, from where an earlier run stopped; return the curve."""
-    from slimsched.serving.learning.ppo_checkpoint import resume_run, save_run
+    from slimsched.serving.learning.ppo import resume_run, save_run
 
     curve = resume_run(resume, trainer) if resume is not None and resume.is_file() else []
     with count_bar("training", updates, completed=trainer.update_number, quiet=quiet) as bar:
@@ -309,7 +307,7 @@ def _run_ppo(trainer: "PpoTrainer", updates: int, resume: Path | None, *, quiet:
 
 
 def _plot_ppo(curve: "list[Point]", title: str, plot: Path) -> None:
-    from slimsched.serving.learning.ppo_checkpoint import plot_curve
+    from slimsched.serving.learning.ppo import plot_curve
 
     series = {
         "reward": [p.reward for p in curve],
@@ -323,7 +321,7 @@ def _plot_ppo(curve: "list[Point]", title: str, plot: Path) -> None:
 def _train_goal(
     scenario: Scenario, trained: TrainOptions, pool: PoolOptions, *, quiet: bool
 ) -> dict[str, object]:
-    from slimsched.serving.learning.goal_training import GoalTraining, train_goal
+    from slimsched.serving.learning.tune import GoalTraining, train_goal
 
     chosen = GoalTraining(generations=trained.updates) if trained.updates else GoalTraining()
     workers = trained.workers or os.cpu_count() or 1

@@ -3,23 +3,105 @@
 The update (6) to (13) is in `kernel.ppo`, the reward (7) in `learning.rollout.Outcome.reward`. What is
 trained is a learner: the paper's policy with state (1) (`paper_policy.py`), or the one that sees the head of
 the queue (`head_policy.py`). What the paper leaves open is decided in docs/decisions/0030 and 0066.
+
+The trainer needs a learner: a network, routers that use it, and rewards. A run is saved so that it can
+resume.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import torch
 from msgspec import Struct
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from slimsched.core.ppo import Collected, Losses, UpdateOptions, advantages, learn
+from slimsched.core.ppo import (
+    Collected,
+    Losses,
+    UpdateOptions,
+    advantages,
+    checkpoint_errors,
+    learn,
+    read_checkpoint,
+    write_checkpoint,
+)
+from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.learning.learner import Learner, LearningRouter
 from slimsched.serving.learning.rollout import Outcome, Rollout
+from slimsched.serving.routing.observation import Observation
+from slimsched.serving.routing.router import Route
+from slimsched.serving.telemetry.pictures import pyplot
+
+# -- What the PPO trainer needs of a policy: a network, routers that use it, and rewards.
 
 Values = NDArray[np.float64]
+Forward = Callable[[Tensor], tuple[list[Tensor], Tensor]]
+"""Maps row numbers to the logits of every head and to the values."""
+
+
+class LearningRouter(Protocol):
+    """A router that keeps its decisions and can be given other weights."""
+
+    epsilon: float
+    decisions: Any
+
+    def use(self, weights: Mapping[str, Values]) -> None:
+        """Use these weights from now on."""
+        ...
+
+    def route(self, seen: Observation) -> Route | None:
+        """Decide for the head of the queue."""
+        ...
+
+
+class Learner(Protocol):
+    """A policy that is being trained."""
+
+    @property
+    def network(self) -> nn.Module:
+        """The network with all weights that are trained."""
+        ...
+
+    def router(self, cluster: Cluster, rng: Random, epsilon: float) -> LearningRouter:
+        """Make a router for one episode, which collects decisions."""
+        ...
+
+    def rewards(self, router: Any, decisions: Sequence[Any], outcomes: Sequence[Outcome]) -> Values:
+        """Return the reward of each block that this router sent, by what it decided and what came of it."""
+        ...
+
+    def look(self, decisions: Sequence[Any]) -> None:
+        """Look at decisions made before the first update, to learn what inputs are usual."""
+        ...
+
+    def batch(self, decisions: Sequence[Any]) -> tuple[Tensor, Forward]:
+        """Return the actions of these decisions, and the function that computes their logits and values."""
+        ...
+
+    def weights(self) -> dict[str, Values]:
+        """Return the weights that a router needs."""
+        ...
+
+    def use(self, weights: dict[str, Values]) -> None:
+        """Go on from these weights."""
+        ...
+
+
+def weights_of(network: nn.Module) -> dict[str, Values]:
+    """Return the weights of a network as arrays, which routers compute with."""
+    return {name: value.detach().double().numpy().copy() for name, value in network.state_dict().items()}
+
+
+def load_weights(network: nn.Module, weights: Mapping[str, Values]) -> None:
+    """Let a network go on from these weights."""
+    network.load_state_dict({name: torch.tensor(weights[name]).float() for name in network.state_dict()})
+
+
 Draw = Callable[[np.random.Generator], Scenario]
 """Draws the scenario of the next episode."""
 
@@ -221,3 +303,40 @@ class PpoTrainer:
 def _always(scenario: Scenario, options: PpoOptions) -> Draw:
     """Train on one scenario only."""
     return lambda rng: scenario.with_load(seconds=options.episode_s)
+
+
+# -- A training run on disk: saves it so that it can resume later, and plots its curve.
+
+
+def save_run(path: Path, trainer: PpoTrainer, curve: list[Progress]) -> None:
+    """Write what a run needs to resume: network, optimiser, statistics of the inputs, and curve."""
+    write_checkpoint(
+        path,
+        trainer.learner.network,
+        trainer.optimiser,
+        {f"policy.{name}": torch.tensor(value) for name, value in trainer.learner.weights().items()},
+        {"update": trainer.update_number, "scale": trainer.scale, "curve": msgspec.to_builtins(curve)},
+    )
+
+
+def resume_run(path: Path, trainer: PpoTrainer) -> list[Progress]:
+    """Bring a trainer to where a saved run stopped, and return the curve so far."""
+    with checkpoint_errors(path, "policy", "start without --resume"):
+        tensors, story = read_checkpoint(path, trainer.learner.network, trainer.optimiser)
+        trainer.learner.use(
+            {name.removeprefix("policy."): value.numpy().copy() for name, value in tensors.items()}
+        )
+        trainer.resume(int(story["update"]), float(story["scale"]))
+        return [msgspec.convert(row, Progress) for row in story["curve"]]
+
+
+def plot_curve(series: Mapping[str, Sequence[float]], title: str, path: Path) -> None:
+    """Plot each series over the updates, one panel per series."""
+    plt = pyplot()
+    figure, panels = plt.subplots(1, len(series), figsize=(4 * len(series), 3.2), layout="constrained")
+    figure.suptitle(title)
+    for panel, (name, values) in zip(panels, series.items(), strict=True):
+        panel.plot(range(1, len(values) + 1), values, linewidth=1)
+        panel.set(xlabel="update", title=name)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

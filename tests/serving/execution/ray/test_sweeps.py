@@ -11,7 +11,7 @@ pytest.importorskip("ray")
 from raylets import Raylets
 from slimsched.serving.execution.ray.tasks import RayTasks
 from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.learning.goal_training import GoalTraining, train_goal
+from slimsched.serving.learning.tune import GoalTraining, train_goal
 
 
 def slim(*words: str) -> object:
