@@ -10,8 +10,7 @@ from time import perf_counter
 from slimsched.serving.domain.cluster import GATEWAY_NAME
 from slimsched.serving.domain.request import Request
 from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.routing.commands import Answer
-from slimsched.serving.routing.events import RequestsArrived
+from slimsched.serving.gateway.messages import Answer, RequestsArrived
 from slimsched.serving.telemetry.live_view import LiveView
 
 STEP_S, WINDOW_S = 0.005, 10.0

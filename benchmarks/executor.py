@@ -35,9 +35,9 @@ from slimsched.serving.execution.live.parcel import Call
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.model_source import shipped_model
 from slimsched.serving.execution.scenario_file import CONFIGS, load_profile
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.gateway_options import GatewayOptions
-from slimsched.serving.routing.registry import make_router
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.messages import GatewayOptions
+from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 
 MODEL = shipped_model()

@@ -87,7 +87,7 @@ class Server:
     def batch(self) -> bytes | None:
         """Take what has come, and return the report of the next batch, if there is one."""
         from slimsched.serving.execution.live.messages import BatchDone, TakeBlock, ToServer
-        from slimsched.serving.routing.events import SegmentFinished
+        from slimsched.serving.gateway.messages import SegmentFinished
 
         for raw in self.wire.take():
             message = msgspec.msgpack.decode(raw, type=ToServer)
@@ -179,8 +179,8 @@ class Rig:
         from slimsched.serving.execution.live import cluster as live
         from slimsched.serving.execution.live.frame_connection import FrameConnection
         from slimsched.serving.execution.live.messages import ToGateway
-        from slimsched.serving.routing.gateway import Gateway
-        from slimsched.serving.routing.registry import SERVING, make_router
+        from slimsched.serving.gateway.gateway import Gateway
+        from slimsched.serving.routers.registry import SERVING, make_router
         from slimsched.serving.telemetry.live_view import LiveView
 
         self.clock, self.took_s, self._chance = Clock(), 0.0, Random(0)

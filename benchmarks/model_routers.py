@@ -14,8 +14,8 @@ from slimsched.serving.execution.live.example_set import made_up_examples
 from slimsched.serving.execution.live.live_comparison import compare_live, in_turn
 from slimsched.serving.execution.live.power_meter import open_nvml
 from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
-from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
-from slimsched.serving.routing.registry import make_router
+from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum
+from slimsched.serving.routers.registry import make_router
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.routing.commands import Answer
+from slimsched.serving.gateway.messages import Answer
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 
 OPTIONS: dict[str, dict[str, object]] = {

@@ -38,9 +38,8 @@ from slimsched.serving.execution.ray.engine import join
 from slimsched.serving.execution.ray.greeting import Handed, pack, unpack
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.router import Route
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.observation import Observation, Route
 
 IMAGE = np.zeros((3, 32, 32), np.uint8).tobytes()
 REQUESTS_UNDER_WAY = 64

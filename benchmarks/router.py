@@ -17,11 +17,11 @@ from wide_cluster import repeated
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.gateway.observation import Observation
 from slimsched.serving.learning.environment import RoutingEnv
 from slimsched.serving.learning.policies import HeadPolicy
 from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
-from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.registry import make_router
+from slimsched.serving.routers.registry import make_router
 
 SERVERS = (3, 12, 64)
 

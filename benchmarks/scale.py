@@ -31,12 +31,11 @@ from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.routing.events import SegmentFinished, TelemetryReceived
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.registry import make_router
-from slimsched.serving.routing.router import Route, Router
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.goal import Goal
+from slimsched.serving.gateway.messages import SegmentFinished, TelemetryReceived
+from slimsched.serving.gateway.observation import Observation, Route, Router
+from slimsched.serving.routers.registry import make_router
 
 ROUTERS = (
     "power-of-two",

@@ -14,8 +14,8 @@ from wide_cluster import repeated
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.registry import ROUTERS, make_router
+from slimsched.serving.gateway.observation import Observation
+from slimsched.serving.routers.registry import ROUTERS, make_router
 
 SERVERS = (3, 12, 64, 512)
 

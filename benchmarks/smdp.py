@@ -39,7 +39,7 @@ from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.request import Block, Key, Request, block_of, onward
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.server import SimulatedServer
-from slimsched.serving.routing.events import SegmentFinished
+from slimsched.serving.gateway.messages import SegmentFinished
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 
 Values = NDArray[np.float64]

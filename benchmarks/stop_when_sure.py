@@ -25,9 +25,8 @@ from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.live_comparison import LiveRow, Turn, compare_live
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
-from slimsched.serving.routing.registry import SERVING, make_router
-from slimsched.serving.routing.sure_bound import sure_accuracy_at
+from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum, sure_accuracy_at
+from slimsched.serving.routers.registry import SERVING, make_router
 
 ROUTERS = {"sure": f"{SERVING}:sure=true", "blind": SERVING}
 FULL = "sed"

@@ -14,7 +14,7 @@ from slimsched.core.statistics import mean_of
 from slimsched.serving.execution.compared import Compared
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.comparison import compare
-from slimsched.serving.routing.fluid import capacity_per_s
+from slimsched.serving.gateway.bounds import capacity_per_s
 
 ROUTERS = ("goal", "goal:sure=true")
 

@@ -13,9 +13,8 @@ import numpy as np
 
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.routing.cost_to_go import CostToGo
-from slimsched.serving.routing.pricing import PRICES
-from slimsched.serving.routing.sure_bound import count_policy
+from slimsched.serving.gateway.bounds import count_policy
+from slimsched.serving.gateway.prices import PRICES, CostToGo
 
 COSTS = np.array([0.12, 0.15, 0.20, 0.25, 0.30, 0.40, 0.50, 0.60, 0.70, 0.80])
 GRID = np.linspace(0.115, 1.0, 400)

@@ -5,7 +5,7 @@
 Two models share the servers of `laptop` and of `paper`: SlimResNet with the paper's accuracies, and a model
 of three unrelated members. The load is in per cent of what the cluster can serve at the narrowest plans of
 both: at 100 % nobody can serve anything wider. The value of a run is the weighted accuracy of its answers per
-arrived request; the bound's value is that of the linear programme in `routing/fluid.py`. With a weight, a
+arrived request; the bound's value is that of the linear programme in `gateway/bounds.py`. With a weight, a
 point of the second model's accuracy counts that much more.
 """
 
@@ -23,7 +23,7 @@ from slimsched.serving.domain.profile import Profile
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.routing.fluid import fluid_optimum
+from slimsched.serving.gateway.bounds import fluid_optimum
 
 LOADS = (0.5, 0.8, 1.0)
 WEIGHTS = (1.0, 3.0)

@@ -7,9 +7,9 @@ import msgspec
 
 from slimsched.core.log import Log
 from slimsched.serving.domain.cluster import AUTOSCALER_NAME, GATEWAY_NAME
-from slimsched.serving.routing import commands as gateway_commands
-from slimsched.serving.routing import events as gateway_events
-from slimsched.serving.routing.autoscaler import LoadReported, Scale
+from slimsched.serving.gateway import messages as gateway_commands
+from slimsched.serving.gateway import messages as gateway_events
+from slimsched.serving.routers.autoscaler import LoadReported, Scale
 from slimsched.serving.scheduler import messages as scheduler_commands
 from slimsched.serving.scheduler import messages as scheduler_events
 

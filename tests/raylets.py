@@ -11,10 +11,9 @@ from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.run import specs_of
 from slimsched.serving.execution.ray.engine import RayEngine, join
 from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.routing.autoscaler import load_of
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.router import Route
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.observation import Observation, Route
+from slimsched.serving.routers.autoscaler import load_of
 
 STORE_BYTES = 80 * 2**20
 NODE = {"num_cpus": 4, "object_store_memory": STORE_BYTES}

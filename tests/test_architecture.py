@@ -18,7 +18,8 @@ PARTS = {
     "serving": [
         {"domain"},
         {"workload"},
-        {"routing", "scheduler"},
+        {"gateway", "scheduler"},
+        {"routers"},
         {"telemetry"},
         {"execution"},
         {"learning"},
@@ -40,7 +41,8 @@ PARTS = {
 
 PURE = (
     "serving/domain",
-    "serving/routing",
+    "serving/gateway",
+    "serving/routers",
     "serving/scheduler",
     "jobs/domain",
     "jobs/scheduler",

@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 import slimsched
 from slimsched.cli.app import app
 from slimsched.jobs.setting import POLICIES
-from slimsched.serving.routing.registry import _TABLE as ROUTER_TABLE
+from slimsched.serving.routers.registry import _TABLE as ROUTER_TABLE
 
 SOURCE = Path(slimsched.__file__).parent
 

@@ -6,7 +6,7 @@ import pytest
 
 import log_hashes
 from slimsched.jobs.setting import POLICIES
-from slimsched.serving.routing.registry import router_names
+from slimsched.serving.routers.registry import router_names
 
 
 @pytest.mark.parametrize("run", log_hashes.RUNS)

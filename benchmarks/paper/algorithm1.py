@@ -24,8 +24,8 @@ from slimsched.core.log import Entry, Log, find_logs
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Instance
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.routing.events import Event as GatewayEvent
-from slimsched.serving.routing.events import TelemetryReceived
+from slimsched.serving.gateway.messages import Event as GatewayEvent
+from slimsched.serving.gateway.messages import TelemetryReceived
 from slimsched.serving.scheduler.messages import (
     Command,
     InstanceLoaded,

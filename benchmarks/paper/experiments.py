@@ -21,7 +21,7 @@ from slimsched.serving.execution.compared import Compared
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.comparison import compare
-from slimsched.serving.routing.fluid import capacity_per_s
+from slimsched.serving.gateway.bounds import capacity_per_s
 from slimsched.serving.telemetry.meter import Summary
 
 FRONT = tuple(f"drift-plus-penalty:v={v}" for v in (0.1, 0.2, 0.35, 0.5, 1))

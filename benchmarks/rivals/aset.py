@@ -19,9 +19,14 @@ from numpy.typing import NDArray
 from slimsched.core.config import PositiveAmount
 from slimsched.core.policy_file import read_policy
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.guard import GuardedRouter
-from slimsched.serving.routing.learned_router import (
+from slimsched.serving.gateway.goal import Goal
+from slimsched.serving.gateway.observation import Observation, Route, Router
+from slimsched.serving.routers.classic import DriftPlusPenaltyRouter, SedRouter, SlackFitRouter
+from slimsched.serving.routers.guard import GuardedRouter
+from slimsched.serving.routers.learned import (
+    HEAD_V,
+    UNIT_S,
+    HeadFeatures,
     LearnedRouter,
     check_weights,
     draw,
@@ -30,13 +35,7 @@ from slimsched.serving.routing.learned_router import (
     outputs,
     softmax,
 )
-from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.registry import FALLBACK_V
-from slimsched.serving.routing.router import Route, Router
-from slimsched.serving.routing.routers.drift_plus_penalty import DriftPlusPenaltyRouter
-from slimsched.serving.routing.routers.ppo_head import HEAD_V, UNIT_S, HeadFeatures
-from slimsched.serving.routing.routers.sed import SedRouter
-from slimsched.serving.routing.routers.slackfit import SlackFitRouter
+from slimsched.serving.routers.registry import FALLBACK_V
 
 Values = NDArray[np.float64]
 

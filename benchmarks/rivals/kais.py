@@ -21,29 +21,26 @@ from numpy.typing import NDArray
 from slimsched.core.config import PositiveAmount
 from slimsched.core.policy_file import read_policy
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.guard import GuardedRouter
-from slimsched.serving.routing.learned_router import (
+from slimsched.serving.gateway.goal import Goal
+from slimsched.serving.gateway.observation import Observation, Route
+from slimsched.serving.routers.classic import DriftPlusPenaltyRouter
+from slimsched.serving.routers.guard import GuardedRouter
+from slimsched.serving.routers.learned import (
+    HEAD_V,
     IN_USE,
+    UNIT_S,
+    HeadFeatures,
     LearnedRouter,
     check_weights,
+    choice_prior,
     draw,
     layers_of,
     names_of,
     outputs,
+    server_prior,
     softmax,
 )
-from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.registry import FALLBACK_V
-from slimsched.serving.routing.router import Route
-from slimsched.serving.routing.routers.drift_plus_penalty import DriftPlusPenaltyRouter
-from slimsched.serving.routing.routers.ppo_head import (
-    HEAD_V,
-    UNIT_S,
-    HeadFeatures,
-    choice_prior,
-    server_prior,
-)
+from slimsched.serving.routers.registry import FALLBACK_V
 
 Values = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -45,7 +45,7 @@ from slimsched.serving.learning.ppo import (
 )
 from slimsched.serving.learning.rollout import Outcome
 from slimsched.serving.learning.worlds import DISTURBED, curriculum_of
-from slimsched.serving.routing.routers.ppo_head import CONTEXT, SERVER, server_prior
+from slimsched.serving.routers.learned import CONTEXT, SERVER, server_prior
 
 Values = NDArray[np.float64]
 

@@ -30,12 +30,11 @@ if TYPE_CHECKING:
     from slimsched.serving.execution.scenario_file import load_scenario
     from slimsched.serving.execution.simulated.comparison import compare
     from slimsched.serving.execution.simulated.simulation import simulate
+    from slimsched.serving.gateway.goal import Goal, parse_goal
+    from slimsched.serving.gateway.observation import Observation, Route, Router
     from slimsched.serving.learning.policies import HeadPolicy, PaperPolicy
     from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
     from slimsched.serving.learning.rollout import RewardWeights
-    from slimsched.serving.routing.goal import Goal, parse_goal
-    from slimsched.serving.routing.observation import Observation
-    from slimsched.serving.routing.router import Route, Router
     from slimsched.serving.telemetry.live_view import Recorder
     from slimsched.serving.telemetry.run_folder import BoundCurve
 
@@ -90,13 +89,13 @@ _HOMES = {
     "Exits": "models.adapters",
     "Family": "models.adapters",
     "Fault": "serving.domain.cluster",
-    "Goal": "serving.routing.goal",
+    "Goal": "serving.gateway.goal",
     "Job": "jobs.domain",
     "JobPolicy": "jobs.scheduler.policy:Policy",
     "JobSetting": "jobs.simulated.comparison",
     "ModelSpec": "models.spec",
     "Nested": "models.adapters",
-    "Observation": "serving.routing.observation",
+    "Observation": "serving.gateway.observation",
     "PlanRun": "models.elastic",
     "HeadPolicy": "serving.learning.policies",
     "PaperPolicy": "serving.learning.policies",
@@ -104,8 +103,8 @@ _HOMES = {
     "PpoTrainer": "serving.learning.ppo",
     "Recorder": "serving.telemetry.live_view",
     "RewardWeights": "serving.learning.rollout",
-    "Route": "serving.routing.router",
-    "Router": "serving.routing.router",
+    "Route": "serving.gateway.observation",
+    "Router": "serving.gateway.observation",
     "Scenario": "serving.execution.scenario",
     "SlimError": "core.config",
     "Switched": "models.adapters",
@@ -117,7 +116,7 @@ _HOMES = {
     "generate_jobs": "jobs.traces.jobs",
     "load_model": "models.loading",
     "load_scenario": "serving.execution.scenario_file",
-    "parse_goal": "serving.routing.goal",
+    "parse_goal": "serving.gateway.goal",
     "prepare_jobs": "jobs.simulated.comparison:prepare",
     "serve": "cli.serving.serve",
     "simulate": "serving.execution.simulated.simulation",

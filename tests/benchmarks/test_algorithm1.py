@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cluster import MEGABYTE, MODEL, choice
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Instance, ServerSnapshot
-from slimsched.serving.routing.events import TelemetryReceived
+from slimsched.serving.gateway.messages import TelemetryReceived
 from slimsched.serving.scheduler.messages import (
     InstanceLoaded,
     InstanceUnloaded,

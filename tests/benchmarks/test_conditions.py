@@ -7,7 +7,7 @@ import pytest
 
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.learning.tune import Point
-from slimsched.serving.routing.registry import make_router
+from slimsched.serving.routers.registry import make_router
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "paper"))
 

@@ -11,7 +11,7 @@ import pytest
 from served import Served
 from slimsched.core.config import ConfigError
 from slimsched.serving.api.proto import inference_pb2
-from slimsched.serving.routing.goal import parse_goal
+from slimsched.serving.gateway.goal import parse_goal
 
 PARAMETERS = ["deadline_ms", "timeout", "priority", "min_accuracy", "max_energy_mj", "width", "plan"]
 TOO_LARGE = ["1" + "0" * 400, "-1" + "0" * 400, "1" + "0" * 5000, "1e400", "1e308", "-1e308"]

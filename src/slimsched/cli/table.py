@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from slimsched.serving.routing.goal import YIELDING, Goal
+from slimsched.serving.gateway.goal import YIELDING, Goal
 from slimsched.serving.telemetry.meter import Summary, missed
 
 # -- Caveats: what a reader must know before trusting the figures of a run.

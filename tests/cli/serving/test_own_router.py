@@ -17,7 +17,7 @@ from slimsched.serving.api.client import Client
 SLIM = [sys.executable, "-c", "from slimsched.cli.app import main; main()"]
 ROUTER = '''
 from typing import Literal
-from slimsched.serving.routing.router import Route
+from slimsched.serving.gateway.observation import Route
 
 
 class NarrowRouter:

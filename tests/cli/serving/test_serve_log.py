@@ -16,8 +16,7 @@ from logs import entries
 from served import Served
 from slimsched.cli.app import app
 from slimsched.serving.api.client import Client, ServerRefusedError
-from slimsched.serving.routing.commands import Drop
-from slimsched.serving.routing.events import GoalChanged, RequestsCancelled, RequestsRefused
+from slimsched.serving.gateway.messages import Drop, GoalChanged, RequestsCancelled, RequestsRefused
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (8, 3, 32, 32), dtype=np.uint8)
 

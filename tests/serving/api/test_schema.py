@@ -10,9 +10,9 @@ from slimsched.serving.api.openapi import document
 from slimsched.serving.api.service import InferenceService, Limits
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.local_engine import LocalEngine
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.gateway_options import GatewayOptions
-from slimsched.serving.routing.registry import make_router
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.messages import GatewayOptions
+from slimsched.serving.routers.registry import make_router
 
 CLUSTER = small_cluster()
 GATEWAY = Gateway(CLUSTER, make_router("jsq", CLUSTER, 0), GatewayOptions())

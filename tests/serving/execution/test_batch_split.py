@@ -5,7 +5,7 @@ from slimsched.serving.domain.request import block_of, onward
 from slimsched.serving.execution.live.messages import BatchDone
 from slimsched.serving.execution.ray.batch_split import split_by_gateway
 from slimsched.serving.execution.ray.greeting import GATEWAY_BITS
-from slimsched.serving.routing.events import SegmentFinished
+from slimsched.serving.gateway.messages import SegmentFinished
 
 KEY = onward(key(2, 0.5, 0.5), path(0.5))
 FIRST, SECOND = 1 << GATEWAY_BITS, 2 << GATEWAY_BITS

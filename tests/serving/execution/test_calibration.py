@@ -6,7 +6,7 @@ from cluster import MODEL, requests, small_cluster
 from slimsched.serving.domain.profile import ALONE, ServiceCost
 from slimsched.serving.domain.request import block_of
 from slimsched.serving.execution.live.calibration import ENOUGH, Calibration
-from slimsched.serving.routing.events import SegmentFinished
+from slimsched.serving.gateway.messages import SegmentFinished
 
 
 def run_batches(

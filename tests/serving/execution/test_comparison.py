@@ -6,9 +6,8 @@ from slimsched.core.config import ConfigError
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.comparison import compare
-from slimsched.serving.routing.goal import parse_goal
-from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.router import Route
+from slimsched.serving.gateway.goal import parse_goal
+from slimsched.serving.gateway.observation import Observation, Route
 
 PAPER = load_scenario("paper").with_load(rate_per_s=1000.0, seconds=0.2)
 

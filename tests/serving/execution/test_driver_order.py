@@ -27,10 +27,9 @@ from slimsched.serving.execution.live.server import LiveServer
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster, TelemetryOptions
 from slimsched.serving.execution.simulated.server import SimulatedServer
-from slimsched.serving.routing.events import SegmentFinished
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.gateway_options import GatewayOptions
-from slimsched.serving.routing.registry import make_router
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.messages import GatewayOptions, SegmentFinished
+from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.workload.load import RequestStream
 

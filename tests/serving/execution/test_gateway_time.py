@@ -7,8 +7,13 @@ import pytest
 from cluster import block, requests
 from slimsched.core.clock import Wake
 from slimsched.serving.execution.live.gateway_time import SLICE_S, USUAL_RATIO, GatewayTime
-from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, ServerDown
-from slimsched.serving.routing.gateway_cost import GatewayCost, requests_in
+from slimsched.serving.gateway.messages import (
+    GatewayCost,
+    RequestsArrived,
+    SegmentFinished,
+    ServerDown,
+    requests_in,
+)
 
 SLICES = 40
 

@@ -19,11 +19,9 @@ from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario, read_scenario
 from slimsched.serving.execution.simulated.inbox import Inbox
 from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.gateway.messages import Drop, Event, GatewayCost, RequestsArrived, ServerUp
 from slimsched.serving.learning.rollout import Rollout
-from slimsched.serving.routing.commands import Drop
-from slimsched.serving.routing.events import Event, RequestsArrived, ServerUp
-from slimsched.serving.routing.gateway_cost import GatewayCost
-from slimsched.serving.routing.registry import make_router
+from slimsched.serving.routers.registry import make_router
 from slimsched.serving.telemetry.meter import Summary
 from slimsched.serving.workload.load import RequestStream
 

@@ -35,11 +35,9 @@ from slimsched.serving.execution.live.parcel import DroppedError, Parcel
 from slimsched.serving.execution.live.run import specs_of
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.routing.events import SegmentFinished
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.gateway_options import GatewayOptions
-from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.router import Route
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.messages import GatewayOptions, SegmentFinished
+from slimsched.serving.gateway.observation import Observation, Route
 from slimsched.serving.scheduler.scheduler import GreedyScheduler, SchedulerOptions
 
 SERVERS = 2

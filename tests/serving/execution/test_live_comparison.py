@@ -7,7 +7,7 @@ from slimsched.serving.execution.live.example_set import ExampleSet
 from slimsched.serving.execution.live.live_comparison import compare_live, in_turn
 from slimsched.serving.execution.live.power_meter import Modelled
 from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.routing.registry import make_router
+from slimsched.serving.routers.registry import make_router
 
 
 def test_routers_run_one_after_another_on_the_same_servers() -> None:

@@ -7,10 +7,9 @@ from cluster import small_cluster
 from slimsched.core.log import Observer
 from slimsched.serving.domain.request import NEVER_S, DropReason
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster, TelemetryOptions
-from slimsched.serving.routing.commands import Answer, Drop
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.gateway_options import GatewayOptions
-from slimsched.serving.routing.registry import make_router
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.messages import Answer, Drop, GatewayOptions
+from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.workload.load import RequestStream
 

@@ -13,10 +13,9 @@ from slimsched.serving.execution.live.local_engine import LocalEngine
 from slimsched.serving.execution.live.run import specs_of
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster
-from slimsched.serving.routing.commands import Answer, SendBlock
-from slimsched.serving.routing.events import SegmentFinished
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.registry import make_router
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.messages import Answer, SegmentFinished, SendBlock
+from slimsched.serving.routers.registry import make_router
 from slimsched.serving.workload.load import RequestStream
 
 COUNT = 6

@@ -17,9 +17,9 @@ from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario, read_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.routing.commands import SendBlock
-from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
-from slimsched.serving.routing.registry import ROUTERS
+from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum
+from slimsched.serving.gateway.messages import SendBlock
+from slimsched.serving.routers.registry import ROUTERS
 from slimsched.serving.scheduler.messages import RunBatch
 
 PAPER = load_scenario("paper", accuracy="paper")

@@ -15,11 +15,11 @@ from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.routing.fluid import fluid_optimum
-from slimsched.serving.routing.gateway_options import GatewayOptions
-from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.registry import ROUTERS
-from slimsched.serving.routing.routers.goal import GoalRouter
+from slimsched.serving.gateway.bounds import fluid_optimum
+from slimsched.serving.gateway.goal import Goal
+from slimsched.serving.gateway.messages import GatewayOptions
+from slimsched.serving.routers.goal import GoalRouter
+from slimsched.serving.routers.registry import ROUTERS
 from slimsched.serving.scheduler.messages import RunBatch
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.telemetry.meter import Summary, Trace

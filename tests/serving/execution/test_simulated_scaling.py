@@ -15,9 +15,8 @@ from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.routing.autoscaler import Scale
-from slimsched.serving.routing.commands import RecallRequests, SendBlock
-from slimsched.serving.routing.events import ServerDown, ServerLeaving, ServerUp
+from slimsched.serving.gateway.messages import RecallRequests, SendBlock, ServerDown, ServerLeaving, ServerUp
+from slimsched.serving.routers.autoscaler import Scale
 from slimsched.serving.scheduler.messages import DropBlock
 from slimsched.serving.telemetry.meter import Summary
 

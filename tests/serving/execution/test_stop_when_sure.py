@@ -22,11 +22,10 @@ from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import load_scenario, read_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.routing.commands import Answer
-from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
-from slimsched.serving.routing.guard import GuardedRouter
-from slimsched.serving.routing.registry import make_router
-from slimsched.serving.routing.sure_bound import sure_optimum
+from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum, sure_optimum
+from slimsched.serving.gateway.messages import Answer
+from slimsched.serving.routers.guard import GuardedRouter
+from slimsched.serving.routers.registry import make_router
 
 LAPTOP = load_scenario("laptop")
 MODEL = LAPTOP.cluster.models[0]

@@ -12,7 +12,7 @@ from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.learning.environment import ROUTING, RoutingEnv
 from slimsched.serving.learning.rollout import RewardWeights
 from slimsched.serving.learning.worlds import random_scenario
-from slimsched.serving.routing.routers.random import group_sizes
+from slimsched.serving.routers.classic import group_sizes
 
 PAPER = load_scenario("paper", accuracy="paper").with_load(rate_per_s=2000.0, seconds=0.1)
 

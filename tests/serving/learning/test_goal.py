@@ -15,13 +15,13 @@ from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.request import Key
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.gateway.goal import Goal
+from slimsched.serving.gateway.observation import Observation
+from slimsched.serving.gateway.prices import CostToGo
 from slimsched.serving.learning.tune import GoalTraining, from_vector, to_vector, train_goal
-from slimsched.serving.routing.cost_to_go import CostToGo
-from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.guard import GuardedRouter
-from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.registry import make_router
-from slimsched.serving.routing.routers.goal import GoalParameters
+from slimsched.serving.routers.goal import GoalParameters
+from slimsched.serving.routers.guard import GuardedRouter
+from slimsched.serving.routers.registry import make_router
 
 PAPER = load_scenario("paper", accuracy="paper")
 

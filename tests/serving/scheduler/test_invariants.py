@@ -11,7 +11,7 @@ from slimsched.core.clock import Timeline
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.request import Batch, Block, Key, Request, block_of, ids_of
 from slimsched.serving.execution.simulated.server import SimulatedServer
-from slimsched.serving.routing.events import SegmentFinished
+from slimsched.serving.gateway.messages import SegmentFinished
 from slimsched.serving.scheduler.messages import (
     BatchFinished,
     InstanceLoaded,

@@ -7,8 +7,13 @@ from slimsched.serving.domain.cluster import ServerSnapshot
 from slimsched.serving.domain.request import DropReason
 from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.routing.commands import Answer, Drop
-from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, TelemetryReceived
+from slimsched.serving.gateway.messages import (
+    Answer,
+    Drop,
+    RequestsArrived,
+    SegmentFinished,
+    TelemetryReceived,
+)
 from slimsched.serving.scheduler.messages import BatchFinished
 from slimsched.serving.telemetry.meter import Meter, Summary
 

@@ -36,9 +36,8 @@ from slimsched.serving.domain.request import count_examples
 from slimsched.serving.execution.live.example_set import ExampleSet
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.routing.commands import Answer, Drop
-from slimsched.serving.routing.events import RequestsArrived, TelemetryReceived
-from slimsched.serving.routing.registry import SERVING, split_specs
+from slimsched.serving.gateway.messages import Answer, Drop, RequestsArrived, TelemetryReceived
+from slimsched.serving.routers.registry import SERVING, split_specs
 from slimsched.serving.telemetry.meter import Trace
 from slimsched.serving.telemetry.pictures import plot_runs
 from slimsched.serving.telemetry.run_folder import energy_bound, make_folder, trace_arrays, write_run

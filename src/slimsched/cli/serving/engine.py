@@ -15,8 +15,8 @@ from slimsched.core.config import ConfigError, FrontCount, LogMegabytes, Port, U
 from slimsched.core.log import LogFolder
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.registry import SERVING
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.routers.registry import SERVING
 
 if TYPE_CHECKING:
     from slimsched.serving.execution.live.engine import Engine
@@ -184,7 +184,7 @@ class OpenEngine:
     def watch(self, gateway: Gateway) -> None:
         """Let an engine that scales by the load see what the gateway has to carry."""
         from slimsched.serving.execution.live.engine import LoadWatcher
-        from slimsched.serving.routing.autoscaler import load_of
+        from slimsched.serving.routers.autoscaler import load_of
 
         if self.fleet is not None:
             self.fleet.watch_need(gateway.holds_for)

@@ -39,10 +39,10 @@ from slimsched.serving.execution.catalogue import Catalogue
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.model_repository import ModelRepository
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.goal import format_goal, format_goals
-from slimsched.serving.routing.guard import limits_of
-from slimsched.serving.routing.registry import make_router, split_goal
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.goal import format_goal, format_goals
+from slimsched.serving.routers.guard import limits_of
+from slimsched.serving.routers.registry import make_router, split_goal
 
 # -- SIGTERM and Ctrl-C: the first signal asks to finish, the second to end at once.
 

@@ -31,8 +31,8 @@ from slimsched.core.config import (
     convert,
 )
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.routing.goal import Goal, parse_goal
-from slimsched.serving.routing.registry import ABOUT, router_names, split_specs
+from slimsched.serving.gateway.goal import Goal, parse_goal
+from slimsched.serving.routers.registry import ABOUT, router_names, split_specs
 
 if TYPE_CHECKING:
     from slimsched.serving.learning.ppo import Learner, PpoTrainer

@@ -26,8 +26,8 @@ from slimsched.serving.execution.live.example_set import ExampleSet, made_up_exa
 from slimsched.serving.execution.run_setting import RunSetting
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
-from slimsched.serving.routing.goal import Goal, check_affordable, check_reachable
-from slimsched.serving.routing.registry import follows_goal, split_goal
+from slimsched.serving.gateway.goal import Goal, check_affordable, check_reachable
+from slimsched.serving.routers.registry import follows_goal, split_goal
 from slimsched.serving.telemetry.run_folder import About
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def run_in_turn(
     from slimsched.serving.execution.live.event_loop import run
     from slimsched.serving.execution.live.live_comparison import compare_live, in_turn
     from slimsched.serving.execution.live.power_meter import open_nvml
-    from slimsched.serving.routing.registry import make_router
+    from slimsched.serving.routers.registry import make_router
 
     examples = examples_of(scenario.cluster.models, data)
     gpus = {host.gpu for host in scenario.hosts if host is not None and host.kind == "cuda"}

@@ -15,7 +15,7 @@ from slimsched.cli.serving.scenario import (
     check_reach,
 )
 from slimsched.core.config import ConfigError
-from slimsched.serving.routing.registry import SERVING
+from slimsched.serving.routers.registry import SERVING
 
 LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 

@@ -45,10 +45,9 @@ from slimsched.serving.execution.compared import Compared, gather
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.comparison import compare
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.routing.fluid import FluidOptimum, capacity_per_s, fluid_optimum
-from slimsched.serving.routing.gateway_options import SERVED_QUEUE_S
-from slimsched.serving.routing.registry import split_specs
-from slimsched.serving.routing.sure_bound import sure_optimum
+from slimsched.serving.gateway.bounds import FluidOptimum, capacity_per_s, fluid_optimum, sure_optimum
+from slimsched.serving.gateway.messages import SERVED_QUEUE_S
+from slimsched.serving.routers.registry import split_specs
 from slimsched.serving.telemetry.live_view import Recorder
 from slimsched.serving.telemetry.meter import Trace
 from slimsched.serving.telemetry.pictures import plot_runs

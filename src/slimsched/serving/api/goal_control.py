@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from slimsched.core.config import ConfigError, read_small_file
 from slimsched.serving.api.json_body import read_body
 from slimsched.serving.api.refusal import BadRequest, NotFound, Unavailable
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.goal import Goal, check_affordable, format_goal, parse_goal, reachable_goal
-from slimsched.serving.routing.guard import goal_of, yielding_of
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.goal import Goal, check_affordable, format_goal, parse_goal, reachable_goal
+from slimsched.serving.routers.guard import goal_of, yielding_of
 
 Text = Annotated[str, Meta(max_length=1000)]
 

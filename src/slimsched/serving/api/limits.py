@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from slimsched.core.config import ConfigError
 from slimsched.serving.api.ledger import network_of
-from slimsched.serving.routing.gateway_options import SERVED_QUEUE_S
+from slimsched.serving.gateway.messages import SERVED_QUEUE_S
 
 Count = Annotated[int, Meta(ge=1, le=10**6)]
 Size = Annotated[int, Meta(ge=1, le=2**40)]

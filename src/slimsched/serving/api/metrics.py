@@ -19,19 +19,21 @@ from slimsched.serving.domain.cluster import GATEWAY_NAME, Cluster, ServerSnapsh
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import DropReason, alike, count_examples
 from slimsched.serving.execution.live.next_round import NextRound
-from slimsched.serving.routing.commands import Answer, Drop, SendBlock
-from slimsched.serving.routing.events import (
+from slimsched.serving.gateway.bounds import fluid_optimum
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.goal import format_goal
+from slimsched.serving.gateway.messages import (
+    Answer,
+    Drop,
     GoalChanged,
     RequestsArrived,
     SegmentFinished,
+    SendBlock,
     TelemetryReceived,
 )
-from slimsched.serving.routing.fluid import fluid_optimum
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.goal import format_goal
-from slimsched.serving.routing.guard import GuardedRouter, goal_of, limits_of
-from slimsched.serving.routing.registry import split_goal
-from slimsched.serving.routing.routers.goal import GoalRouter
+from slimsched.serving.routers.goal import GoalRouter
+from slimsched.serving.routers.guard import GuardedRouter, goal_of, limits_of
+from slimsched.serving.routers.registry import split_goal
 
 WINDOW_S = 10.0
 """The gauges of accuracy, rates and distance from the bound cover this many seconds."""

@@ -18,7 +18,7 @@ from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.engine import Engine, ModelChanger
 from slimsched.serving.execution.live.messages import HostModel
 from slimsched.serving.execution.model_repository import ModelRepository, StoredModel, UnknownModelError
-from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.gateway.gateway import Gateway
 
 log = logging.getLogger("slim.models")
 

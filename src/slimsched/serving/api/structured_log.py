@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec import Struct
 
-from slimsched.serving.routing.events import GoalChanged, ServerDown, ServerUp
-from slimsched.serving.routing.goal import format_goals
+from slimsched.serving.gateway.goal import format_goals
+from slimsched.serving.gateway.messages import GoalChanged, ServerDown, ServerUp
 
 FORMATS = ("text", "json")
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}

@@ -10,8 +10,7 @@ from slimsched import __version__
 from slimsched.core.config import SlimError
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Cluster
 from slimsched.serving.domain.request import Request, each_example, ids_of
-from slimsched.serving.routing.commands import Answer, Drop, SendBlock
-from slimsched.serving.routing.events import RequestsArrived, SegmentFinished
+from slimsched.serving.gateway.messages import Answer, Drop, RequestsArrived, SegmentFinished, SendBlock
 
 
 class _Open(Struct):

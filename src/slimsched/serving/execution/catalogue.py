@@ -13,9 +13,9 @@ from slimsched.serving.domain.profile import Profile, record_of
 from slimsched.serving.execution.model_source import read_model
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.scenario_file import check_scheduler, load_profile
-from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.registry import RouterMaker, make_router
-from slimsched.serving.routing.router import Router
+from slimsched.serving.gateway.goal import Goal
+from slimsched.serving.gateway.observation import Router
+from slimsched.serving.routers.registry import RouterMaker, make_router
 
 
 class Catalogue:

@@ -8,11 +8,11 @@ from slimsched.serving.domain.cluster import AUTOSCALER_NAME, GATEWAY_NAME, serv
 from slimsched.serving.execution.catalogue import Catalogue
 from slimsched.serving.execution.run_setting import read_setting
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.routing.autoscaler import Autoscaler, LoadReported
-from slimsched.serving.routing.commands import Command as GatewayCommand
-from slimsched.serving.routing.events import Event as GatewayEvent
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.registry import RouterMaker, make_router
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.messages import Command as GatewayCommand
+from slimsched.serving.gateway.messages import Event as GatewayEvent
+from slimsched.serving.routers.autoscaler import Autoscaler, LoadReported
+from slimsched.serving.routers.registry import RouterMaker, make_router
 from slimsched.serving.scheduler.messages import Command as SchedulerCommand
 from slimsched.serving.scheduler.messages import Event as SchedulerEvent
 from slimsched.serving.scheduler.scheduler import GreedyScheduler

@@ -7,9 +7,9 @@ from slimsched.core.config import ConfigError
 from slimsched.serving.domain.cluster import Cluster, Fault, Host
 from slimsched.serving.domain.profile import NoiseSource, ServiceCost, ServiceNoise
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
-from slimsched.serving.routing.autoscaler import AutoscaleOptions
-from slimsched.serving.routing.gateway_options import GatewayOptions
-from slimsched.serving.routing.goal import Goal
+from slimsched.serving.gateway.goal import Goal
+from slimsched.serving.gateway.messages import GatewayOptions
+from slimsched.serving.routers.autoscaler import AutoscaleOptions
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.workload.load import Load, is_trace
 

@@ -46,9 +46,9 @@ from slimsched.serving.domain.profile import (
 from slimsched.serving.execution.model_source import read_model
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import TelemetryOptions
-from slimsched.serving.routing.autoscaler import AutoscaleOptions
-from slimsched.serving.routing.gateway_options import GatewayOptions
-from slimsched.serving.routing.goal import Goal, check_affordable, check_reachable, parse_goal, reachable_goal
+from slimsched.serving.gateway.goal import Goal, check_affordable, check_reachable, parse_goal, reachable_goal
+from slimsched.serving.gateway.messages import GatewayOptions
+from slimsched.serving.routers.autoscaler import AutoscaleOptions
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.workload.load import Load
 

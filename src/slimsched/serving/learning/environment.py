@@ -16,11 +16,10 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.gateway.observation import Observation, Route
 from slimsched.serving.learning.rollout import RewardWeights, Rollout
-from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.router import Route
-from slimsched.serving.routing.routers.ppo import most_choices, state_of
-from slimsched.serving.routing.routers.random import group_sizes
+from slimsched.serving.routers.classic import group_sizes
+from slimsched.serving.routers.learned import most_choices, state_of
 
 # -- A router whose decisions come from outside: the simulation runs in a thread and stops at every decision.
 

@@ -5,7 +5,7 @@ The policy that sees the head of the queue: three small networks, and a reward t
     r = (v · gain − (latency − met) − caused − moved) / (v · POINT)
 
 `gain` is what the choice is worth above the narrowest, if the request goes on as the present queue suggests
-(`routing/prospect.py`). `latency` is the block's own time, and `met` the part of it spent waiting behind
+(`routers/learned.py`). `latency` is the block's own time, and `met` the part of it spent waiting behind
 others. `caused` is the waiting that its device time costs those behind it on the same server, and `moved`
 stands for those behind it on the links. In the paper's reward a block pays for the queue it meets; here it
 pays for the queue it makes. Both add up to the same waiting, but only the second depends on what was chosen.
@@ -23,22 +23,24 @@ from torch import Tensor, nn
 
 from slimsched.core.ppo import IMPOSSIBLE
 from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.gateway.goal import Goal
 from slimsched.serving.learning.ppo import Forward, load_weights, weights_of
 from slimsched.serving.learning.rollout import Outcome, RewardWeights
-from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.routers.ppo import Decision, PpoRouter, most_choices
-from slimsched.serving.routing.routers.ppo_head import (
+from slimsched.serving.routers.classic import group_sizes
+from slimsched.serving.routers.learned import (
     CHOICE,
     CONTEXT,
     HEAD_V,
     POINT,
     SERVER,
+    Decision,
     HeadDecision,
     HeadPpoRouter,
+    PpoRouter,
     choice_prior,
+    most_choices,
     server_prior,
 )
-from slimsched.serving.routing.routers.random import group_sizes
 
 # -- The paper's policy: state (1), three heads (2), a shared MLP (3)(4), and the reward (7).
 

@@ -14,11 +14,9 @@ from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import Block, Request
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster
-from slimsched.serving.routing.commands import SendBlock
-from slimsched.serving.routing.events import SegmentFinished
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.observation import Observation
-from slimsched.serving.routing.router import Router
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.messages import SegmentFinished, SendBlock
+from slimsched.serving.gateway.observation import Observation, Router
 from slimsched.serving.telemetry.meter import Meter
 
 

@@ -20,21 +20,24 @@ from slimsched.core.log import Log
 from slimsched.serving.domain.cluster import AUTOSCALER_NAME, GATEWAY, GATEWAY_NAME, Cluster, ServerSnapshot
 from slimsched.serving.domain.model import ModelOutline, ModelsChanged, ServedModel, outlines
 from slimsched.serving.domain.request import Block, Request, alike, count_examples, ids_of
-from slimsched.serving.routing.autoscaler import LoadReported, Scale
-from slimsched.serving.routing.commands import Answer, Command, Drop, SendBlock
-from slimsched.serving.routing.events import (
+from slimsched.serving.gateway.goal import format_goals
+from slimsched.serving.gateway.messages import (
+    Answer,
+    Command,
+    Drop,
     Event,
     GoalChanged,
     InputLost,
     RequestsArrived,
     SegmentFinished,
+    SendBlock,
     ServerDown,
     ServerGivenUp,
     ServerUp,
     TelemetryReceived,
 )
-from slimsched.serving.routing.goal import format_goals
-from slimsched.serving.routing.judgement import DISTRUST, SURE
+from slimsched.serving.gateway.stop_when_sure import DISTRUST, SURE
+from slimsched.serving.routers.autoscaler import LoadReported, Scale
 from slimsched.serving.telemetry.stories import explain_route
 
 # -- A frame: everything a dashboard shows at one moment, as one small JSON object.
@@ -484,7 +487,7 @@ SNAPSHOTS = 10
 """Utilization and power are means over this many of a server's last samples, about one second."""
 
 GUARDED = ("guard: ", "shadow: ")
-"""How the reasons of `routing/guard.py` begin."""
+"""How the reasons of `routers/guard.py` begin."""
 
 Bound = Callable[[float], float]
 """The fluid bound's accuracy at an arrival rate."""

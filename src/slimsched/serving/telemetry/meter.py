@@ -14,9 +14,14 @@ from numpy.typing import NDArray
 from slimsched.serving.domain.cluster import GATEWAY_NAME
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import Request, count_examples, each_example
-from slimsched.serving.routing.commands import Answer, Drop
-from slimsched.serving.routing.events import RequestsArrived, SegmentFinished, TelemetryReceived
-from slimsched.serving.routing.goal import Goal
+from slimsched.serving.gateway.goal import Goal
+from slimsched.serving.gateway.messages import (
+    Answer,
+    Drop,
+    RequestsArrived,
+    SegmentFinished,
+    TelemetryReceived,
+)
 
 # -- A summary: one run as a row of figures, which `slim compare` prints for each router.
 

@@ -25,8 +25,7 @@ from slimsched.core.config import UNREADABLE, Count, DataError, Seed
 from slimsched.core.log import EVENTS
 from slimsched.serving.domain.cluster import Cluster, Fault
 from slimsched.serving.domain.model import ModelOutline
-from slimsched.serving.routing.fluid import capacity_per_s, fluid_optimum
-from slimsched.serving.routing.sure_bound import sure_accuracy_at
+from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum, sure_accuracy_at
 from slimsched.serving.telemetry.live_view import Frame
 from slimsched.serving.telemetry.meter import Trace
 

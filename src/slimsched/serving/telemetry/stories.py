@@ -10,8 +10,15 @@ from slimsched.core.config import DataError
 from slimsched.core.log import Log
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Cluster
 from slimsched.serving.domain.request import Request, Why
-from slimsched.serving.routing.commands import Answer, Command, Drop, SendBlock
-from slimsched.serving.routing.events import Event, RequestsArrived, SegmentFinished
+from slimsched.serving.gateway.messages import (
+    Answer,
+    Command,
+    Drop,
+    Event,
+    RequestsArrived,
+    SegmentFinished,
+    SendBlock,
+)
 
 # -- Sentences that say why a router decided as it did, from the numbers that it kept.
 

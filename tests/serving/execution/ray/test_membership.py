@@ -21,7 +21,7 @@ from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.parcel import Answered, Call
 from slimsched.serving.execution.ray.engine import RayEngine
 from slimsched.serving.execution.ray.greeting import GATEWAY_BITS
-from slimsched.serving.routing.commands import Answer, Drop
+from slimsched.serving.gateway.messages import Answer, Drop
 
 IMAGE = np.zeros((3, 32, 32), np.uint8).tobytes()
 

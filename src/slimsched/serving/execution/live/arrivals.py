@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from slimsched.serving.domain.request import NEVER_S, DropReason, Request, Terms
 from slimsched.serving.execution.live.next_round import NextRound
-from slimsched.serving.routing.events import RequestsArrived, RequestsRefused
-from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.messages import RequestsArrived, RequestsRefused
 
 
 class Arrivals:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.profile import ALONE, PACE_S, ServiceCost
-from slimsched.serving.routing.events import SegmentFinished
+from slimsched.serving.gateway.messages import SegmentFinished
 
 ENOUGH = 30
 """Batches that a server must have run before its cost is estimated."""

@@ -29,24 +29,26 @@ from slimsched.serving.execution.live.model_hosting import ModelHosting
 from slimsched.serving.execution.live.open_calls import OpenCalls
 from slimsched.serving.execution.live.parcel import Call, DroppedError, OpenExamples, Parcel, Rows, rows_of
 from slimsched.serving.execution.live.wakefulness import Wakefulness
-from slimsched.serving.execution.scaling import LOOK_S, Fleet, Scaling
-from slimsched.serving.routing.autoscaler import AutoscaleOptions, load_of
-from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
-from slimsched.serving.routing.events import (
+from slimsched.serving.gateway.gateway import Gateway, Health, health_of
+from slimsched.serving.gateway.goal import Goal, least_energy_j
+from slimsched.serving.gateway.messages import (
+    Answer,
     BlockDropped,
+    Command,
+    Drop,
     Event,
+    Forget,
     GoalChanged,
     InputLost,
+    RecallRequests,
+    SendBlock,
     ServerDown,
     ServerGivenUp,
     ServerLeaving,
     ServerUp,
     TelemetryReceived,
 )
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.goal import Goal
-from slimsched.serving.routing.health import Health, health_of
-from slimsched.serving.routing.terms import least_energy_j
+from slimsched.serving.routers.autoscaler import LOOK_S, AutoscaleOptions, Fleet, Scaling, load_of
 
 DRAIN_LOOK_S = 0.02
 """How often to look whether the last requests are answered, of a model or of all."""

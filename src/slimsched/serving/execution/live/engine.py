@@ -7,7 +7,7 @@ from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.model import ModelEntry
 from slimsched.serving.execution.live.input_arena import InputArena
 from slimsched.serving.execution.live.messages import ToGateway, ToServer
-from slimsched.serving.routing.autoscaler import Load
+from slimsched.serving.routers.autoscaler import Load
 
 
 class EngineListener(Protocol):

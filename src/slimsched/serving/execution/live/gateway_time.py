@@ -13,8 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.serving.domain.cluster import GATEWAY_NAME
-from slimsched.serving.routing.events import RequestsArrived
-from slimsched.serving.routing.gateway_cost import GatewayCost, requests_in
+from slimsched.serving.gateway.messages import GatewayCost, RequestsArrived, requests_in
 
 Values = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from slimsched.serving.execution.live.local_engine import LocalEngine
 from slimsched.serving.execution.live.power_meter import PowerMeter
 from slimsched.serving.execution.live.run import run_live, specs_of
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.routing.registry import RouterMaker
+from slimsched.serving.routers.registry import RouterMaker
 from slimsched.serving.telemetry.meter import Summary, Trace
 
 

@@ -11,8 +11,14 @@ from slimsched.serving.domain.model import ModelEntry
 from slimsched.serving.domain.profile import ProfileRecord
 from slimsched.serving.domain.request import Block
 from slimsched.serving.execution.live.tensor_facts import TensorFacts
-from slimsched.serving.routing.commands import Forget, RecallRequests
-from slimsched.serving.routing.events import BlockDropped, InputLost, SegmentFinished, TelemetryReceived
+from slimsched.serving.gateway.messages import (
+    BlockDropped,
+    Forget,
+    InputLost,
+    RecallRequests,
+    SegmentFinished,
+    TelemetryReceived,
+)
 
 
 class InputPiece(Struct, frozen=True, array_like=True):

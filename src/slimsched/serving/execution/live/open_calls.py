@@ -9,8 +9,7 @@ from slimsched.models.spec import NUMPY, TensorSpec
 from slimsched.serving.domain.cluster import GATEWAY
 from slimsched.serving.domain.request import DropReason, Request
 from slimsched.serving.execution.live.parcel import DroppedError, OpenExamples, Rows
-from slimsched.serving.routing.commands import SendBlock
-from slimsched.serving.routing.events import SegmentFinished
+from slimsched.serving.gateway.messages import SegmentFinished, SendBlock
 
 Stretch = tuple[int, OpenExamples, int, int]
 """Neighbours of one call among the examples of some requests: start there, the call, start and end in it."""

@@ -22,10 +22,9 @@ from slimsched.serving.execution.live.parcel import Answered, Call, DroppedError
 from slimsched.serving.execution.live.run_log import RunLog
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.routing.fluid import fluid_optimum
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.registry import RouterMaker, make_router
-from slimsched.serving.routing.sure_bound import judges, sure_accuracy_at
+from slimsched.serving.gateway.bounds import fluid_optimum, judges, sure_accuracy_at
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.routers.registry import RouterMaker, make_router
 from slimsched.serving.telemetry.meter import Meter, Trace
 
 

@@ -40,8 +40,14 @@ from slimsched.serving.execution.live.power_meter import PowerMeter, Reading
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.live.warm_up import touch, warm_up
 from slimsched.serving.execution.model_source import read_model
-from slimsched.serving.routing.commands import Forget, RecallRequests
-from slimsched.serving.routing.events import BlockDropped, InputLost, SegmentFinished, TelemetryReceived
+from slimsched.serving.gateway.messages import (
+    BlockDropped,
+    Forget,
+    InputLost,
+    RecallRequests,
+    SegmentFinished,
+    TelemetryReceived,
+)
 from slimsched.serving.scheduler.messages import (
     BatchFinished,
     BlockArrived,

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from slimsched.serving.execution.live.server_spec import ServerSpec
-from slimsched.serving.routing.autoscaler import AutoscaleOptions
+from slimsched.serving.routers.autoscaler import AutoscaleOptions
 
 T = TypeVar("T")
 

@@ -18,8 +18,7 @@ from slimsched.serving.execution.live.messages import (
 from slimsched.serving.execution.live.server import LiveServer
 from slimsched.serving.execution.ray.batch_split import split_by_gateway
 from slimsched.serving.execution.ray.greeting import Hello, Leaving, ToDoor, gateway_of, pack
-from slimsched.serving.routing.commands import Forget
-from slimsched.serving.routing.events import BlockDropped, InputLost, TelemetryReceived
+from slimsched.serving.gateway.messages import BlockDropped, Forget, InputLost, TelemetryReceived
 
 LOOK_S = 0.005
 HELLO_LIMIT_BYTES = 4096

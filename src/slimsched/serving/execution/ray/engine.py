@@ -22,7 +22,7 @@ from slimsched.serving.execution.ray.charter import Membership, encode, new_char
 from slimsched.serving.execution.ray.connection import RayError, connect
 from slimsched.serving.execution.ray.greeting import GATEWAY_BITS, FromDoor, Hello, Leaving
 from slimsched.serving.execution.ray.placement import needs
-from slimsched.serving.routing.autoscaler import AutoscaleOptions, Load
+from slimsched.serving.routers.autoscaler import AutoscaleOptions, Load
 
 START_LIMIT_S = 120.0
 PATIENCE_S = 5.0

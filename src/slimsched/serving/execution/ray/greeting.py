@@ -8,7 +8,7 @@ from slimsched.models.elastic import Tensors
 from slimsched.serving.execution.live.messages import Drain, Fetch, Ping, TakeBlock, ToGateway
 from slimsched.serving.execution.live.shared_tensor import dense, facts_of, view_of
 from slimsched.serving.execution.live.tensor_facts import TensorFacts
-from slimsched.serving.routing.commands import Forget, RecallRequests
+from slimsched.serving.gateway.messages import Forget, RecallRequests
 
 GATEWAY_BITS = 40
 """Gateway n numbers its requests and blocks from n · 2⁴⁰, so that servers can tell gateways apart."""

@@ -17,7 +17,7 @@ from ray.exceptions import RayError
 from slimsched.serving.execution.ray.actor import LEAVE_LIMIT_S, ServerActor
 from slimsched.serving.execution.ray.charter import Charter, Membership, decode, encode, server_name
 from slimsched.serving.execution.ray.placement import actor_options
-from slimsched.serving.routing.autoscaler import Autoscaler, Load, together
+from slimsched.serving.routers.autoscaler import Autoscaler, Load, together
 
 NAME = "roster"
 LOOK_S = 0.25

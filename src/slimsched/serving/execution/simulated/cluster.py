@@ -17,24 +17,29 @@ from slimsched.core.log import Observer
 from slimsched.serving.domain.cluster import GATEWAY, GATEWAY_NAME, Cluster, Fault, ServerSnapshot, life_name
 from slimsched.serving.domain.profile import ALONE, NoiseSource, ServiceCost
 from slimsched.serving.domain.request import Block, DropReason, Request, RequestsCancelled, ids_of
-from slimsched.serving.execution import scaling
 from slimsched.serving.execution.simulated.inbox import Inbox
 from slimsched.serving.execution.simulated.network import SimulatedNetwork
 from slimsched.serving.execution.simulated.server import SimulatedServer
-from slimsched.serving.routing.autoscaler import AutoscaleOptions, load_of
-from slimsched.serving.routing.commands import Answer, Command, Drop, Forget, RecallRequests, SendBlock
-from slimsched.serving.routing.events import (
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.messages import (
+    Answer,
     BlockDropped,
+    Command,
+    Drop,
     Event,
+    Forget,
     InputLost,
+    RecallRequests,
     RequestsArrived,
     SegmentFinished,
+    SendBlock,
     ServerDown,
     ServerLeaving,
     ServerUp,
     TelemetryReceived,
 )
-from slimsched.serving.routing.gateway import Gateway
+from slimsched.serving.routers import autoscaler
+from slimsched.serving.routers.autoscaler import AutoscaleOptions, load_of
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.workload.load import RequestStream
 
@@ -102,8 +107,8 @@ class SimulatedCluster:
             for server in self.servers[at_first:]:
                 self._tell(ServerDown(server=server.index))
             self._start_s = autoscale.start_s
-            self._scaling = scaling.Scaling(autoscale, self, lambda: load_of(gateway), observers)
-            self.timeline.at(scaling.LOOK_S, self._scale)
+            self._scaling = autoscaler.Scaling(autoscale, self, lambda: load_of(gateway), observers)
+            self.timeline.at(autoscaler.LOOK_S, self._scale)
 
     def run(self, until_s: float, *, drain: bool = False) -> float:
         """Run until `until_s`, or with `drain` until every request is answered; return the end time."""
@@ -269,7 +274,7 @@ class SimulatedCluster:
     def _scale(self, _: None) -> None:
         """Let the autoscaler look at the load, and schedule the next look."""
         self._scaling.look(self.timeline.now_s)
-        self.timeline.at(self.timeline.now_s + scaling.LOOK_S, self._scale)
+        self.timeline.at(self.timeline.now_s + autoscaler.LOOK_S, self._scale)
 
     def is_up(self, server: int) -> bool:
         """Whether the gateway sends work to a server."""

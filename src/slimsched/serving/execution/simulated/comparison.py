@@ -8,8 +8,8 @@ from slimsched.core.config import ConfigError
 from slimsched.serving.execution.compared import Compared, gather
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.simulation import simulate
-from slimsched.serving.routing.registry import maker_of
-from slimsched.serving.routing.router import Router
+from slimsched.serving.gateway.observation import Router
+from slimsched.serving.routers.registry import maker_of
 from slimsched.serving.telemetry.meter import Trace
 
 AnyRouter = str | Callable[..., Router]

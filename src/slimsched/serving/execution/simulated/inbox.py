@@ -12,8 +12,7 @@ from math import inf
 
 from slimsched.core.clock import Timeline
 from slimsched.serving.domain.request import Request
-from slimsched.serving.routing.events import Event, RequestsArrived
-from slimsched.serving.routing.gateway_cost import GatewayCost
+from slimsched.serving.gateway.messages import Event, GatewayCost, RequestsArrived
 from slimsched.serving.workload.load import RequestStream
 
 

@@ -11,7 +11,7 @@ from slimsched.serving.domain.profile import ALONE, NoiseSource, Profile, Servic
 from slimsched.serving.domain.request import Block, DropReason, RequestsCancelled
 from slimsched.serving.execution.simulated.device import SimulatedDevice
 from slimsched.serving.execution.simulated.said import said_about
-from slimsched.serving.routing.events import SegmentFinished
+from slimsched.serving.gateway.messages import SegmentFinished
 from slimsched.serving.scheduler.messages import (
     BatchFinished,
     BlockArrived,

@@ -7,11 +7,10 @@ from slimsched.core.clock import collector_paused
 from slimsched.core.log import Observer
 from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.execution.simulated.cluster import SimulatedCluster
-from slimsched.serving.routing.fluid import fluid_optimum
-from slimsched.serving.routing.gateway import Gateway
-from slimsched.serving.routing.registry import RouterMaker, maker_of
-from slimsched.serving.routing.router import Router
-from slimsched.serving.routing.sure_bound import judges, sure_accuracy_at
+from slimsched.serving.gateway.bounds import fluid_optimum, judges, sure_accuracy_at
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.observation import Router
+from slimsched.serving.routers.registry import RouterMaker, maker_of
 from slimsched.serving.telemetry.meter import Meter, Trace
 
 

@@ -1,0 +1,1 @@
+"""Routers: which plan each request takes, and on which server it runs."""

@@ -1,1 +1,0 @@
-"""The global decision: which server, which choice, how many requests together. Pure."""

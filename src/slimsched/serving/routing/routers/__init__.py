@@ -1,1 +1,0 @@
-"""The routers, one file each; `registry.py` has the table of their names."""
