@@ -9,8 +9,8 @@ from time import perf_counter
 
 from slimsched.serving.domain.cluster import GATEWAY_NAME
 from slimsched.serving.domain.request import Request
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.gateway.messages import Answer, RequestsArrived
+from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.telemetry.live_view import LiveView
 
 STEP_S, WINDOW_S = 0.005, 10.0

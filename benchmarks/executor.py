@@ -33,11 +33,10 @@ from slimsched.serving.execution.live.hosted_model import HostedModel
 from slimsched.serving.execution.live.local_engine import LocalEngine
 from slimsched.serving.execution.live.parcel import Call
 from slimsched.serving.execution.live.server_spec import ServerSpec
-from slimsched.serving.execution.model_source import shipped_model
-from slimsched.serving.execution.scenario_file import CONFIGS, load_profile
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import GatewayOptions
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.files import CONFIGS, load_profile, shipped_model
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 
 MODEL = shipped_model()

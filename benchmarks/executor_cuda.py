@@ -26,7 +26,7 @@ from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import BatchUnderWay
 from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device
 from slimsched.serving.execution.live.hosted_model import HostedModel
-from slimsched.serving.execution.model_source import shipped_model
+from slimsched.serving.scenario.files import shipped_model
 
 MODEL = shipped_model()
 LONG_S = 0.7

@@ -13,9 +13,9 @@ import json
 from slimsched.serving.execution.live.example_set import made_up_examples
 from slimsched.serving.execution.live.live_comparison import compare_live, in_turn
 from slimsched.serving.execution.live.power_meter import open_nvml
-from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
 from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.files import build_scenario, read_scenario
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ from slimsched.serving.execution.live.cpu_executor import CpuExecutor
 from slimsched.serving.execution.live.example_set import made_up_examples
 from slimsched.serving.execution.live.executor_choice import host_models
 from slimsched.serving.execution.live.local_engine import KEEP_MEMORY
-from slimsched.serving.execution.model_source import read_model
+from slimsched.serving.scenario.files import read_model
 
 HERE = Path(__file__).parent
 LANES = 4

@@ -13,11 +13,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.messages import Answer
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
+from slimsched.serving.simulated.run import simulate
 
 OPTIONS: dict[str, dict[str, object]] = {
     "plain (Algorithm 1)": {},

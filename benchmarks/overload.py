@@ -33,7 +33,7 @@ from setting import Setting  # noqa: E402
 
 from slimsched.cli.serving.scenario import test_examples  # noqa: E402
 from slimsched.serving.api.load_generator import Target  # noqa: E402
-from slimsched.serving.execution.model_source import shipped_model  # noqa: E402
+from slimsched.serving.scenario.files import shipped_model  # noqa: E402
 
 NAMES = ("ours", "mosec")
 BODIES = 64

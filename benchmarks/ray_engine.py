@@ -36,10 +36,10 @@ from slimsched.serving.execution.live.parcel import Call
 from slimsched.serving.execution.live.run import specs_of
 from slimsched.serving.execution.ray.engine import join
 from slimsched.serving.execution.ray.greeting import Handed, pack, unpack
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.observation import Observation, Route
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.scenario.scenario import Scenario
 
 IMAGE = np.zeros((3, 32, 32), np.uint8).tobytes()
 REQUESTS_UNDER_WAY = 64

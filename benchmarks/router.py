@@ -15,13 +15,13 @@ import torch
 from wide_cluster import repeated
 
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.gateway.observation import Observation
 from slimsched.serving.learning.environment import RoutingEnv
 from slimsched.serving.learning.policies import HeadPolicy
 from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.scenario.scenario import Scenario
 
 SERVERS = (3, 12, 64)
 

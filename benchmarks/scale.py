@@ -27,15 +27,15 @@ from slimsched.serving.execution.live.engine import EngineListener
 from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.messages import BatchDone, TakeBlock, ToGateway, ToServer
 from slimsched.serving.execution.live.parcel import Call
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.cluster import SimulatedCluster
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.goal import Goal
 from slimsched.serving.gateway.messages import SegmentFinished, TelemetryReceived
 from slimsched.serving.gateway.observation import Observation, Route, Router
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.scenario.scenario import Scenario
+from slimsched.serving.simulated.cluster import SimulatedCluster
+from slimsched.serving.simulated.run import simulate
 
 ROUTERS = (
     "power-of-two",

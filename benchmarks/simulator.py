@@ -11,11 +11,11 @@ from time import perf_counter
 from msgspec.structs import replace
 from wide_cluster import repeated
 
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.observation import Observation
 from slimsched.serving.routers.registry import ROUTERS, make_router
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.scenario.scenario import Scenario
+from slimsched.serving.simulated.run import simulate
 
 SERVERS = (3, 12, 64, 512)
 

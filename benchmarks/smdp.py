@@ -37,10 +37,10 @@ from slimsched.core.config import ConfigError
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.request import Block, Key, Request, block_of, onward
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.server import SimulatedServer
 from slimsched.serving.gateway.messages import SegmentFinished
+from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
+from slimsched.serving.simulated.server import SimulatedServer
 
 Values = NDArray[np.float64]
 Sizes = NDArray[np.int64]

@@ -26,7 +26,7 @@ from slimsched.cli.serving.scenario import test_examples
 from slimsched.serving.api.load_generator import Inputs, LoadGenerator, Target, due_times, load_of
 from slimsched.serving.api.load_report import LoadReport, report
 from slimsched.serving.execution.live.event_loop import run
-from slimsched.serving.execution.model_source import shipped_model
+from slimsched.serving.scenario.files import shipped_model
 
 IMAGES = 8
 TERMS = {"plan": "0.5"}

@@ -11,10 +11,9 @@ import argparse
 import os
 
 from slimsched.core.statistics import mean_of
-from slimsched.serving.execution.compared import Compared
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.comparison import compare
 from slimsched.serving.gateway.bounds import capacity_per_s
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.simulated.run import Compared, compare
 
 ROUTERS = ("goal", "goal:sure=true")
 

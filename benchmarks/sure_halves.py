@@ -12,9 +12,9 @@ import argparse
 import numpy as np
 
 from slimsched.serving.domain.model import ServedModel
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.gateway.bounds import count_policy
 from slimsched.serving.gateway.prices import PRICES, CostToGo
+from slimsched.serving.scenario.files import load_scenario
 
 COSTS = np.array([0.12, 0.15, 0.20, 0.25, 0.30, 0.40, 0.50, 0.60, 0.70, 0.80])
 GRID = np.linspace(0.115, 1.0, 400)

@@ -20,10 +20,10 @@ from slimsched.models.spec import ModelFigures, ModelSpec, PlanTree, StepFigures
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.bounds import fluid_optimum
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.scenario.scenario import Scenario
+from slimsched.serving.simulated.run import simulate
 
 LOADS = (0.5, 0.8, 1.0)
 WEIGHTS = (1.0, 3.0)

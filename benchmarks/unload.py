@@ -17,7 +17,7 @@ import torch
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device
 from slimsched.serving.execution.live.executor_choice import host_models
-from slimsched.serving.execution.model_source import shipped_model
+from slimsched.serving.scenario.files import shipped_model
 
 MODEL = shipped_model()
 

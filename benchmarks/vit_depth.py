@@ -20,7 +20,7 @@ from slimsched.models.loading import load_model
 from slimsched.models.shipped import shipped_folder
 from slimsched.models.slimvit.elastic import SlimVitModel, VitFolded
 from slimsched.models.slimvit.vit import FoldedTransformerBlock
-from slimsched.serving.execution.model_source import read_model
+from slimsched.serving.scenario.files import read_model
 
 BATCH = 125
 

@@ -20,8 +20,7 @@ from slimsched.serving.domain.cluster import Cluster, Link
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Device, Profile, modelled_profile
 from slimsched.serving.domain.request import NO_PLAN, Block, Key, Request, block_of, key_of, onward
-from slimsched.serving.execution.model_source import shipped_model
-from slimsched.serving.execution.scenario_file import with_accuracy
+from slimsched.serving.scenario.files import shipped_model, with_accuracy
 
 MEGABYTE = 1_000_000
 

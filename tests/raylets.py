@@ -10,10 +10,10 @@ from slimsched.core.log import Observer
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.run import specs_of
 from slimsched.serving.execution.ray.engine import RayEngine, join
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.observation import Observation, Route
 from slimsched.serving.routers.autoscaler import load_of
+from slimsched.serving.scenario.files import load_scenario
 
 STORE_BYTES = 80 * 2**20
 NODE = {"num_cpus": 4, "object_store_memory": STORE_BYTES}

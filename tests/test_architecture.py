@@ -21,6 +21,8 @@ PARTS = {
         {"gateway", "scheduler"},
         {"routers"},
         {"telemetry"},
+        {"scenario"},
+        {"simulated"},
         {"execution"},
         {"learning"},
         {"api"},

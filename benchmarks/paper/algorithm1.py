@@ -22,10 +22,10 @@ from rich.table import Table
 
 from slimsched.core.log import Entry, Log, find_logs
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Instance
-from slimsched.serving.execution.run_setting import RunSetting
-from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.gateway.messages import Event as GatewayEvent
 from slimsched.serving.gateway.messages import TelemetryReceived
+from slimsched.serving.scenario.files import RunSetting
+from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.scheduler.messages import (
     Command,
     InstanceLoaded,
@@ -301,7 +301,7 @@ def _empty(scenario: Scenario) -> FleetHistory:
 
 
 def _simulated(scenario: Scenario, seed: int) -> FleetHistory:
-    from slimsched.serving.execution.simulated.simulation import simulate
+    from slimsched.serving.simulated.run import simulate
 
     history = _empty(scenario)
     simulate(scenario, ROUTER, seed=seed, drain=True, observers=(history,))

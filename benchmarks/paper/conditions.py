@@ -21,7 +21,6 @@ from rich.table import Table
 
 from slimsched.core.statistics import Mean, mean_of
 from slimsched.serving.domain.cluster import Fault
-from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.learning.tune import Point, Try, front, run
 from slimsched.serving.learning.worlds import (
     hidden_overhead,
@@ -31,6 +30,7 @@ from slimsched.serving.learning.worlds import (
     weak_link,
     wrong_profiles,
 )
+from slimsched.serving.scenario.scenario import Scenario
 
 ROOM = 1.05
 """Fronts are compared at the least p99 that half of the routers reach on every seed, times this."""

@@ -17,11 +17,10 @@ from rich.table import Table
 
 from slimsched.cli.progress import count_bar
 from slimsched.serving.domain.cluster import Fault
-from slimsched.serving.execution.compared import Compared
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.comparison import compare
 from slimsched.serving.gateway.bounds import capacity_per_s
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.scenario.scenario import Scenario
+from slimsched.serving.simulated.run import Compared, compare
 from slimsched.serving.telemetry.meter import Summary
 
 FRONT = tuple(f"drift-plus-penalty:v={v}" for v in (0.1, 0.2, 0.35, 0.5, 1))

@@ -105,7 +105,7 @@ def measured(out: Path | None) -> DeviceFigures:
     from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device
     from slimsched.serving.execution.live.executor_choice import host_models
     from slimsched.serving.execution.live.power_window import mean_power_w
-    from slimsched.serving.execution.model_source import shipped_model
+    from slimsched.serving.scenario.files import shipped_model
 
     gpu = open_gpu(0)
     if gpu is None:

@@ -19,8 +19,8 @@ from tables import TABLES, reproduce_table
 from slimsched.cli.options import AsJson, Seed, line_of, need, with_options
 from slimsched.cli.serving.scenario import Accuracy, Seconds, Workers
 from slimsched.core.config import Count, UnknownNameError
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.scenario.scenario import Scenario
 
 
 class ReproduceOptions(Struct, frozen=True, kw_only=True):

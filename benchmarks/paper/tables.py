@@ -12,9 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.cli.progress import count_bar
-from slimsched.serving.execution.compared import Compared
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.simulated.comparison import compare
+from slimsched.serving.scenario.scenario import Scenario
+from slimsched.serving.simulated.run import Compared, compare
 from slimsched.serving.telemetry.meter import Summary
 
 if TYPE_CHECKING:
@@ -177,7 +176,7 @@ def _say(what: str) -> None:
 
 
 def _simulated(scenario: Scenario, router: str, seed: int) -> Summary:
-    from slimsched.serving.execution.simulated.simulation import simulate
+    from slimsched.serving.simulated.run import simulate
 
     print(f"simulating: {router}", file=sys.stderr)
     return simulate(scenario, router, seed=seed).summary

@@ -29,8 +29,8 @@ from report import write_report
 from setting import Setting
 
 from slimsched.cli.serving.scenario import test_examples
-from slimsched.serving.execution.model_source import shipped_model
 from slimsched.serving.routers.registry import SERVING
+from slimsched.serving.scenario.files import shipped_model
 
 WIDTHS = (0.25, 0.5, 1.0)
 LOADS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 5.0, 8.0)

@@ -17,7 +17,7 @@ from measure import Client
 from run import Pieces, offline_rates, our_config, setting_for
 
 from slimsched.cli.serving.scenario import test_examples
-from slimsched.serving.execution.model_source import shipped_model
+from slimsched.serving.scenario.files import shipped_model
 
 SECONDS = 2.5
 

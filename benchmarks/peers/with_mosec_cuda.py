@@ -14,7 +14,7 @@ import torch
 from mosec import Server, Worker
 
 from slimsched.serving.execution.live.executor_choice import host_models
-from slimsched.serving.execution.model_source import shipped_model
+from slimsched.serving.scenario.files import shipped_model
 
 PORT, WIDTH, WORKERS, IMAGES, BATCH = (float(word) for word in os.environ["SLIM_MOSEC"].split())
 BUCKETS = (16, 32, 64, 128, 256, 512, 1024)

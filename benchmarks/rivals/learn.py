@@ -31,8 +31,6 @@ from torch import Tensor, nn
 from slimsched.core.policy_file import write_policy
 from slimsched.core.ppo import IMPOSSIBLE
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.learning import tune as tuning
 from slimsched.serving.learning.policies import WORTH_S, block_rewards, mlp
 from slimsched.serving.learning.ppo import (
@@ -46,6 +44,8 @@ from slimsched.serving.learning.ppo import (
 from slimsched.serving.learning.rollout import Outcome
 from slimsched.serving.learning.worlds import DISTURBED, curriculum_of
 from slimsched.serving.routers.learned import CONTEXT, SERVER, server_prior
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.scenario.scenario import Scenario
 
 Values = NDArray[np.float64]
 

@@ -26,15 +26,14 @@ if TYPE_CHECKING:
     from slimsched.models.spec import ModelSpec, TensorSpec
     from slimsched.serving.api.client import Client
     from slimsched.serving.domain.cluster import Cluster, Fault
-    from slimsched.serving.execution.scenario import Scenario
-    from slimsched.serving.execution.scenario_file import load_scenario
-    from slimsched.serving.execution.simulated.comparison import compare
-    from slimsched.serving.execution.simulated.simulation import simulate
     from slimsched.serving.gateway.goal import Goal, parse_goal
     from slimsched.serving.gateway.observation import Observation, Route, Router
     from slimsched.serving.learning.policies import HeadPolicy, PaperPolicy
     from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
     from slimsched.serving.learning.rollout import RewardWeights
+    from slimsched.serving.scenario.files import load_scenario
+    from slimsched.serving.scenario.scenario import Scenario
+    from slimsched.serving.simulated.run import compare, simulate
     from slimsched.serving.telemetry.live_view import Recorder
     from slimsched.serving.telemetry.run_folder import BoundCurve
 
@@ -105,21 +104,21 @@ _HOMES = {
     "RewardWeights": "serving.learning.rollout",
     "Route": "serving.gateway.observation",
     "Router": "serving.gateway.observation",
-    "Scenario": "serving.execution.scenario",
+    "Scenario": "serving.scenario.scenario",
     "SlimError": "core.config",
     "Switched": "models.adapters",
     "TensorSpec": "models.spec",
     "Topology": "jobs.domain",
     "__version__": "core.version",
-    "compare": "serving.execution.simulated.comparison",
+    "compare": "serving.simulated.run",
     "compare_jobs": "jobs.simulated.comparison:compare",
     "generate_jobs": "jobs.traces.jobs",
     "load_model": "models.loading",
-    "load_scenario": "serving.execution.scenario_file",
+    "load_scenario": "serving.scenario.files",
     "parse_goal": "serving.gateway.goal",
     "prepare_jobs": "jobs.simulated.comparison:prepare",
     "serve": "cli.serving.serve",
-    "simulate": "serving.execution.simulated.simulation",
+    "simulate": "serving.simulated.run",
     "simulate_jobs": "jobs.simulated.comparison:simulate",
     "trained_model": "models.slimresnet.elastic",
 }

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.learning.tune import Point
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.files import load_scenario
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "paper"))
 

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from slimsched.core.config import SlimError
-from slimsched.serving.execution.compared import Compared
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.simulated.run import Compared, simulate
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "paper"))
 

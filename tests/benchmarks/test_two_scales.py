@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from cluster import small_cluster
 from slimsched.core.config import ConfigError
 from slimsched.core.ppo import log_probability
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.observation import Observation
 from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
 from slimsched.serving.learning.rollout import Outcome
 from slimsched.serving.routers.classic import DriftPlusPenaltyRouter
 from slimsched.serving.routers.registry import follows_goal
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.simulated.run import simulate
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "rivals"))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from command_line import refusal, slim
-from slimsched.serving.execution.scenario_file import CONFIGS
+from slimsched.serving.scenario.files import CONFIGS
 
 SMALL = ("--rate", "200", "--seconds", "0.2")
 LONG = "a" * 5000

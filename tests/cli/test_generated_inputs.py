@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from command_line import slim
 from mutation import WORDS, changed, damaged, toml_text
-from slimsched.serving.execution.scenario_file import CONFIGS
+from slimsched.serving.scenario.files import CONFIGS
 
 EXAMPLES = int(os.environ.get("SLIM_FUZZ", "160"))
 """Inputs in all, over all kinds."""

@@ -9,8 +9,8 @@ import pytest
 from command_line import slim
 from slimsched import __version__
 from slimsched.cli.app import command_line
-from slimsched.serving.execution.scenario_file import read_scenario, scenario_names
 from slimsched.serving.routers.registry import ABOUT, ROUTERS
+from slimsched.serving.scenario.files import read_scenario, scenario_names
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

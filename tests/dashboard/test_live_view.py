@@ -4,8 +4,6 @@ from msgspec.structs import replace
 
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Fault, ServerSnapshot
 from slimsched.serving.domain.model import ModelOutline
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.bounds import fluid_optimum
 from slimsched.serving.gateway.goal import parse_goal
 from slimsched.serving.gateway.messages import (
@@ -15,6 +13,8 @@ from slimsched.serving.gateway.messages import (
     ServerUp,
     TelemetryReceived,
 )
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.simulated.run import simulate
 from slimsched.serving.telemetry.live_view import FRAMES, Frame, LiveView, Recorder, Stages
 from slimsched.serving.telemetry.meter import Trace
 from slimsched.serving.telemetry.run_folder import BoundCurve

@@ -12,7 +12,7 @@ import pytest
 
 from served import Served
 from slimsched.dashboard.live import Dashboard
-from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.scenario.files import load_scenario
 
 
 def open_stream(address: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:

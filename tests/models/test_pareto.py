@@ -3,7 +3,7 @@ from pathlib import Path
 from cluster import toy_model
 from slimsched.models.pareto import CostFront, FrontPoint, all_points, pareto_set, plot_fronts, plot_pareto
 from slimsched.models.shipped import PUBLISHED_PERCENT
-from slimsched.serving.execution.model_source import shipped_model
+from slimsched.serving.scenario.files import shipped_model
 
 MODEL = shipped_model()
 POINTS = all_points(MODEL.spec, MODEL.figures, MODEL.quality)

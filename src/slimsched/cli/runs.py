@@ -41,7 +41,7 @@ def explain_command(
       slim explain runs/one 1500 --json
     """
     from slimsched.core.log import Log, find_logs
-    from slimsched.serving.execution.run_setting import read_setting
+    from slimsched.serving.scenario.files import read_setting
     from slimsched.serving.telemetry.stories import slowest, tell_story
 
     logs = [one for one in find_logs(run) if Log(one).header.kind == "serving"]
@@ -115,7 +115,7 @@ def _write_report(folder: Path, out: Path) -> list[Path]:
 def _write_replay(log: Path, out: Path) -> Path:
     """Write the dashboard with the frames of an event log."""
     from slimsched.dashboard.page import replay_page
-    from slimsched.serving.execution.run_setting import read_setting
+    from slimsched.serving.scenario.files import read_setting
     from slimsched.serving.telemetry.live_view import frames_of
 
     setting = read_setting(Log(log).header)
@@ -128,7 +128,7 @@ def _write_replay(log: Path, out: Path) -> Path:
 
 def serving_machines(header: Header) -> Callable[[str], Replayable]:
     """Make the gateway, the schedulers and the autoscaler of a serving run."""
-    from slimsched.serving.execution.replay import machines_of
+    from slimsched.serving.scenario.replay import machines_of
 
     return machines_of(header)
 

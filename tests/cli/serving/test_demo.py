@@ -10,9 +10,9 @@ from served import CONFIG
 from slimsched.cli.app import app
 from slimsched.cli.serving.demo import random_holds_per_s
 from slimsched.core.log import Log
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.routers.registry import SERVING
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.simulated.run import simulate
 from slimsched.serving.telemetry.run_folder import read_run
 
 

@@ -16,7 +16,7 @@ from slimsched.serving.domain.bundling import LONGEST_S, MOST_EXAMPLES
 from slimsched.serving.domain.request import Terms
 from slimsched.serving.execution.live.input_arena import open_arena
 from slimsched.serving.execution.live.parcel import Receipt
-from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.scenario.files import load_scenario
 
 FACE = ModelFace(load_scenario("laptop").cluster.models[0])
 ROW = FACE.spec.inputs[0].row_bytes

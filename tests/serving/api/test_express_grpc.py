@@ -26,7 +26,7 @@ from slimsched.serving.api.grpc_message import pb
 from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.receipt import InferenceResult
 from slimsched.serving.domain.request import Terms
-from slimsched.serving.execution.scenario_file import load_scenario
+from slimsched.serving.scenario.files import load_scenario
 from stamped import stamped_folder
 
 compiled = pytest.mark.skipif(

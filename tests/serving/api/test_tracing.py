@@ -5,8 +5,8 @@ from collections import defaultdict
 import pytest
 
 from slimsched.serving.api.tracing import SegmentSpans
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.simulated.run import simulate
 
 pytest.importorskip("opentelemetry.sdk", reason="needs the extra otel")
 

@@ -5,8 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from slimsched.serving.domain.profile import NoiseSource, ServiceCost, ServiceNoise
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.simulated.run import simulate
 
 PAPER = load_scenario("paper", accuracy="paper").with_load(rate_per_s=1000.0, seconds=0.5)
 STILL = ServiceNoise(batches=0.0, drift=0.0)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from slimsched.serving.domain.profile import DEADLINE_SHARE, ENOUGH, useful_batch
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
+from slimsched.serving.scenario.files import build_scenario, read_scenario
+from slimsched.serving.scenario.scenario import Scenario
 
 
 def scenario(name: str, **scheduler: float) -> Scenario:

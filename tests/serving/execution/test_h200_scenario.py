@@ -1,8 +1,8 @@
 """The measured scenario `h200`: three shares of one GPU."""
 
 from cluster import MODEL, key
-from slimsched.serving.execution.scenario_file import CONFIGS, load_scenario, read_profile
-from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.scenario.files import CONFIGS, load_scenario, read_profile
+from slimsched.serving.simulated.run import simulate
 
 
 def test_a_smaller_share_of_the_gpu_is_slower_where_it_matters() -> None:

@@ -34,10 +34,10 @@ from slimsched.serving.execution.live.messages import Fetch, Ready
 from slimsched.serving.execution.live.parcel import DroppedError, Parcel
 from slimsched.serving.execution.live.run import specs_of
 from slimsched.serving.execution.live.server_spec import ServerSpec
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import GatewayOptions, SegmentFinished
 from slimsched.serving.gateway.observation import Observation, Route
+from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.scheduler.scheduler import GreedyScheduler, SchedulerOptions
 
 SERVERS = 2

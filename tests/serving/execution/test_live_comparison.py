@@ -6,8 +6,8 @@ from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.example_set import ExampleSet
 from slimsched.serving.execution.live.live_comparison import compare_live, in_turn
 from slimsched.serving.execution.live.power_meter import Modelled
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.files import load_scenario
 
 
 def test_routers_run_one_after_another_on_the_same_servers() -> None:

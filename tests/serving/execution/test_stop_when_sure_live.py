@@ -15,9 +15,9 @@ from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.local_engine import LocalEngine
 from slimsched.serving.execution.live.parcel import Answered
 from slimsched.serving.execution.live.run import specs_of
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.observation import Observation, Route, Verdict
+from slimsched.serving.scenario.files import load_scenario
 
 CALLS, IMAGES = 6, 8
 NARROW, WIDE = (0, 0, 0, 0), (0, 0, 3, 3)

@@ -3,10 +3,10 @@
 import numpy as np
 
 from slimsched.serving.domain.request import NEVER_S, Request, Trail
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.gateway.observation import Observation, Verdict
 from slimsched.serving.gateway.prices import CostToGo
 from slimsched.serving.gateway.stop_when_sure import LEAST_CHECKS, Judgement, Trust
+from slimsched.serving.scenario.files import load_scenario
 
 CLUSTER = load_scenario("laptop").cluster
 MODEL = CLUSTER.models[0]

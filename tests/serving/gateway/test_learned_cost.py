@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slimsched.serving.domain.profile import ServiceCost
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.bounds import capacity_per_s
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.observation import LearnedCost, Observation
 from slimsched.serving.gateway.prices import CostToGo
 from slimsched.serving.routers.goal import BatchCharge
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.simulated.run import simulate
 
 LAPTOP = load_scenario("laptop")
 MODEL = LAPTOP.cluster.models[0]

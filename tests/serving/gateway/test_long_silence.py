@@ -7,11 +7,12 @@ import pytest
 from msgspec import Struct
 
 from cluster import small_cluster
-from slimsched.serving.execution.simulated.cluster import SimulatedCluster, TelemetryOptions
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import Answer, GatewayOptions
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.scenario import TelemetryOptions
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
+from slimsched.serving.simulated.cluster import SimulatedCluster
 from slimsched.serving.workload.load import RequestStream
 
 BURST, AFTER_S = 6000, 5e4

@@ -12,8 +12,6 @@ from slimsched.serving.domain.cluster import Cluster, InstanceState
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged, ServedModel
 from slimsched.serving.domain.profile import Profile, modelled_profile
 from slimsched.serving.domain.request import block_of
-from slimsched.serving.execution.catalogue import Catalogue
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.goal import Goal, parse_goal
 from slimsched.serving.gateway.messages import (
@@ -27,6 +25,8 @@ from slimsched.serving.gateway.messages import (
 from slimsched.serving.gateway.observation import Router
 from slimsched.serving.routers.guard import GuardedRouter
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.catalogue import Catalogue
+from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.scheduler.messages import (
     BatchFinished,
     BlockArrived,

@@ -5,12 +5,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.gateway import NetworkPlanner
 from slimsched.serving.gateway.observation import Observation, Route
 from slimsched.serving.routers.classic import DriftPlusPenaltyRouter, WarmRouter
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.simulated.run import simulate
 
 PAPER = load_scenario("paper", accuracy="paper")
 LAPTOP = load_scenario("laptop").with_load(seconds=3.0)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.learning.environment import ROUTING, RoutingEnv
 from slimsched.serving.learning.rollout import RewardWeights
 from slimsched.serving.learning.worlds import random_scenario
 from slimsched.serving.routers.classic import group_sizes
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.simulated.run import simulate
 
 PAPER = load_scenario("paper", accuracy="paper").with_load(rate_per_s=2000.0, seconds=0.1)
 

@@ -13,8 +13,6 @@ from slimsched.models.slimresnet.shape import widths_of
 from slimsched.models.spec import START, Path
 from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.request import Key
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.goal import Goal
 from slimsched.serving.gateway.observation import Observation
 from slimsched.serving.gateway.prices import CostToGo
@@ -22,6 +20,8 @@ from slimsched.serving.learning.tune import GoalTraining, from_vector, to_vector
 from slimsched.serving.routers.goal import GoalParameters
 from slimsched.serving.routers.guard import GuardedRouter
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.simulated.run import simulate
 
 PAPER = load_scenario("paper", accuracy="paper")
 

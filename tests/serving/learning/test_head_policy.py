@@ -9,7 +9,6 @@ import torch
 from cluster import small_cluster
 from slimsched.core.config import ConfigError
 from slimsched.core.ppo import log_probability
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.gateway.goal import parse_goal
 from slimsched.serving.gateway.observation import Observation
 from slimsched.serving.learning.policies import HeadPolicy
@@ -17,6 +16,7 @@ from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
 from slimsched.serving.learning.rollout import Outcome, Rollout
 from slimsched.serving.learning.worlds import Curriculum
 from slimsched.serving.routers.learned import CONTEXT, POINT, SERVER, HeadFeatures, HeadPpoRouter
+from slimsched.serving.scenario.files import load_scenario
 
 torch.set_num_threads(1)
 PAPER = load_scenario("paper", accuracy="paper").with_load(rate_per_s=3000.0)

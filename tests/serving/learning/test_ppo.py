@@ -13,12 +13,12 @@ from slimsched.core.config import ConfigError, DataError
 from slimsched.core.policy_file import read_policy, write_policy
 from slimsched.core.ppo import IMPOSSIBLE, advantages, log_probability, losses
 from slimsched.models.width import WIDTHS
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.gateway.observation import Observation
 from slimsched.serving.learning.policies import PaperPolicy, PolicyNetwork
 from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer, epsilon_at, resume_run, save_run
 from slimsched.serving.learning.rollout import Outcome, RewardWeights, Rollout
 from slimsched.serving.routers.learned import PpoRouter, state_of
+from slimsched.serving.scenario.files import load_scenario
 
 torch.set_num_threads(1)
 PAPER = load_scenario("paper", accuracy="paper").with_load(rate_per_s=3000.0)

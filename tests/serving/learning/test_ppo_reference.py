@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from slimsched.core.ppo import UpdateOptions, log_probability, losses
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.learning.environment import RoutingEnv
+from slimsched.serving.scenario.files import load_scenario
 
 stable_baselines3 = pytest.importorskip(
     "stable_baselines3", reason="the independent reference is not installed"

@@ -3,9 +3,9 @@
 import pytest
 
 from slimsched.core.config import UnknownNameError
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.learning.tune import KNOBS, TUNING_SEED, Point, front, settings, spread_out, tune
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.files import load_scenario
 
 PAPER = load_scenario("paper", accuracy="paper").with_load(rate_per_s=600.0, seconds=0.3)
 

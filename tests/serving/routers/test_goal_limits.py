@@ -4,9 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from slimsched.core.config import ConfigError
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.goal import check_affordable, format_goal, parse_goal
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.simulated.run import simulate
 from slimsched.serving.telemetry.meter import Summary, check_goal, missed
 
 

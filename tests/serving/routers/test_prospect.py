@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.routers.learned import Prospect
+from slimsched.serving.scenario.files import load_scenario
 
 PAPER = load_scenario("paper", accuracy="paper")
 MODEL = PAPER.cluster.models[0]

@@ -10,12 +10,12 @@ from slimsched.core.config import ConfigError, UnknownNameError
 from slimsched.models.spec import START
 from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.goal import Goal
 from slimsched.serving.gateway.observation import Observation, Route
 from slimsched.serving.routers import registry
 from slimsched.serving.routers.registry import ROUTERS, follows_goal, make_router, split_specs
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.simulated.run import simulate
 
 CLUSTER = small_cluster((10.0, 10.0, 3.0, 1.0))
 PAPER = load_scenario("paper", accuracy="paper")

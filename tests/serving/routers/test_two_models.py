@@ -6,9 +6,9 @@ import pytest
 
 from benches import benchmark
 from served import CONFIG
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.scenario.scenario import Scenario
+from slimsched.serving.simulated.run import simulate
 from stamped import stamped_folder
 
 two_models = benchmark("two_models")

@@ -4,13 +4,13 @@ from cluster import choice, path
 from slimsched.models.slimresnet.shape import widths_of
 from slimsched.models.width import SEGMENTS
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.bounds import capacity_per_s
 from slimsched.serving.gateway.observation import Observation, Route
 from slimsched.serving.routers.goal import GoalRouter
 from slimsched.serving.routers.guard import GuardedRouter
 from slimsched.serving.routers.registry import SERVING, make_router
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.simulated.run import simulate
 
 LAPTOP = load_scenario("laptop")
 MODEL = LAPTOP.cluster.models[0]

@@ -2,14 +2,14 @@
 
 import pytest
 
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.goal import Goal, parse_goal
 from slimsched.serving.gateway.observation import Observation
 from slimsched.serving.routers.goal_following import Worth
 from slimsched.serving.routers.guard import GuardedRouter
 from slimsched.serving.routers.learned import HeadPpoRouter
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.simulated.run import simulate
 
 PAPER = load_scenario("paper", accuracy="paper")
 

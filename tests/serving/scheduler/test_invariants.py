@@ -10,7 +10,6 @@ from cluster import MEGABYTE, MODEL, flat_profile, toy_model
 from slimsched.core.clock import Timeline
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.request import Batch, Block, Key, Request, block_of, ids_of
-from slimsched.serving.execution.simulated.server import SimulatedServer
 from slimsched.serving.gateway.messages import SegmentFinished
 from slimsched.serving.scheduler.messages import (
     BatchFinished,
@@ -21,6 +20,7 @@ from slimsched.serving.scheduler.messages import (
     UnloadInstance,
 )
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
+from slimsched.serving.simulated.server import SimulatedServer
 
 FAMILY = toy_model("family", segments=[("s", "m", "l")]).numbered(1)
 EXITS = toy_model(

@@ -5,8 +5,6 @@ from slimsched.core.clock import Wake
 from slimsched.core.config import ConfigError
 from slimsched.serving.domain.cluster import ServerSnapshot
 from slimsched.serving.domain.request import DropReason
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.messages import (
     Answer,
     Drop,
@@ -14,7 +12,9 @@ from slimsched.serving.gateway.messages import (
     SegmentFinished,
     TelemetryReceived,
 )
+from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.scheduler.messages import BatchFinished
+from slimsched.serving.simulated.run import simulate
 from slimsched.serving.telemetry.meter import Meter, Summary
 
 

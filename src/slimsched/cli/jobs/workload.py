@@ -155,7 +155,7 @@ class Workload(Struct, frozen=True, kw_only=True):
 def read_cluster_named(cluster: str) -> "Topology":
     """Read a shipped cluster, or one from a file."""
     from slimsched.jobs.traces.clusters import read_cluster
-    from slimsched.serving.execution.scenario_file import CONFIGS
+    from slimsched.serving.scenario.files import CONFIGS
 
     shipped = CONFIGS / "clusters" / f"{cluster}.toml"
     return read_cluster(shipped if shipped.is_file() else Path(cluster))

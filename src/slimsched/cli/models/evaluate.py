@@ -25,7 +25,7 @@ from slimsched.models.shipped import PUBLISHED_PERCENT, shipped_folder
 from slimsched.models.spec import Path as Plan
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
-from slimsched.serving.execution.scenario_file import CONFIGS, load_profile
+from slimsched.serving.scenario.files import CONFIGS, load_profile
 
 if TYPE_CHECKING:
     from slimsched.cli.models.options import EvaluateOptions

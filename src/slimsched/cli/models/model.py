@@ -149,7 +149,7 @@ def tune_command(
 
     from slimsched.models.elastic import pick_device, write_run_options
     from slimsched.serving.execution.live.tuning import LEAST_AGREEMENT, tune
-    from slimsched.serving.execution.model_source import read_model
+    from slimsched.serving.scenario.files import read_model
 
     torch.set_num_threads(threads)
     model = read_model(str(folder), rated=False)
@@ -329,7 +329,7 @@ def pareto(
     """
     from slimsched.cli.models.tables import pareto_table
     from slimsched.models.pareto import all_points, pareto_set
-    from slimsched.serving.execution.model_source import read_model
+    from slimsched.serving.scenario.files import read_model
 
     served = [read_model(source) for source in models or [DEFAULT_MODEL]]
     if len(served) > 1 or device:

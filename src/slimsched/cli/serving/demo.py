@@ -34,10 +34,10 @@ from slimsched.core.config import Factor, Milliseconds, RunSeconds
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.request import count_examples
 from slimsched.serving.execution.live.example_set import ExampleSet
-from slimsched.serving.execution.run_setting import RunSetting
-from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.gateway.messages import Answer, Drop, RequestsArrived, TelemetryReceived
 from slimsched.serving.routers.registry import SERVING, split_specs
+from slimsched.serving.scenario.files import RunSetting
+from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.telemetry.meter import Trace
 from slimsched.serving.telemetry.pictures import plot_runs
 from slimsched.serving.telemetry.run_folder import energy_bound, make_folder, trace_arrays, write_run

@@ -13,10 +13,10 @@ from slimsched.cli.options import need
 from slimsched.cli.serving.scenario import GoalText, RouterSpec
 from slimsched.core.config import ConfigError, FrontCount, LogMegabytes, Port, UnknownNameError
 from slimsched.core.log import LogFolder
-from slimsched.serving.execution.run_setting import RunSetting
-from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.routers.registry import SERVING
+from slimsched.serving.scenario.files import RunSetting
+from slimsched.serving.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
     from slimsched.serving.execution.live.engine import Engine

@@ -35,14 +35,13 @@ from slimsched.serving.api.service import InferenceService
 from slimsched.serving.api.tls import read_tls
 from slimsched.serving.api.token import read_token
 from slimsched.serving.api.tracing import otlp_traces
-from slimsched.serving.execution.catalogue import Catalogue
 from slimsched.serving.execution.live.cluster import LiveCluster
-from slimsched.serving.execution.model_repository import ModelRepository
-from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.goal import format_goal, format_goals
 from slimsched.serving.routers.guard import limits_of
 from slimsched.serving.routers.registry import make_router, split_goal
+from slimsched.serving.scenario.catalogue import Catalogue, ModelRepository
+from slimsched.serving.scenario.scenario import Scenario
 
 # -- SIGTERM and Ctrl-C: the first signal asks to finish, the second to end at once.
 

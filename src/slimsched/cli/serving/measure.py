@@ -37,7 +37,7 @@ from slimsched.core.config import (
     convert,
 )
 from slimsched.models.spec import DEFAULT_MODEL
-from slimsched.serving.execution.scenario import Scenario
+from slimsched.serving.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
     from slimsched.serving.domain.model import ServedModel
@@ -233,7 +233,7 @@ def measure(
     device: DeviceOptions, measured: MeasureOptions, out: Path | None, name: str, source: str
 ) -> None:
     """Measure a model on a device, with a bar, and write the profile."""
-    from slimsched.serving.execution.model_source import read_model
+    from slimsched.serving.scenario.files import read_model
 
     need("torch")
     model = read_model(source, rated=False)

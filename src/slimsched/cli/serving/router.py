@@ -30,9 +30,9 @@ from slimsched.core.config import (
     WorkerCount,
     convert,
 )
-from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.gateway.goal import Goal, parse_goal
 from slimsched.serving.routers.registry import ABOUT, router_names, split_specs
+from slimsched.serving.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
     from slimsched.serving.learning.ppo import Learner, PpoTrainer

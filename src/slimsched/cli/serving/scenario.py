@@ -23,11 +23,10 @@ from slimsched.models.spec import SHIPPED_MODELS, ModelSpec
 from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.domain.model import ServedModel, outlines
 from slimsched.serving.execution.live.example_set import ExampleSet, made_up_examples
-from slimsched.serving.execution.run_setting import RunSetting
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
 from slimsched.serving.gateway.goal import Goal, check_affordable, check_reachable
 from slimsched.serving.routers.registry import follows_goal, split_goal
+from slimsched.serving.scenario.files import RunSetting, build_scenario, read_scenario
+from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.telemetry.run_folder import About
 
 if TYPE_CHECKING:

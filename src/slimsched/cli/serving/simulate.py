@@ -41,13 +41,11 @@ from slimsched.core.config import Amount, ConfigError, Seconds
 from slimsched.core.log import LogWriter, Observer, log_path
 from slimsched.serving.domain.cluster import AUTOSCALER_NAME, Cluster
 from slimsched.serving.domain.request import NEVER_S
-from slimsched.serving.execution.compared import Compared, gather
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.simulated.comparison import compare
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.bounds import FluidOptimum, capacity_per_s, fluid_optimum, sure_optimum
 from slimsched.serving.gateway.messages import SERVED_QUEUE_S
 from slimsched.serving.routers.registry import split_specs
+from slimsched.serving.scenario.scenario import Scenario
+from slimsched.serving.simulated.run import Compared, compare, gather, simulate
 from slimsched.serving.telemetry.live_view import Recorder
 from slimsched.serving.telemetry.meter import Trace
 from slimsched.serving.telemetry.pictures import plot_runs

@@ -32,7 +32,7 @@ from slimsched.serving.execution.live.loop_lag import LoopLag
 from slimsched.serving.execution.live.messages import Ping, Pong
 from slimsched.serving.execution.live.parcel import Answered
 from slimsched.serving.execution.live.wakefulness import Wakefulness
-from slimsched.serving.execution.model_source import read_model
+from slimsched.serving.scenario.files import read_model
 
 REPORT_S = 0.1
 """How often a front hands its counts over to the gateway."""

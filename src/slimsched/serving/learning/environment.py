@@ -15,11 +15,11 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.gateway.observation import Observation, Route
 from slimsched.serving.learning.rollout import RewardWeights, Rollout
 from slimsched.serving.routers.classic import group_sizes
 from slimsched.serving.routers.learned import most_choices, state_of
+from slimsched.serving.scenario.scenario import Scenario
 
 # -- A router whose decisions come from outside: the simulation runs in a thread and stops at every decision.
 

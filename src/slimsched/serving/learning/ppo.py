@@ -31,9 +31,9 @@ from slimsched.core.ppo import (
     write_checkpoint,
 )
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.gateway.observation import Observation, Route
 from slimsched.serving.learning.rollout import Outcome, Rollout
+from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.telemetry.pictures import pyplot
 
 # -- What the PPO trainer needs of a policy: a network, routers that use it, and rewards.

@@ -12,11 +12,11 @@ from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Cluster
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import Block, Request
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.simulated.cluster import SimulatedCluster
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import SegmentFinished, SendBlock
 from slimsched.serving.gateway.observation import Observation, Router
+from slimsched.serving.scenario.scenario import Scenario
+from slimsched.serving.simulated.cluster import SimulatedCluster
 from slimsched.serving.telemetry.meter import Meter
 
 

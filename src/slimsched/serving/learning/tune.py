@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from slimsched.core.config import UnknownNameError
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.goal import Goal
 from slimsched.serving.gateway.observation import Router
 from slimsched.serving.learning.worlds import random_scenario
 from slimsched.serving.routers.goal import GoalParameters, GoalRouter
+from slimsched.serving.scenario.scenario import Scenario
+from slimsched.serving.simulated.run import simulate
 
 # -- Evolution of a few numbers (CMA-ES): all candidates of a generation meet the same newly drawn tasks.
 

@@ -13,10 +13,9 @@ from numpy.random import Generator
 from slimsched.core.config import Count, PositiveSeconds, Share
 from slimsched.serving.domain.cluster import Cluster, Fault, Link
 from slimsched.serving.domain.profile import Device, Profile, ServiceCost, ServiceNoise, modelled_profile
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.gateway.bounds import capacity_per_s
 from slimsched.serving.learning.ppo import Draw
+from slimsched.serving.scenario.scenario import Scenario, TelemetryOptions
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.workload.load import Load
 

@@ -10,8 +10,8 @@ pytest.importorskip("ray")
 
 from raylets import Raylets
 from slimsched.serving.execution.ray.tasks import RayTasks
-from slimsched.serving.execution.scenario_file import load_scenario
 from slimsched.serving.learning.tune import GoalTraining, train_goal
+from slimsched.serving.scenario.files import load_scenario
 
 
 def slim(*words: str) -> object:

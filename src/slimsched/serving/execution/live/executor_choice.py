@@ -15,7 +15,7 @@ from slimsched.serving.execution.live.hosted_model import HostedModel
 from slimsched.serving.execution.live.input_arena import ArenaReader
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.live.unix_peers import UnixPeers
-from slimsched.serving.execution.model_source import load_elastic, read_model
+from slimsched.serving.scenario.files import load_elastic, read_model
 
 SWITCH_S = 0.0005
 """Python's thread switch interval for CUDA servers: a batch is shorter than the default of 5 ms."""

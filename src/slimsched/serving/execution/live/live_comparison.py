@@ -11,8 +11,8 @@ from slimsched.serving.execution.live.kept_engine import KeptEngine
 from slimsched.serving.execution.live.local_engine import LocalEngine
 from slimsched.serving.execution.live.power_meter import PowerMeter
 from slimsched.serving.execution.live.run import run_live, specs_of
-from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.routers.registry import RouterMaker
+from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.telemetry.meter import Summary, Trace
 
 

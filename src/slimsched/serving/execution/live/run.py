@@ -21,10 +21,10 @@ from slimsched.serving.execution.live.local_engine import LocalEngine
 from slimsched.serving.execution.live.parcel import Answered, Call, DroppedError
 from slimsched.serving.execution.live.run_log import RunLog
 from slimsched.serving.execution.live.server_spec import ServerSpec
-from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.gateway.bounds import fluid_optimum, judges, sure_accuracy_at
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.routers.registry import RouterMaker, make_router
+from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.telemetry.meter import Meter, Trace
 
 

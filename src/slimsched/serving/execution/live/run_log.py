@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from slimsched.core.log import LogWriter, log_path
 from slimsched.serving.domain.cluster import life_name
 from slimsched.serving.execution.live.server_spec import ServerSpec
-from slimsched.serving.execution.run_setting import RunSetting
+from slimsched.serving.scenario.files import RunSetting
 
 PERIOD_S = 1.0
 """How often logs are written to disk."""

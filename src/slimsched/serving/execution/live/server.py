@@ -39,7 +39,6 @@ from slimsched.serving.execution.live.peers import Peers
 from slimsched.serving.execution.live.power_meter import PowerMeter, Reading
 from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.live.warm_up import touch, warm_up
-from slimsched.serving.execution.model_source import read_model
 from slimsched.serving.gateway.messages import (
     BlockDropped,
     Forget,
@@ -48,6 +47,7 @@ from slimsched.serving.gateway.messages import (
     SegmentFinished,
     TelemetryReceived,
 )
+from slimsched.serving.scenario.files import read_model
 from slimsched.serving.scheduler.messages import (
     BatchFinished,
     BlockArrived,

@@ -11,7 +11,7 @@ from slimsched.models.elastic import RunOptions, Tensors
 from slimsched.models.spec import Path as Plan
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.execution.live.hosted_model import HostedModel
-from slimsched.serving.execution.model_source import load_elastic
+from slimsched.serving.scenario.files import load_elastic
 
 CANDIDATES = (
     RunOptions(),

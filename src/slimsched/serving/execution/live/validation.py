@@ -11,11 +11,11 @@ from slimsched.serving.execution.live.event_loop import run
 from slimsched.serving.execution.live.example_set import ExampleSet
 from slimsched.serving.execution.live.gateway_time import GatewayTime
 from slimsched.serving.execution.live.run import LiveResult, run_live
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.bounds import capacity_per_s
 from slimsched.serving.gateway.messages import GatewayCost
 from slimsched.serving.routers.registry import RouterMaker, make_router
+from slimsched.serving.scenario.scenario import Scenario
+from slimsched.serving.simulated.run import simulate
 from slimsched.serving.telemetry.meter import Summary
 
 FIGURES = ("latency_mean_s", "latency_p99_s", "throughput_per_s", "accuracy", "energy_j_per_request")

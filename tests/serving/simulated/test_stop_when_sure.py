@@ -16,16 +16,14 @@ from slimsched.serving.execution.live.activation_store import ActivationStore
 from slimsched.serving.execution.live.batch_run import BatchRun, run_batch
 from slimsched.serving.execution.live.cpu_executor import CpuExecutor
 from slimsched.serving.execution.live.hosted_model import HostedModel
-from slimsched.serving.execution.model_source import load_elastic
-from slimsched.serving.execution.replay import machines_of
-from slimsched.serving.execution.run_setting import RunSetting
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import load_scenario, read_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum, sure_optimum
 from slimsched.serving.gateway.messages import Answer
 from slimsched.serving.routers.guard import GuardedRouter
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.files import RunSetting, load_elastic, load_scenario, read_scenario
+from slimsched.serving.scenario.replay import machines_of
+from slimsched.serving.scenario.scenario import Scenario
+from slimsched.serving.simulated.run import simulate
 
 LAPTOP = load_scenario("laptop")
 MODEL = LAPTOP.cluster.models[0]

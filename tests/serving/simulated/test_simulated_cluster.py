@@ -12,15 +12,14 @@ from slimsched.core.config import ConfigError
 from slimsched.core.log import Log, LogWriter, replay
 from slimsched.models.slimresnet.shape import widths_of
 from slimsched.serving.domain.cluster import Fault
-from slimsched.serving.execution.replay import machines_for, machines_of
-from slimsched.serving.execution.run_setting import RunSetting
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import load_scenario, read_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum
 from slimsched.serving.gateway.messages import SendBlock
 from slimsched.serving.routers.registry import ROUTERS
+from slimsched.serving.scenario.files import RunSetting, load_scenario, read_scenario
+from slimsched.serving.scenario.replay import machines_for, machines_of
+from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.scheduler.messages import RunBatch
+from slimsched.serving.simulated.run import simulate
 
 PAPER = load_scenario("paper", accuracy="paper")
 

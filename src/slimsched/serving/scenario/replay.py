@@ -5,14 +5,14 @@ from collections.abc import Callable
 from slimsched.core.config import DataError
 from slimsched.core.log import Header, Replayable
 from slimsched.serving.domain.cluster import AUTOSCALER_NAME, GATEWAY_NAME, server_of
-from slimsched.serving.execution.catalogue import Catalogue
-from slimsched.serving.execution.run_setting import read_setting
-from slimsched.serving.execution.scenario import Scenario
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import Command as GatewayCommand
 from slimsched.serving.gateway.messages import Event as GatewayEvent
 from slimsched.serving.routers.autoscaler import Autoscaler, LoadReported
 from slimsched.serving.routers.registry import RouterMaker, make_router
+from slimsched.serving.scenario.catalogue import Catalogue
+from slimsched.serving.scenario.files import read_setting
+from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.scheduler.messages import Command as SchedulerCommand
 from slimsched.serving.scheduler.messages import Event as SchedulerEvent
 from slimsched.serving.scheduler.scheduler import GreedyScheduler

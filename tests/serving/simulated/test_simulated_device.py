@@ -3,7 +3,7 @@ import pytest
 from cluster import MODEL, block, flat_profile, key
 from slimsched.serving.domain.profile import Profile, ServiceCost
 from slimsched.serving.domain.request import Batch
-from slimsched.serving.execution.simulated.device import SimulatedDevice
+from slimsched.serving.simulated.server import SimulatedDevice
 
 
 def shared_profile() -> Profile:

@@ -12,16 +12,15 @@ from cluster import MODEL, small_cluster, toy_model
 from slimsched.models.spec import Path, uniform_plans
 from slimsched.serving.domain.cluster import Cluster, Fault
 from slimsched.serving.domain.model import ServedModel
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.simulated.cluster import TelemetryOptions
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.bounds import fluid_optimum
 from slimsched.serving.gateway.goal import Goal
 from slimsched.serving.gateway.messages import GatewayOptions
 from slimsched.serving.routers.goal import GoalRouter
 from slimsched.serving.routers.registry import ROUTERS
+from slimsched.serving.scenario.scenario import Scenario, TelemetryOptions
 from slimsched.serving.scheduler.messages import RunBatch
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
+from slimsched.serving.simulated.run import simulate
 from slimsched.serving.telemetry.meter import Summary, Trace
 from slimsched.serving.workload.load import Load
 

@@ -6,11 +6,12 @@ import pytest
 from cluster import small_cluster
 from slimsched.core.log import Observer
 from slimsched.serving.domain.request import NEVER_S, DropReason
-from slimsched.serving.execution.simulated.cluster import SimulatedCluster, TelemetryOptions
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import Answer, Drop, GatewayOptions
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.scenario import TelemetryOptions
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
+from slimsched.serving.simulated.cluster import SimulatedCluster
 from slimsched.serving.workload.load import RequestStream
 
 CLUSTER = small_cluster((0.2, 0.2), batch_limit=32)

@@ -10,14 +10,13 @@ from slimsched.core.config import ConfigError
 from slimsched.core.log import Log, LogWriter, replay
 from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.domain.request import RequestsCancelled
-from slimsched.serving.execution.replay import machines_of
-from slimsched.serving.execution.run_setting import RunSetting
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import build_scenario, read_scenario
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.messages import RecallRequests, SendBlock, ServerDown, ServerLeaving, ServerUp
 from slimsched.serving.routers.autoscaler import Scale
+from slimsched.serving.scenario.files import RunSetting, build_scenario, read_scenario
+from slimsched.serving.scenario.replay import machines_of
+from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.scheduler.messages import DropBlock
+from slimsched.serving.simulated.run import simulate
 from slimsched.serving.telemetry.meter import Summary
 
 AUTOSCALE = {

@@ -1,27 +1,43 @@
-"""Reads scenarios, devices and accuracy tables; every error names the file, section, key and remedy."""
+"""Reads scenarios, devices and accuracy tables; every error names the file, section, key and remedy.
+
+Also where models come from, and the setting of a run that its log keeps so that it can be replayed.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 
 import slimsched
+from slimsched import __version__
 from slimsched.core.config import (
     UNREADABLE,
     ConfigError,
     Count,
     DataError,
+    Identity,
     Name,
     PositiveAmount,
+    Seed,
     UnknownNameError,
     read_section,
     read_toml,
 )
+from slimsched.core.log import Header
+from slimsched.models.package import read_figures, read_quality, read_spec
 from slimsched.models.quality import QualityTable
-from slimsched.models.spec import DEFAULT_MODEL
+from slimsched.models.shipped import (
+    default_figures,
+    default_quality,
+    default_spec,
+    load_default,
+    shipped_folder,
+)
+from slimsched.models.spec import DEFAULT_MODEL, SHIPPED_MODELS, ModelSpec, PlanTree
 from slimsched.serving.domain.cluster import (
     AUTOSCALER_NAME,
     GATEWAY_NAME,
@@ -31,7 +47,7 @@ from slimsched.serving.domain.cluster import (
     Link,
     server_of,
 )
-from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.model import ModelOutline, ServedModel
 from slimsched.serving.domain.profile import (
     ALONE,
     DEADLINE_SHARE,
@@ -43,14 +59,65 @@ from slimsched.serving.domain.profile import (
     modelled_profile,
     useful_batch,
 )
-from slimsched.serving.execution.model_source import read_model
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.gateway.goal import Goal, check_affordable, check_reachable, parse_goal, reachable_goal
 from slimsched.serving.gateway.messages import GatewayOptions
 from slimsched.serving.routers.autoscaler import AutoscaleOptions
+from slimsched.serving.scenario.scenario import Scenario, TelemetryOptions
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.workload.load import Load
+
+if TYPE_CHECKING:
+    from slimsched.models.elastic import ElasticModel
+
+# -- Where served models come from: the shipped ones by name, or a model folder.
+
+
+def shipped_model(quality: QualityTable | None = None) -> ServedModel:
+    """Return the default model, with its measured quality or another table."""
+    return ServedModel(default_spec(), quality or default_quality(), default_figures())
+
+
+def read_model(source: str, beside: Path | None = None, *, rated: bool = True) -> ServedModel:
+    """Read a model without its code: a shipped one by its name, any other from its folder.
+
+    A folder is looked up beside the scenario first, then in the working directory. Without `rated`, the
+    model's plans need not have been evaluated.
+    """
+    if source == DEFAULT_MODEL:
+        return shipped_model()
+    folder = find_folder(source, beside)
+    spec = read_spec(folder)
+    quality = read_quality(folder, spec) if rated else _unrated(spec)
+    return ServedModel(spec, quality, read_figures(folder, spec), folder=str(folder.resolve()))
+
+
+def _unrated(spec: ModelSpec) -> QualityTable:
+    """Return a table in which all plans have the same accuracy."""
+    tree = PlanTree(spec.plans)
+    return QualityTable(tree, name="not evaluated", accuracy=np.ones(len(tree.plans)))
+
+
+def find_folder(source: str, beside: Path | None = None) -> Path:
+    """Find a model's folder."""
+    if (shipped := shipped_folder(source)) is not None:
+        return shipped
+    for folder in (*([beside / source] if beside is not None else []), Path(source)):
+        if folder.is_dir():
+            return folder
+    raise DataError(
+        f"no model '{source}': give {', '.join(map(repr, SHIPPED_MODELS))} or a model folder; "
+        f"make a new one with slim model new {source}"
+    )
+
+
+def load_elastic(model: ServedModel) -> "ElasticModel":
+    """Load a model's code and weights."""
+    if model.folder:
+        from slimsched.models.loading import load_model
+
+        return load_model(Path(model.folder))
+    return load_default()
+
 
 _PACKAGE = Path(slimsched.__file__).parent
 _PACKAGED = _PACKAGE / "configs"
@@ -394,3 +461,44 @@ def check_scheduler(options: SchedulerOptions, profile: Profile, where: str) -> 
             f"{where}: vram_cap_bytes is {options.vram_cap_bytes}, but the largest instance of "
             f"'{profile.name}' takes {largest}; raise the cap to at least that"
         )
+
+
+# -- The setting of a serving run: stored in its log's header, and enough to make its state machines again.
+
+
+class RunSetting(Struct, frozen=True, kw_only=True):
+    """The scenario file as it was read, the router and the seed.
+
+    `beside` is the folder with the scenario's own devices and profiles; empty for a shipped scenario.
+    `for_clients` says whether the run used `Scenario.for_clients`. `first_id` is where the gateway began to
+    number its blocks. `models` names the choices, so that the log can be read without the models.
+    """
+
+    scenario: dict[str, Any]
+    router: str
+    seed: Seed = 0
+    beside: str = ""
+    for_clients: bool = False
+    first_id: Identity = 0
+    models: tuple[ModelOutline, ...] = ()
+
+    def header(self) -> Header:
+        """Return the header of a log of this run."""
+        return Header(slim=__version__, kind="serving", setting=msgspec.to_builtins(self))
+
+    def build(self) -> Scenario:
+        """Read the scenario again, as it was run."""
+        beside = Path(self.beside) if self.beside else CONFIGS
+        scenario = build_scenario(self.scenario, "the log's scenario", beside)
+        return scenario.for_clients() if self.for_clients else scenario
+
+
+def read_setting(header: Header) -> RunSetting:
+    """Read the setting of a serving run from its log's header."""
+    try:
+        return msgspec.convert(header.setting, RunSetting)
+    except msgspec.ValidationError as error:
+        raise DataError(
+            f"the log's header (written by slim {header.slim}) holds no setting of a serving run: {error}; "
+            "replay it with the version that wrote it"
+        ) from None

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.live.local_engine import LocalEngine
 from slimsched.serving.execution.live.run import specs_of
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.cluster import SimulatedCluster
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import Answer, SegmentFinished, SendBlock
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.simulated.cluster import SimulatedCluster
 from slimsched.serving.workload.load import RequestStream
 
 COUNT = 6

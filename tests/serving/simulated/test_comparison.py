@@ -4,10 +4,10 @@ import pytest
 
 from slimsched.core.config import ConfigError
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.execution.scenario_file import load_scenario
-from slimsched.serving.execution.simulated.comparison import compare
 from slimsched.serving.gateway.goal import parse_goal
 from slimsched.serving.gateway.observation import Observation, Route
+from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.simulated.run import compare
 
 PAPER = load_scenario("paper").with_load(rate_per_s=1000.0, seconds=0.2)
 

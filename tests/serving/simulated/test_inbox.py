@@ -13,15 +13,14 @@ from slimsched.core.clock import Timeline, Wake
 from slimsched.core.log import Log, LogWriter, replay
 from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.domain.request import DropReason
-from slimsched.serving.execution.replay import machines_of
-from slimsched.serving.execution.run_setting import RunSetting
-from slimsched.serving.execution.scenario import Scenario
-from slimsched.serving.execution.scenario_file import load_scenario, read_scenario
-from slimsched.serving.execution.simulated.inbox import Inbox
-from slimsched.serving.execution.simulated.simulation import simulate
 from slimsched.serving.gateway.messages import Drop, Event, GatewayCost, RequestsArrived, ServerUp
 from slimsched.serving.learning.rollout import Rollout
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.files import RunSetting, load_scenario, read_scenario
+from slimsched.serving.scenario.replay import machines_of
+from slimsched.serving.scenario.scenario import Scenario
+from slimsched.serving.simulated.cluster import Inbox
+from slimsched.serving.simulated.run import simulate
 from slimsched.serving.telemetry.meter import Summary
 from slimsched.serving.workload.load import RequestStream
 

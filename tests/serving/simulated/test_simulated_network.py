@@ -2,7 +2,7 @@ import pytest
 
 from cluster import small_cluster
 from slimsched.serving.domain.cluster import GATEWAY
-from slimsched.serving.execution.simulated.network import SimulatedNetwork
+from slimsched.serving.simulated.cluster import SimulatedNetwork
 
 MB = 1_000_000  # 2 ms on a link of the small cluster; 0.5 ms of latency at either end
 

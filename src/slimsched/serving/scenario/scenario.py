@@ -1,17 +1,32 @@
 """A scenario: a cluster, how it is run, and the load on it."""
 
+from typing import Literal
+
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.core.config import ConfigError
+from slimsched.core.config import ConfigError, Interval, Seconds
 from slimsched.serving.domain.cluster import Cluster, Fault, Host
 from slimsched.serving.domain.profile import NoiseSource, ServiceCost, ServiceNoise
-from slimsched.serving.execution.simulated.cluster import TelemetryOptions
 from slimsched.serving.gateway.goal import Goal
 from slimsched.serving.gateway.messages import GatewayOptions
 from slimsched.serving.routers.autoscaler import AutoscaleOptions
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.workload.load import Load, is_trace
+
+# -- How often servers report to the gateway, and how late a failure is noticed.
+
+
+class TelemetryOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often servers report, how late reports arrive, and how long a death or a hang goes unnoticed."""
+
+    period_s: Interval = 0.1  # time between two reports of a server
+    delay_s: Seconds = 0.005  # how late reports arrive
+    detection_s: Seconds = 0.5  # time until a death is noticed
+    silence_s: Seconds = 1.5  # time until a hang is noticed
+    sensors: Literal["measured", "modelled"] = (
+        "measured"  # live: ask the device, or add up busy time and profiles
+    )
 
 
 class Scenario(Struct, frozen=True, kw_only=True):

@@ -3,23 +3,21 @@
 Commands become future events: a block travels over the network and arrives, a batch takes the time its
 profile says, telemetry reaches the gateway late, and servers die and return on a timeline. A gateway whose
 work costs time has an inbox, where events wait for it. This module makes no decisions.
+
+The driver's loop is the live one's: handle an event, let observers see it, carry out the commands. Transfers
+take time and queue at both ends; servers that share a GPU slow each other down; telemetry arrives late.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import Literal, assert_never
-
-from msgspec import Struct
+from typing import assert_never
 
 from slimsched.core.clock import Timeline, Wake, WakeAt
-from slimsched.core.config import Interval, Seconds
 from slimsched.core.log import Observer
 from slimsched.serving.domain.cluster import GATEWAY, GATEWAY_NAME, Cluster, Fault, ServerSnapshot, life_name
 from slimsched.serving.domain.profile import ALONE, NoiseSource, ServiceCost
 from slimsched.serving.domain.request import Block, DropReason, Request, RequestsCancelled, ids_of
-from slimsched.serving.execution.simulated.inbox import Inbox
-from slimsched.serving.execution.simulated.network import SimulatedNetwork
-from slimsched.serving.execution.simulated.server import SimulatedServer
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import (
     Answer,
@@ -28,6 +26,7 @@ from slimsched.serving.gateway.messages import (
     Drop,
     Event,
     Forget,
+    GatewayCost,
     InputLost,
     RecallRequests,
     RequestsArrived,
@@ -40,26 +39,141 @@ from slimsched.serving.gateway.messages import (
 )
 from slimsched.serving.routers import autoscaler
 from slimsched.serving.routers.autoscaler import AutoscaleOptions, load_of
+from slimsched.serving.scenario.scenario import TelemetryOptions
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
+from slimsched.serving.simulated.server import SimulatedServer
 from slimsched.serving.workload.load import RequestStream
+
+# -- The inbox of a simulated gateway whose work takes time: events wait here until it is free.
+#
+# The gateway handles one event after another, as the one process does that it runs in. An event that comes at
+# t is done at max(t, free) + its cost, and its commands are carried out then. Requests wait in their stream:
+# all that have come by the time the gateway is free are one event, as live, where one round of the event loop
+# takes all that has come.
+
+
+class Inbox:
+    """Hands events to a gateway in the order in which they come, each when the last is done.
+
+    `take` takes all requests from the stream that have arrived by now; `tell` lets the gateway handle an
+    event.
+    """
+
+    def __init__(
+        self,
+        cost: GatewayCost,
+        timeline: Timeline,
+        stream: RequestStream,
+        take: Callable[[], RequestsArrived],
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._cost, self._timeline, self._stream = cost, timeline, stream
+        self._take, self._tell = take, tell
+        self._events: deque[tuple[float, Event]] = deque()  # when each came, and what it is
+        self._is_busy = False
+        self._untold: Event | None = None  # what the gateway is busy with and has not decided
+        self._look_s = inf  # when the inbox looks for requests
+        self._look_out()
+
+    @property
+    def waiting(self) -> list[Event]:
+        """The events that the gateway has not begun with, without arrivals."""
+        return [event for _, event in self._events]
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether requests have arrived that the gateway has not seen."""
+        return isinstance(self._untold, RequestsArrived) or self._stream.next_s() <= self._timeline.now_s
+
+    def take_requests(self) -> tuple[Request, ...]:
+        """Take the requests that have arrived and that the gateway has not seen."""
+        begun = self._untold.requests if isinstance(self._untold, RequestsArrived) else ()
+        return (*begun, *self._stream.take_until(self._timeline.now_s))
+
+    def add(self, event: Event) -> None:
+        """Take in an event that has come now; the gateway begins with it at once if it is free."""
+        self._events.append((self._timeline.now_s, event))
+        if not self._is_busy:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Let the gateway begin with what came first, or wait for the next request."""
+        now_s, events = self._timeline.now_s, self._events
+        if self._stream.next_s() <= (events[0][0] if events else now_s):
+            event: Event = self._take()
+        elif events:
+            event = events.popleft()[1]
+        else:
+            self._look_out()
+            return
+        self._is_busy = True
+        self._untold = event
+        self._timeline.at(now_s + self._cost.of(event), self._finish, event)
+
+    def _finish(self, event: Event) -> None:
+        """The gateway is done with an event: carry out what it decided, and go on with the next."""
+        self._untold = None
+        self._tell(event)
+        self._is_busy = False
+        self._begin()
+
+    def _look_out(self) -> None:
+        """Look again when the next request arrives."""
+        next_s = self._stream.next_s()
+        if next_s < inf and next_s != self._look_s:
+            self._look_s = next_s
+            self._timeline.at(next_s, self._look)
+
+    def _look(self, _: None) -> None:
+        if not self._is_busy:
+            self._begin()
+
+
+# -- The simulated network between gateway and servers: transfers take time and queue at both ends.
+
+
+class SimulatedNetwork:
+    """A star: each place has one link, equally fast both ways, that serves transfers one after another."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        places = [GATEWAY, *range(len(cluster))]
+        self._links = {place: cluster.link_of(place) for place in places}
+        self._slowdown = dict.fromkeys(places, 1.0)
+        self._out_free_s = dict.fromkeys(places, 0.0)
+        self._in_free_s = dict.fromkeys(places, 0.0)
+
+    def send(self, source: int, target: int, size_bytes: float, now_s: float) -> float:
+        """Queue a transfer at the sender's link, then at the receiver's; return when the last byte arrives.
+
+        The receiver takes bytes in while they are sent, so on idle links the slower one sets the pace.
+        """
+        if source == target:
+            return now_s
+        out, into = self._links[source], self._links[target]
+        start_s = max(now_s, self._out_free_s[source])
+        sent_s = start_s + size_bytes * self._slowdown[source] / out.bandwidth_bytes_per_s
+        into_s = size_bytes * self._slowdown[target] / into.bandwidth_bytes_per_s
+        taken_s = max(sent_s, max(start_s, self._in_free_s[target]) + into_s)
+        self._out_free_s[source], self._in_free_s[target] = sent_s, taken_s
+        return taken_s + self._message_s(source, target)
+
+    def slow(self, place: int, factor: float) -> None:
+        """From now on, let transfers over a link take `factor` times as long as its bandwidth says."""
+        self._slowdown[place] = factor
+
+    def notify(self, source: int, target: int, now_s: float) -> float:
+        """Return when a message arrives that is too small to queue."""
+        return now_s + self._message_s(source, target)
+
+    def _message_s(self, source: int, target: int) -> float:
+        return self._links[source].latency_s + self._links[target].latency_s
+
 
 LOOK_S = 0.01
 """Time between two checks whether a leaving server is done."""
 
 DRAIN_LIMIT_S = 3600.0
 """Simulated time after which draining gives up, because for example the last server never came back."""
-
-
-class TelemetryOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How often servers report, how late reports arrive, and how long a death or a hang goes unnoticed."""
-
-    period_s: Interval = 0.1  # time between two reports of a server
-    delay_s: Seconds = 0.005  # how late reports arrive
-    detection_s: Seconds = 0.5  # time until a death is noticed
-    silence_s: Seconds = 1.5  # time until a hang is noticed
-    sensors: Literal["measured", "modelled"] = (
-        "measured"  # live: ask the device, or add up busy time and profiles
-    )
 
 
 class SimulatedCluster:

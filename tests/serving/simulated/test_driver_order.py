@@ -25,12 +25,13 @@ from slimsched.serving.execution.live.parcel import Call
 from slimsched.serving.execution.live.power_meter import Reading
 from slimsched.serving.execution.live.server import LiveServer
 from slimsched.serving.execution.live.server_spec import ServerSpec
-from slimsched.serving.execution.simulated.cluster import SimulatedCluster, TelemetryOptions
-from slimsched.serving.execution.simulated.server import SimulatedServer
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import GatewayOptions, SegmentFinished
 from slimsched.serving.routers.registry import make_router
+from slimsched.serving.scenario.scenario import TelemetryOptions
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
+from slimsched.serving.simulated.cluster import SimulatedCluster
+from slimsched.serving.simulated.server import SimulatedServer
 from slimsched.serving.workload.load import RequestStream
 
 COUNT = 4

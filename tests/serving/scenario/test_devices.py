@@ -7,8 +7,7 @@ import pytest
 
 from command_line import slim
 from slimsched.core.config import DataError, UnknownNameError
-from slimsched.serving.execution.model_source import shipped_model
-from slimsched.serving.execution.scenario_file import CONFIGS, load_profile
+from slimsched.serving.scenario.files import CONFIGS, load_profile, shipped_model
 
 NAMES = [path.stem for path in sorted((CONFIGS / "devices").glob("*.toml"))]
 ASKED = {"a100", "h100", "h200", "l4", "t4", "rtx-4090", "jetson-agx-orin", "raspberry-pi-5", "epyc-7763"}

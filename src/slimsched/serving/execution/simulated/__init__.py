@@ -1,1 +1,0 @@
-"""The simulated driver: the same gateway and schedulers as live, in simulated time."""
