@@ -24,17 +24,14 @@ from slimsched.models.slimresnet.resnet import fold
 from slimsched.serving.domain.cluster import Cluster, Host, Instance, Link
 from slimsched.serving.domain.profile import record_of
 from slimsched.serving.domain.request import Batch, Request, Terms, block_of
-from slimsched.serving.execution.live.activation_store import ActivationStore
-from slimsched.serving.execution.live.batch_run import run_batch
-from slimsched.serving.execution.live.cluster import LiveCluster
-from slimsched.serving.execution.live.cpu_executor import CpuExecutor
-from slimsched.serving.execution.live.event_loop import run
-from slimsched.serving.execution.live.hosted_model import HostedModel
-from slimsched.serving.execution.live.local_engine import LocalEngine
-from slimsched.serving.execution.live.parcel import Call
-from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import GatewayOptions
+from slimsched.serving.live.batches import ActivationStore, run_batch
+from slimsched.serving.live.calls import Call
+from slimsched.serving.live.cluster import LiveCluster
+from slimsched.serving.live.executor import CpuExecutor, HostedModel
+from slimsched.serving.live.processes import LocalEngine
+from slimsched.serving.live.wire import ServerSpec, run
 from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.files import CONFIGS, load_profile, shipped_model
 from slimsched.serving.scheduler.scheduler import SchedulerOptions

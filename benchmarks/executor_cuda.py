@@ -22,10 +22,9 @@ from width_switch import switch_s
 from slimsched.models.slimresnet.elastic import SlimResNetModel, TrainedModel, load
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.request import Batch, Key, Request, block_of, onward
-from slimsched.serving.execution.live.activation_store import ActivationStore
-from slimsched.serving.execution.live.batch_run import BatchUnderWay
-from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device
-from slimsched.serving.execution.live.hosted_model import HostedModel
+from slimsched.serving.live.batches import ActivationStore, BatchUnderWay
+from slimsched.serving.live.cuda import CudaExecutor, cuda_device
+from slimsched.serving.live.executor import HostedModel
 from slimsched.serving.scenario.files import shipped_model
 
 MODEL = shipped_model()

@@ -86,8 +86,8 @@ class Server:
 
     def batch(self) -> bytes | None:
         """Take what has come, and return the report of the next batch, if there is one."""
-        from slimsched.serving.execution.live.messages import BatchDone, TakeBlock, ToServer
         from slimsched.serving.gateway.messages import SegmentFinished
+        from slimsched.serving.live.wire import BatchDone, TakeBlock, ToServer
 
         for raw in self.wire.take():
             message = msgspec.msgpack.decode(raw, type=ToServer)
@@ -149,7 +149,7 @@ class Front:
         """Return the message with all calls that can be sent now."""
         from slimsched.serving.api.front_message import Calls, FrontCalls
         from slimsched.serving.domain.request import Terms
-        from slimsched.serving.execution.live.messages import InputPiece
+        from slimsched.serving.live.wire import InputPiece
 
         bundles, most = [], max(1, BATCH // self._images)
         while self._free:
@@ -176,10 +176,9 @@ class Rig:
         from slimsched.serving.api.limits import Limits
         from slimsched.serving.api.metrics import Metrics
         from slimsched.serving.api.service import InferenceService, Phase
-        from slimsched.serving.execution.live import cluster as live
-        from slimsched.serving.execution.live.frame_connection import FrameConnection
-        from slimsched.serving.execution.live.messages import ToGateway
         from slimsched.serving.gateway.gateway import Gateway
+        from slimsched.serving.live import cluster as live
+        from slimsched.serving.live.wire import FrameConnection, ToGateway
         from slimsched.serving.routers.registry import SERVING, make_router
         from slimsched.serving.telemetry.live_view import LiveView
 
@@ -291,7 +290,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.once or options.profile:
-        from slimsched.serving.execution.live import event_loop
+        from slimsched.serving.live import wire as event_loop
     if options.once:
         print(event_loop.run(run(options)))
     elif options.profile:

@@ -10,10 +10,10 @@ import argparse
 import asyncio
 import json
 
-from slimsched.serving.execution.live.example_set import made_up_examples
-from slimsched.serving.execution.live.live_comparison import compare_live, in_turn
-from slimsched.serving.execution.live.power_meter import open_nvml
 from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum
+from slimsched.serving.live.sensors import open_nvml
+from slimsched.serving.measure.examples import made_up_examples
+from slimsched.serving.measure.live_runs import compare_live, in_turn
 from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.files import build_scenario, read_scenario
 

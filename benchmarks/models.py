@@ -30,10 +30,10 @@ from slimsched.models.spec import Path as Plan
 from slimsched.serving.api.client_message import write_request
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.model import ServedModel
-from slimsched.serving.execution.live.cpu_executor import CpuExecutor
-from slimsched.serving.execution.live.example_set import made_up_examples
-from slimsched.serving.execution.live.executor_choice import host_models
-from slimsched.serving.execution.live.local_engine import KEEP_MEMORY
+from slimsched.serving.live.executor import CpuExecutor
+from slimsched.serving.live.processes import KEEP_MEMORY
+from slimsched.serving.live.server import host_models
+from slimsched.serving.measure.examples import made_up_examples
 from slimsched.serving.scenario.files import read_model
 
 HERE = Path(__file__).parent
@@ -89,7 +89,7 @@ def _load(executor: Any, model: ServedModel, plan: Plan, lanes: int = 1) -> None
 
 def offline_cuda(source: str, plan: Plan, batch: int, seconds: float) -> float:
     """Examples per second from host memory, several lanes on one device."""
-    from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device
+    from slimsched.serving.live.cuda import CudaExecutor, cuda_device
 
     model = read_model(source, rated=False)
     executor = CudaExecutor(host_models([model], cuda_device()), buckets=(batch,), lanes=LANES)

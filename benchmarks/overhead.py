@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from slimsched.serving.api.client_message import read_answer
 from slimsched.serving.api.load_generator import LoadGenerator, Target, due_times, load_of
-from slimsched.serving.execution.live.event_loop import run
+from slimsched.serving.live.wire import run
 
 PARTS = ("queue", "compute", "hops", "http", "overhead", "latency")
 

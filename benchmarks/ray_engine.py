@@ -26,18 +26,15 @@ import torch
 from ray.cluster_utils import Cluster
 
 from slimsched.serving.domain.cluster import Host
-from slimsched.serving.execution.live.cluster import LiveCluster
-from slimsched.serving.execution.live.engine import Engine
-from slimsched.serving.execution.live.event_loop import run
-from slimsched.serving.execution.live.frame_connection import FrameConnection
-from slimsched.serving.execution.live.local_engine import LocalEngine
-from slimsched.serving.execution.live.messages import Fetch
-from slimsched.serving.execution.live.parcel import Call
-from slimsched.serving.execution.live.run import specs_of
 from slimsched.serving.execution.ray.engine import join
 from slimsched.serving.execution.ray.greeting import Handed, pack, unpack
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.observation import Observation, Route
+from slimsched.serving.live.calls import Call
+from slimsched.serving.live.cluster import LiveCluster
+from slimsched.serving.live.processes import Engine, LocalEngine
+from slimsched.serving.live.wire import Fetch, FrameConnection, run
+from slimsched.serving.measure.live_runs import specs_of
 from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.scenario.scenario import Scenario
 

@@ -22,15 +22,14 @@ from msgspec.structs import replace
 from slimsched.models.spec import ModelSpec
 from slimsched.serving.domain.cluster import Cluster, ServerSnapshot
 from slimsched.serving.domain.request import Block
-from slimsched.serving.execution.live.cluster import LiveCluster
-from slimsched.serving.execution.live.engine import EngineListener
-from slimsched.serving.execution.live.event_loop import run
-from slimsched.serving.execution.live.messages import BatchDone, TakeBlock, ToGateway, ToServer
-from slimsched.serving.execution.live.parcel import Call
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.goal import Goal
 from slimsched.serving.gateway.messages import SegmentFinished, TelemetryReceived
 from slimsched.serving.gateway.observation import Observation, Route, Router
+from slimsched.serving.live.calls import Call
+from slimsched.serving.live.cluster import LiveCluster
+from slimsched.serving.live.processes import EngineListener
+from slimsched.serving.live.wire import BatchDone, TakeBlock, ToGateway, ToServer, run
 from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.scenario.scenario import Scenario

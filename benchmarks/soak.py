@@ -25,7 +25,7 @@ from running import resident_mib
 from slimsched.cli.serving.scenario import test_examples
 from slimsched.serving.api.load_generator import Inputs, LoadGenerator, Target, due_times, load_of
 from slimsched.serving.api.load_report import LoadReport, report
-from slimsched.serving.execution.live.event_loop import run
+from slimsched.serving.live.wire import run
 from slimsched.serving.scenario.files import shipped_model
 
 IMAGES = 8

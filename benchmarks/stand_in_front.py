@@ -15,9 +15,8 @@ from slimsched.serving.api.front_spec import FrontSpec
 from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.refusal import RefusalError
 from slimsched.serving.domain.request import Terms
-from slimsched.serving.execution.live.event_loop import run
-from slimsched.serving.execution.live.frame_connection import FrameConnection
-from slimsched.serving.execution.live.input_arena import InputArena
+from slimsched.serving.live.memory import InputArena
+from slimsched.serving.live.wire import FrameConnection, run
 
 SETTING = "SLIM_STAND_IN"
 """The environment variable that says what to send: a `Sent` in JSON."""

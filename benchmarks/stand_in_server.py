@@ -13,10 +13,10 @@ from slimsched.serving.domain.cluster import Host, Instance
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.request import Key
-from slimsched.serving.execution.live import server_main
-from slimsched.serving.execution.live.executor import Executor
-from slimsched.serving.execution.live.executor_choice import read_models
-from slimsched.serving.execution.live.server_spec import ServerSpec
+from slimsched.serving.live import server_main
+from slimsched.serving.live.executor import Executor
+from slimsched.serving.live.server import read_models
+from slimsched.serving.live.wire import ServerSpec
 
 
 class StandIn:

@@ -21,9 +21,9 @@ from typing import Any
 
 from slimsched.cli.serving.scenario import examples_of
 from slimsched.core.statistics import mean_of
-from slimsched.serving.execution.live.event_loop import run
-from slimsched.serving.execution.live.live_comparison import LiveRow, Turn, compare_live
 from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum, sure_accuracy_at
+from slimsched.serving.live.wire import run
+from slimsched.serving.measure.live_runs import LiveRow, Turn, compare_live
 from slimsched.serving.routers.registry import SERVING, make_router
 from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.scenario.scenario import Scenario

@@ -15,8 +15,8 @@ from time import perf_counter
 import torch
 
 from slimsched.serving.domain.cluster import Instance
-from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device
-from slimsched.serving.execution.live.executor_choice import host_models
+from slimsched.serving.live.cuda import CudaExecutor, cuda_device
+from slimsched.serving.live.server import host_models
 from slimsched.serving.scenario.files import shipped_model
 
 MODEL = shipped_model()

@@ -5,7 +5,7 @@ from time import perf_counter
 
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.model import ServedModel
-from slimsched.serving.execution.live.executor import Executor
+from slimsched.serving.live.executor import Executor
 
 INSTANCE = 0
 

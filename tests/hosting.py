@@ -7,8 +7,7 @@ from cluster import MODEL, key
 from slimsched.models.elastic import Tensors
 from slimsched.models.slimresnet.elastic import SlimResNetModel, TrainedModel, trained_model
 from slimsched.serving.domain.request import Key
-from slimsched.serving.execution.live.cpu_executor import CpuExecutor
-from slimsched.serving.execution.live.hosted_model import HostedModel
+from slimsched.serving.live.executor import CpuExecutor, HostedModel
 
 CPU = torch.device("cpu")
 

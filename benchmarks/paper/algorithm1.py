@@ -39,7 +39,7 @@ from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.telemetry.pictures import pyplot, shades
 
 if TYPE_CHECKING:
-    from slimsched.serving.execution.live.example_set import ExampleSet
+    from slimsched.serving.measure.examples import ExampleSet
 
 FIRST = "first instance"
 SCALE_UP = "scale-up"
@@ -310,7 +310,7 @@ def _simulated(scenario: Scenario, seed: int) -> FleetHistory:
 
 def _live(scenario: Scenario, seed: int, data: Path | None) -> FleetHistory:
     from slimsched.cli.serving.scenario import examples_of
-    from slimsched.serving.execution.live.event_loop import run
+    from slimsched.serving.live.wire import run
 
     examples = examples_of(scenario.cluster.models, data)
     with TemporaryDirectory() as folder:
@@ -320,10 +320,8 @@ def _live(scenario: Scenario, seed: int, data: Path | None) -> FleetHistory:
 
 async def _serve(scenario: Scenario, seed: int, examples: "list[ExampleSet]", folder: Path) -> None:
     """Run the load, then leave the servers up until they have unloaded what is idle."""
-    from slimsched.serving.execution.live.kept_engine import KeptEngine
-    from slimsched.serving.execution.live.local_engine import LocalEngine
-    from slimsched.serving.execution.live.run import run_live, specs_of
-    from slimsched.serving.execution.live.run_log import RunLog
+    from slimsched.serving.live.processes import LocalEngine, RunLog
+    from slimsched.serving.measure.live_runs import KeptEngine, run_live, specs_of
 
     zero_s = monotonic()
     with RunLog(folder, RunSetting(scenario={}, router=ROUTER, seed=seed), len(scenario.cluster)) as log:

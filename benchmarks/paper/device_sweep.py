@@ -22,10 +22,9 @@ from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import Batch, Request, block_of, ids_of
-from slimsched.serving.execution.live.activation_store import ActivationStore
-from slimsched.serving.execution.live.batch_run import run_batch
-from slimsched.serving.execution.live.executor import Executor
-from slimsched.serving.execution.live.power_meter import PowerMeter, open_nvml
+from slimsched.serving.live.batches import ActivationStore, run_batch
+from slimsched.serving.live.executor import Executor
+from slimsched.serving.live.sensors import PowerMeter, open_nvml
 
 
 class Utilization(Protocol):

@@ -102,9 +102,9 @@ def measured(out: Path | None) -> DeviceFigures:
 
     from device_sweep import DeviceWatch, Sweep, open_gpu
 
-    from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device
-    from slimsched.serving.execution.live.executor_choice import host_models
-    from slimsched.serving.execution.live.power_window import mean_power_w
+    from slimsched.serving.live.cuda import CudaExecutor, cuda_device
+    from slimsched.serving.live.server import host_models
+    from slimsched.serving.measure.profile import mean_power_w
     from slimsched.serving.scenario.files import shipped_model
 
     gpu = open_gpu(0)

@@ -17,7 +17,7 @@ from slimsched.serving.simulated.run import Compared, compare
 from slimsched.serving.telemetry.meter import Summary
 
 if TYPE_CHECKING:
-    from slimsched.serving.execution.live.live_comparison import LiveRow
+    from slimsched.serving.measure.live_runs import LiveRow
 
 ROWS = ("accuracy, %", "latency, s", "energy (paper's), J", "GPU var", "images answered", "p99, s")
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from slimsched.serving.domain.cluster import Instance
-from slimsched.serving.execution.live.cpu_executor import CpuExecutor
-from slimsched.serving.execution.live.executor_choice import host_models
+from slimsched.serving.live.executor import CpuExecutor
+from slimsched.serving.live.server import host_models
 from slimsched.serving.scenario.files import shipped_model
 
 _held: list[int] = []

@@ -11,7 +11,7 @@ from setting import Setting
 
 from slimsched.serving.api.load_generator import LoadGenerator, SentRequest, due_times, load_of
 from slimsched.serving.api.load_report import LoadReport, report
-from slimsched.serving.execution.live.event_loop import run
+from slimsched.serving.live.wire import run
 
 Labels = NDArray[np.int64]
 WARM_UP_ROUNDS = 8

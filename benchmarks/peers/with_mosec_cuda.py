@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from mosec import Server, Worker
 
-from slimsched.serving.execution.live.executor_choice import host_models
+from slimsched.serving.live.server import host_models
 from slimsched.serving.scenario.files import shipped_model
 
 PORT, WIDTH, WORKERS, IMAGES, BATCH = (float(word) for word in os.environ["SLIM_MOSEC"].split())

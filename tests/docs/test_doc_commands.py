@@ -64,7 +64,7 @@ SHORT: dict[str, Run | Ask | Not] = {
     ),
     "slim compare --live --scenario h200": Not("needs a GPU", where="tests/cli/test_bad_inputs.py"),
     "slim compare --live --config DIR/laptop.toml": Not(
-        "needs what the lines before make", where="tests/serving/execution/test_live_comparison.py"
+        "needs what the lines before make", where="tests/serving/measure/test_live_comparison.py"
     ),
     "slim compare --engine ray": Not("needs a Ray", where="tests/serving/execution/ray"),
     "slim servers": Not("needs a Ray", where="tests/serving/execution/ray"),

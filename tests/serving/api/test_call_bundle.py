@@ -14,8 +14,8 @@ from slimsched.serving.api.call_bundle import AskedCall, bundled
 from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.domain.bundling import LONGEST_S, MOST_EXAMPLES
 from slimsched.serving.domain.request import Terms
-from slimsched.serving.execution.live.input_arena import open_arena
-from slimsched.serving.execution.live.parcel import Receipt
+from slimsched.serving.live.calls import Receipt
+from slimsched.serving.live.memory import open_arena
 from slimsched.serving.scenario.files import load_scenario
 
 FACE = ModelFace(load_scenario("laptop").cluster.models[0])

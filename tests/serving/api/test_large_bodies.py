@@ -8,7 +8,7 @@ import pytest
 
 from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.request_reader import RequestReader, Stage
-from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena, open_arena
+from slimsched.serving.live.memory import LEAST_BYTES, InputArena, open_arena
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="no shared memory here")
 JSON_BYTES = 100

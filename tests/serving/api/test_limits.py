@@ -11,7 +11,7 @@ from slimsched.serving.api.limits import Limits, fitted, shared
 from slimsched.serving.api.refusal import TooMany, Unavailable
 from slimsched.serving.api.service import InferenceService, Phase
 from slimsched.serving.domain.request import DropReason, Terms
-from slimsched.serving.execution.live.machine_memory import memory_bytes
+from slimsched.serving.live.memory import memory_bytes
 
 GIB, MIB = 2**30, 2**20
 IMAGE_BYTES = 3 * 32 * 32

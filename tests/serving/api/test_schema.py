@@ -8,10 +8,10 @@ from cluster import small_cluster
 from served import Served
 from slimsched.serving.api.openapi import document
 from slimsched.serving.api.service import InferenceService, Limits
-from slimsched.serving.execution.live.cluster import LiveCluster
-from slimsched.serving.execution.live.local_engine import LocalEngine
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import GatewayOptions
+from slimsched.serving.live.cluster import LiveCluster
+from slimsched.serving.live.processes import LocalEngine
 from slimsched.serving.routers.registry import make_router
 
 CLUSTER = small_cluster()

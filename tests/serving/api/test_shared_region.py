@@ -15,7 +15,7 @@ from slimsched.serving.api.refusal import BadRequest, Unavailable
 from slimsched.serving.api.shared_memory import Loan, SharedMemory
 from slimsched.serving.api.shared_memory_control import Registration, SharedMemoryControl
 from slimsched.serving.api.shared_region import Place, RegionPart, open_shared, write_parts
-from slimsched.serving.execution.live.input_arena import InputArena, open_arena
+from slimsched.serving.live.memory import InputArena, open_arena
 
 
 class Desk:

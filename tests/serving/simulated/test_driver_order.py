@@ -18,15 +18,14 @@ from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.cluster import Cluster, Host, Instance
 from slimsched.serving.domain.profile import record_of
 from slimsched.serving.domain.request import Block, DropReason, Key, Terms
-from slimsched.serving.execution.live.cluster import LiveCluster
-from slimsched.serving.execution.live.engine import EngineListener
-from slimsched.serving.execution.live.messages import Drain, TakeBlock, ToGateway, ToServer
-from slimsched.serving.execution.live.parcel import Call
-from slimsched.serving.execution.live.power_meter import Reading
-from slimsched.serving.execution.live.server import LiveServer
-from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import GatewayOptions, SegmentFinished
+from slimsched.serving.live.calls import Call
+from slimsched.serving.live.cluster import LiveCluster
+from slimsched.serving.live.processes import EngineListener
+from slimsched.serving.live.sensors import Reading
+from slimsched.serving.live.server import LiveServer
+from slimsched.serving.live.wire import Drain, ServerSpec, TakeBlock, ToGateway, ToServer
 from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.scenario import TelemetryOptions
 from slimsched.serving.scheduler.scheduler import SchedulerOptions

@@ -8,11 +8,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.serving.execution.live.cluster import LiveCluster
-from slimsched.serving.execution.live.local_engine import LocalEngine
-from slimsched.serving.execution.live.run import specs_of
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import Answer, SegmentFinished, SendBlock
+from slimsched.serving.live.cluster import LiveCluster
+from slimsched.serving.live.processes import LocalEngine
+from slimsched.serving.measure.live_runs import specs_of
 from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.simulated.cluster import SimulatedCluster

@@ -12,12 +12,10 @@ from slimsched.core.log import Log, LogWriter, replay
 from slimsched.models.quality import Confidences, QualityTable
 from slimsched.serving.domain.cluster import Cluster, Fault
 from slimsched.serving.domain.request import Batch, Key, Request, block_of, onward
-from slimsched.serving.execution.live.activation_store import ActivationStore
-from slimsched.serving.execution.live.batch_run import BatchRun, run_batch
-from slimsched.serving.execution.live.cpu_executor import CpuExecutor
-from slimsched.serving.execution.live.hosted_model import HostedModel
 from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum, sure_optimum
 from slimsched.serving.gateway.messages import Answer
+from slimsched.serving.live.batches import ActivationStore, BatchRun, run_batch
+from slimsched.serving.live.executor import CpuExecutor, HostedModel
 from slimsched.serving.routers.guard import GuardedRouter
 from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.files import RunSetting, load_elastic, load_scenario, read_scenario

@@ -148,7 +148,7 @@ def tune_command(
     import torch
 
     from slimsched.models.elastic import pick_device, write_run_options
-    from slimsched.serving.execution.live.tuning import LEAST_AGREEMENT, tune
+    from slimsched.serving.measure.tune import LEAST_AGREEMENT, tune
     from slimsched.serving.scenario.files import read_model
 
     torch.set_num_threads(threads)

@@ -24,7 +24,7 @@ from slimsched.core.config import (
 from slimsched.models.package import read_spec
 from slimsched.models.spec import Datatype, ModelSpec, TensorSpec
 from slimsched.serving.domain.request import NEVER_S
-from slimsched.serving.execution.live.example_set import ExampleSet
+from slimsched.serving.measure.examples import ExampleSet
 from slimsched.serving.workload.load import Load
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def _send(
 ) -> "LoadReport":
     from slimsched.serving.api.load_generator import LoadGenerator, due_times
     from slimsched.serving.api.load_report import plot_load, report
-    from slimsched.serving.execution.live.event_loop import run
+    from slimsched.serving.live.wire import run
 
     due_s, numbers = due_times(load, sent.seed, len(examples), sent.per_request)
     inputs = {tensor.name: array for tensor, array in zip(spec.inputs, examples.inputs, strict=True)}

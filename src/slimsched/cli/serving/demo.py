@@ -33,8 +33,8 @@ from slimsched.cli.serving.scenario import (
 from slimsched.core.config import Factor, Milliseconds, RunSeconds
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.request import count_examples
-from slimsched.serving.execution.live.example_set import ExampleSet
 from slimsched.serving.gateway.messages import Answer, Drop, RequestsArrived, TelemetryReceived
+from slimsched.serving.measure.examples import ExampleSet
 from slimsched.serving.routers.registry import SERVING, split_specs
 from slimsched.serving.scenario.files import RunSetting
 from slimsched.serving.scenario.scenario import Scenario
@@ -43,7 +43,7 @@ from slimsched.serving.telemetry.pictures import plot_runs
 from slimsched.serving.telemetry.run_folder import energy_bound, make_folder, trace_arrays, write_run
 
 if TYPE_CHECKING:
-    from slimsched.serving.execution.live.run import LiveResult
+    from slimsched.serving.measure.live_runs import LiveResult
 
 # -- How a live run goes, shown while it runs.
 
@@ -236,9 +236,9 @@ def _run(
     progress: LiveProgress,
 ) -> "LiveResult":
     """Run one router live; every process leaves its event log in the folder."""
-    from slimsched.serving.execution.live.event_loop import run
-    from slimsched.serving.execution.live.run import run_live
-    from slimsched.serving.execution.live.run_log import RunLog
+    from slimsched.serving.live.processes import RunLog
+    from slimsched.serving.live.wire import run
+    from slimsched.serving.measure.live_runs import run_live
 
     for old in make_folder(folder).glob("events-*.jsonl.gz"):
         old.unlink()

@@ -19,9 +19,7 @@ from slimsched.serving.scenario.files import RunSetting
 from slimsched.serving.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
-    from slimsched.serving.execution.live.engine import Engine
-    from slimsched.serving.execution.live.local_engine import LocalEngine
-    from slimsched.serving.execution.live.run_log import RunLog
+    from slimsched.serving.live.processes import Engine, LocalEngine, RunLog
 
 # -- What `slim serve` is told.
 
@@ -183,7 +181,7 @@ class OpenEngine:
 
     def watch(self, gateway: Gateway) -> None:
         """Let an engine that scales by the load see what the gateway has to carry."""
-        from slimsched.serving.execution.live.engine import LoadWatcher
+        from slimsched.serving.live.processes import LoadWatcher
         from slimsched.serving.routers.autoscaler import load_of
 
         if self.fleet is not None:
@@ -214,8 +212,8 @@ def open_engine(
 def _open_ray(
     choice: EngineOptions, scenario: Scenario, setting: RunSetting, folder: LogFolder | None
 ) -> OpenEngine:
-    from slimsched.serving.execution.live.run import specs_of
     from slimsched.serving.execution.ray.engine import join
+    from slimsched.serving.measure.live_runs import specs_of
 
     engine = join(
         specs_of(scenario, 0.0),
@@ -230,8 +228,8 @@ def _open_ray(
 def _open_local(
     scenario: Scenario, setting: RunSetting, folder: LogFolder | None, writers: int
 ) -> OpenEngine:
-    from slimsched.serving.execution.live.local_engine import LocalEngine
-    from slimsched.serving.execution.live.run import specs_of
+    from slimsched.serving.live.processes import LocalEngine
+    from slimsched.serving.measure.live_runs import specs_of
 
     need("torch")  # in the server processes, where nobody would see that it is missing
     zero_s, log = monotonic(), _open_log(setting, folder, servers=len(scenario.cluster))
@@ -241,7 +239,7 @@ def _open_local(
 
 
 def _open_log(setting: RunSetting, folder: LogFolder | None, *, servers: int) -> "RunLog | None":
-    from slimsched.serving.execution.live.run_log import RunLog
+    from slimsched.serving.live.processes import RunLog
 
     if folder is None:
         return None

@@ -35,9 +35,9 @@ from slimsched.serving.api.service import InferenceService
 from slimsched.serving.api.tls import read_tls
 from slimsched.serving.api.token import read_token
 from slimsched.serving.api.tracing import otlp_traces
-from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.goal import format_goal, format_goals
+from slimsched.serving.live.cluster import LiveCluster
 from slimsched.serving.routers.guard import limits_of
 from slimsched.serving.routers.registry import make_router, split_goal
 from slimsched.serving.scenario.catalogue import Catalogue, ModelRepository

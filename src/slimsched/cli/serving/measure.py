@@ -41,8 +41,8 @@ from slimsched.serving.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
     from slimsched.serving.domain.model import ServedModel
-    from slimsched.serving.execution.live.profiler import Profiler
-    from slimsched.serving.execution.live.validation import Validation
+    from slimsched.serving.measure.profile import Profiler
+    from slimsched.serving.measure.validate import Validation
 
 # -- `slim validate`: live against simulated.
 
@@ -109,7 +109,7 @@ def validate_command(
 def _run(scenario: Scenario, validated: ValidateOptions) -> "tuple[Validation, str]":
     """Run live and simulated; return the comparison, and what the examples were."""
     from slimsched.cli.serving.scenario import describe, examples_of
-    from slimsched.serving.execution.live.validation import Validator
+    from slimsched.serving.measure.validate import Validator
 
     shares = validated.shares()
     examples = examples_of(scenario.cluster.models, validated.data)
@@ -126,7 +126,7 @@ def _run(scenario: Scenario, validated: ValidateOptions) -> "tuple[Validation, s
 
 
 def _print_validation(console: Console, scenario: Scenario, validation: "Validation") -> None:
-    from slimsched.serving.execution.live.validation import FIGURES
+    from slimsched.serving.measure.validate import FIGURES
 
     table = Table("load", "figure", "live", "simulated", "error", "at the run's own speed")
     for row in validation.loads:
@@ -265,10 +265,10 @@ def _open_cpu(
     """Return a profiler of the CPU, what the profile says of its source, and facts about the device."""
     import torch
 
-    from slimsched.serving.execution.live.cpu_executor import CpuExecutor
-    from slimsched.serving.execution.live.executor_choice import host_models
-    from slimsched.serving.execution.live.power_meter import open_meter
-    from slimsched.serving.execution.live.profiler import Plan, Profiler
+    from slimsched.serving.live.executor import CpuExecutor
+    from slimsched.serving.live.sensors import open_meter
+    from slimsched.serving.live.server import host_models
+    from slimsched.serving.measure.profile import Plan, Profiler
 
     threads = device.threads
     plan = Plan(batches=sizes, concurrency=(1,), repeats=repeats, active_w=device.active_w)
@@ -289,11 +289,10 @@ def _open_cuda(
 
     import torch
 
-    from slimsched.serving.execution.live.cuda_executor import CudaExecutor, cuda_device
-    from slimsched.serving.execution.live.executor_choice import host_models
-    from slimsched.serving.execution.live.power_meter import Modelled, open_nvml
-    from slimsched.serving.execution.live.power_window import mean_power_w
-    from slimsched.serving.execution.live.profiler import Plan, Profiler
+    from slimsched.serving.live.cuda import CudaExecutor, cuda_device
+    from slimsched.serving.live.sensors import Modelled, open_nvml
+    from slimsched.serving.live.server import host_models
+    from slimsched.serving.measure.profile import Plan, Profiler, mean_power_w
 
     mps = device.mps
     executor = CudaExecutor(host_models([model], cuda_device()), batch_limit=sizes[-1])
@@ -314,7 +313,7 @@ def _open_cuda(
 
 def _prepare_cuda(device: DeviceOptions) -> None:
     """Say which GPU, and which share of it, CUDA is to use; it reads this when it starts."""
-    from slimsched.serving.execution.live.power_meter import mps_is_running
+    from slimsched.serving.live.sensors import mps_is_running
 
     if device.mps < 100 and not mps_is_running():
         raise SlimError("the MPS daemon does not run; start it with: nvidia-cuda-mps-control -d")

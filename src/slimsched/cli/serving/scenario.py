@@ -22,15 +22,15 @@ from slimsched.core.config import ConfigError, Count, Milliseconds, RunSeconds, 
 from slimsched.models.spec import SHIPPED_MODELS, ModelSpec
 from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.domain.model import ServedModel, outlines
-from slimsched.serving.execution.live.example_set import ExampleSet, made_up_examples
 from slimsched.serving.gateway.goal import Goal, check_affordable, check_reachable
+from slimsched.serving.measure.examples import ExampleSet, made_up_examples
 from slimsched.serving.routers.registry import follows_goal, split_goal
 from slimsched.serving.scenario.files import RunSetting, build_scenario, read_scenario
 from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.telemetry.run_folder import About
 
 if TYPE_CHECKING:
-    from slimsched.serving.execution.live.live_comparison import LiveRow
+    from slimsched.serving.measure.live_runs import LiveRow
 
 # -- Live runs of several routers, in turn on the same servers: the examples, the meter and the event loop.
 
@@ -50,9 +50,9 @@ def run_in_turn(
     share one.
     """
     need("torch")
-    from slimsched.serving.execution.live.event_loop import run
-    from slimsched.serving.execution.live.live_comparison import compare_live, in_turn
-    from slimsched.serving.execution.live.power_meter import open_nvml
+    from slimsched.serving.live.sensors import open_nvml
+    from slimsched.serving.live.wire import run
+    from slimsched.serving.measure.live_runs import compare_live, in_turn
     from slimsched.serving.routers.registry import make_router
 
     examples = examples_of(scenario.cluster.models, data)

@@ -52,7 +52,7 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
     """
     from slimsched.serving.api import structured_log
     from slimsched.serving.api.ciphers import CIPHERS
-    from slimsched.serving.execution.live.event_loop import run
+    from slimsched.serving.live.wire import run
 
     check_goal(served.goal, [served.router])
     chosen = scenario.read(served.goal)
@@ -103,7 +103,7 @@ def serve(
     Each model is a folder; without any, the shipped network is served. `scenario` is the name of a shipped
     scenario, or the path of one of your own.
     """
-    from slimsched.serving.execution.live.event_loop import run
+    from slimsched.serving.live.wire import run
 
     is_file = scenario.endswith(".toml")
     options = LiveScenarioOptions(

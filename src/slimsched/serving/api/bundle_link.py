@@ -10,9 +10,9 @@ from slimsched.serving.api.call_bundle import AskedCall, bundled
 from slimsched.serving.api.desk import ModelsChangedError
 from slimsched.serving.api.front_message import Answers, Calls, FrontCalls, FrontRefusal, Left
 from slimsched.serving.api.refusal import RefusalError, Unavailable
-from slimsched.serving.execution.live.input_arena import InputArena
-from slimsched.serving.execution.live.next_round import NextRound
-from slimsched.serving.execution.live.parcel import Receipt
+from slimsched.serving.live.calls import Receipt
+from slimsched.serving.live.memory import InputArena
+from slimsched.serving.live.wire import NextRound
 
 
 class PassedOn(Protocol):

@@ -13,9 +13,9 @@ from slimsched.serving.api.call import Call
 from slimsched.serving.api.front_message import FrontCalls
 from slimsched.serving.domain.bundling import fits
 from slimsched.serving.domain.request import Terms
-from slimsched.serving.execution.live.input_arena import LEAST_BYTES, InputArena
-from slimsched.serving.execution.live.messages import InputPiece
-from slimsched.serving.execution.live.parcel import Answered, Receipt
+from slimsched.serving.live.calls import Answered, Receipt
+from slimsched.serving.live.memory import LEAST_BYTES, InputArena
+from slimsched.serving.live.wire import InputPiece
 
 Outputs = list[NDArray[Any]]
 

@@ -11,8 +11,8 @@ from slimsched.serving.api.model_face import ModelFace
 from slimsched.serving.api.receipt import InferenceResult
 from slimsched.serving.api.shared_memory import SharedMemory
 from slimsched.serving.api.tally import Seconds
-from slimsched.serving.execution.live.input_arena import InputArena
-from slimsched.serving.execution.live.parcel import Receipt
+from slimsched.serving.live.calls import Receipt
+from slimsched.serving.live.memory import InputArena
 
 CLIENT_LEFT = "499"
 """The code that metrics count when a client left before its answer. It is never sent."""

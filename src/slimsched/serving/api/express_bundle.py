@@ -9,9 +9,9 @@ from slimsched.serving.api.desk import ModelsChangedError
 from slimsched.serving.api.front_message import FrontCalls
 from slimsched.serving.api.known_head import KnownHead
 from slimsched.serving.api.model_face import Outputs
-from slimsched.serving.execution.live.input_arena import InputArena
-from slimsched.serving.execution.live.messages import InputPiece
-from slimsched.serving.execution.live.parcel import Answered, Receipt
+from slimsched.serving.live.calls import Answered, Receipt
+from slimsched.serving.live.memory import InputArena
+from slimsched.serving.live.wire import InputPiece
 
 
 class ExpressDesk(Protocol):

@@ -26,9 +26,9 @@ from slimsched.serving.api.known_head import AnswerForm, KnownHead, Layout
 from slimsched.serving.api.receipt import InferenceResult, write_receipt
 from slimsched.serving.api.refusal import TooMany
 from slimsched.serving.domain.bundling import MOST_EXAMPLES, later_s
-from slimsched.serving.execution.live.input_arena import ALIGN_BYTES
-from slimsched.serving.execution.live.parcel import Answered, Receipt
-from slimsched.serving.execution.live.wakefulness import AWAKE_S, has_many_cores
+from slimsched.serving.live.calls import Answered, Receipt
+from slimsched.serving.live.memory import ALIGN_BYTES
+from slimsched.serving.live.wire import AWAKE_S, has_many_cores
 
 if TYPE_CHECKING:
     from slimsched.serving.api._compiled_line import CompiledLine, Group, Notice

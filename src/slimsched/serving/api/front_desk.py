@@ -26,10 +26,9 @@ from slimsched.serving.api.service import InferenceService, refusal_of, too_late
 from slimsched.serving.domain.bundling import hold_s
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import NEVER_S
-from slimsched.serving.execution.live.bundle import Bundle
-from slimsched.serving.execution.live.cluster import LiveCluster
-from slimsched.serving.execution.live.next_round import NextRound
-from slimsched.serving.execution.live.parcel import Answered, DroppedError, Rows, cut, rows_of
+from slimsched.serving.live.calls import Answered, Bundle, DroppedError, Rows, cut, rows_of
+from slimsched.serving.live.cluster import LiveCluster
+from slimsched.serving.live.wire import NextRound
 
 
 class Sender(Protocol):

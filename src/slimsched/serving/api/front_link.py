@@ -26,12 +26,9 @@ from slimsched.serving.api.receipt import InferenceResult, write_receipt
 from slimsched.serving.api.shared_memory import SharedMemory
 from slimsched.serving.api.tally import Tally
 from slimsched.serving.domain.model import ModelEntry, ServedModel
-from slimsched.serving.execution.live.frame_connection import FrameConnection
-from slimsched.serving.execution.live.input_arena import InputArena
-from slimsched.serving.execution.live.loop_lag import LoopLag
-from slimsched.serving.execution.live.messages import Ping, Pong
-from slimsched.serving.execution.live.parcel import Answered
-from slimsched.serving.execution.live.wakefulness import Wakefulness
+from slimsched.serving.live.calls import Answered
+from slimsched.serving.live.memory import InputArena
+from slimsched.serving.live.wire import FrameConnection, LoopLag, Ping, Pong, Wakefulness
 from slimsched.serving.scenario.files import read_model
 
 REPORT_S = 0.1

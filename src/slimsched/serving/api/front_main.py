@@ -27,9 +27,8 @@ from slimsched.serving.api.front_spec import FrontSpec
 from slimsched.serving.api.grpc_server import GrpcServer
 from slimsched.serving.api.http_server import HttpServer
 from slimsched.serving.api.tls import read_tls
-from slimsched.serving.execution.live.event_loop import run
-from slimsched.serving.execution.live.frame_connection import FrameConnection
-from slimsched.serving.execution.live.input_arena import InputArena
+from slimsched.serving.live.memory import InputArena
+from slimsched.serving.live.wire import FrameConnection, run
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ from slimsched.serving.api.shared_region import RegionEntry
 from slimsched.serving.api.tally import Counted
 from slimsched.serving.domain.model import ModelEntry
 from slimsched.serving.domain.request import ANY_TERMS, Terms
-from slimsched.serving.execution.live.messages import InputPiece, Ping, Pong
-from slimsched.serving.execution.live.parcel import Receipt
+from slimsched.serving.live.calls import Receipt
+from slimsched.serving.live.wire import InputPiece, Ping, Pong
 
 
 class FrontReady(Struct, frozen=True, kw_only=True, tag=True):

@@ -29,14 +29,19 @@ from slimsched.serving.api.front_message import (
 from slimsched.serving.api.front_spec import FrontSpec
 from slimsched.serving.api.service import InferenceService
 from slimsched.serving.api.tally import Counted
-from slimsched.serving.execution.live.child_process import ChildProcess
-from slimsched.serving.execution.live.cluster import LiveCluster
-from slimsched.serving.execution.live.core_waits import CoreWaits
-from slimsched.serving.execution.live.frame_connection import FrameConnection
-from slimsched.serving.execution.live.heartbeat import BEAT_S, Heartbeat, StartLimit
-from slimsched.serving.execution.live.process_activity import Activity, activity_of
-from slimsched.serving.execution.live.restarts import Restarts
-from slimsched.serving.execution.live.socket_folder import SocketFolder
+from slimsched.serving.live.cluster import LiveCluster
+from slimsched.serving.live.memory import SocketFolder
+from slimsched.serving.live.processes import (
+    BEAT_S,
+    Activity,
+    ChildProcess,
+    CoreWaits,
+    Heartbeat,
+    Restarts,
+    StartLimit,
+    activity_of,
+)
+from slimsched.serving.live.wire import FrameConnection
 
 log = logging.getLogger("slim.fronts")
 

@@ -15,7 +15,7 @@ from slimsched.serving.api.lent_connection import LentConnection
 from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.request_reader import HttpRequest, RequestReader, Stage
 from slimsched.serving.api.request_target import UnreadableError
-from slimsched.serving.execution.live.input_arena import InputArena
+from slimsched.serving.live.memory import InputArena
 
 HIGH_WATER_BYTES = 16 * 2**10
 """How much of the answers may wait to be read before the connection stops to make more."""

@@ -16,7 +16,7 @@ from slimsched.serving.api.model_face import LABELS, Outputs
 from slimsched.serving.api.receipt import write_receipt
 from slimsched.serving.api.request_parameters import Parameter
 from slimsched.serving.api.tensor import pack
-from slimsched.serving.execution.live.parcel import Receipt
+from slimsched.serving.live.calls import Receipt
 
 LARGEST_ANSWER_BYTES = 256 * 2**10
 

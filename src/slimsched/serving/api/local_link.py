@@ -8,7 +8,7 @@ from slimsched.serving.api.bundle_link import BundleLink
 from slimsched.serving.api.front_desk import FrontDesk
 from slimsched.serving.api.front_message import Answers
 from slimsched.serving.api.service import InferenceService
-from slimsched.serving.execution.live.cluster import LiveCluster
+from slimsched.serving.live.cluster import LiveCluster
 
 
 class _Connection:

@@ -18,7 +18,6 @@ from slimsched.serving.api.tally import SECONDS, Tally
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Cluster, ServerSnapshot
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import DropReason, alike, count_examples
-from slimsched.serving.execution.live.next_round import NextRound
 from slimsched.serving.gateway.bounds import fluid_optimum
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.goal import format_goal
@@ -31,6 +30,7 @@ from slimsched.serving.gateway.messages import (
     SendBlock,
     TelemetryReceived,
 )
+from slimsched.serving.live.wire import NextRound
 from slimsched.serving.routers.goal import GoalRouter
 from slimsched.serving.routers.guard import GuardedRouter, goal_of, limits_of
 from slimsched.serving.routers.registry import split_goal

@@ -8,7 +8,7 @@ from slimsched.models.spec import ModelSpec, Path
 from slimsched.serving.api.model_face import Outputs
 from slimsched.serving.api.request_parameters import Parameter
 from slimsched.serving.domain.request import ANY_TERMS, Terms
-from slimsched.serving.execution.live.parcel import Receipt
+from slimsched.serving.live.calls import Receipt
 
 
 class InferenceResult(Struct, frozen=True, kw_only=True):

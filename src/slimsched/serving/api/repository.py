@@ -13,10 +13,10 @@ from slimsched.serving.api.refusal import BadRequest, Forbidden, NotFound, Unava
 from slimsched.serving.api.service import InferenceService
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged
 from slimsched.serving.domain.profile import record_of
-from slimsched.serving.execution.live.cluster import LiveCluster
-from slimsched.serving.execution.live.engine import Engine, ModelChanger
-from slimsched.serving.execution.live.messages import HostModel
 from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.live.cluster import LiveCluster
+from slimsched.serving.live.processes import Engine, ModelChanger
+from slimsched.serving.live.wire import HostModel
 from slimsched.serving.scenario.catalogue import Catalogue, ModelRepository, StoredModel, UnknownModelError
 
 log = logging.getLogger("slim.models")

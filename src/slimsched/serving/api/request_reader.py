@@ -18,7 +18,7 @@ from slimsched.serving.api.request_target import (
     check_transfer_encoding,
     path_of,
 )
-from slimsched.serving.execution.live.input_arena import ALIGN_BYTES, InputArena
+from slimsched.serving.live.memory import ALIGN_BYTES, InputArena
 
 END = b"\r\n\r\n"
 SLICE_BYTES = 8 * 2**10

@@ -23,10 +23,9 @@ from slimsched.serving.api.shared_memory_control import SharedMemoryControl
 from slimsched.serving.api.tally import Tally
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import DropReason, Terms
-from slimsched.serving.execution.live.cluster import LiveCluster
-from slimsched.serving.execution.live.input_arena import InputArena
-from slimsched.serving.execution.live.machine_memory import memory_bytes
-from slimsched.serving.execution.live.parcel import DroppedError
+from slimsched.serving.live.calls import DroppedError
+from slimsched.serving.live.cluster import LiveCluster
+from slimsched.serving.live.memory import InputArena, memory_bytes
 
 FULL_LAG_S = 0.05
 """Where calls wait longer than this for the gateway, and its event loop is as late, the gateway is full."""

@@ -10,7 +10,7 @@ from slimsched.serving.api.ledger import Account, Ledger
 from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.refusal import BadRequest, Forbidden, Unavailable
 from slimsched.serving.api.shared_region import Place, RegionEntry, RegionPart, SharedRegion
-from slimsched.serving.execution.live.input_arena import InputArena
+from slimsched.serving.live.memory import InputArena
 
 log = logging.getLogger("slim.memory")
 

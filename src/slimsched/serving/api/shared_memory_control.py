@@ -15,7 +15,7 @@ from slimsched.serving.api.limits import Limits
 from slimsched.serving.api.refusal import BadRequest, NotFound, NotOffered
 from slimsched.serving.api.shared_memory import SharedMemory, switched_off
 from slimsched.serving.api.shared_region import RegionEntry, SharedRegion, Size, open_shared
-from slimsched.serving.execution.live.input_arena import path_of
+from slimsched.serving.live.memory import path_of
 
 LONGEST_NAME = 1000
 

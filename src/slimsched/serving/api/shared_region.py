@@ -15,7 +15,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from slimsched.serving.api.refusal import BadRequest, Unavailable
-from slimsched.serving.execution.live.socket_folder import PREFIX
+from slimsched.serving.live.memory import PREFIX
 
 Size = Annotated[int, Meta(ge=0, le=2**40)]
 SHARED = Path("/dev/shm")

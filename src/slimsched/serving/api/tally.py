@@ -9,7 +9,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.serving.api.exposition import Histogram, family, histogram
-from slimsched.serving.execution.live.parcel import Receipt
+from slimsched.serving.live.calls import Receipt
 
 log = logging.getLogger("slim.access")
 

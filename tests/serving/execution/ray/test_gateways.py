@@ -23,9 +23,9 @@ import ray
 from raylets import LATE, Raylets, start
 from served import Served, serve
 from serving.execution.ray.conftest import SHARED
-from slimsched.serving.execution.live.messages import Drain, Fetch
 from slimsched.serving.execution.ray.connection import RayError, connect
 from slimsched.serving.execution.ray.greeting import Hello
+from slimsched.serving.live.wire import Drain, Fetch
 
 
 @pytest.fixture

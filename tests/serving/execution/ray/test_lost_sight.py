@@ -7,8 +7,8 @@ from pathlib import Path
 
 from raylets import Raylets
 from serving.execution.ray.test_membership import Answers, Flow, on_ray, until
-from slimsched.serving.execution.live.cluster import LiveCluster
 from slimsched.serving.execution.ray.engine import RayEngine
+from slimsched.serving.live.cluster import LiveCluster
 
 
 def test_every_request_is_answered_once_though_connections_break_all_the_time(

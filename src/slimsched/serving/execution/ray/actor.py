@@ -7,16 +7,12 @@ from time import monotonic, time
 import msgspec
 import ray
 
-from slimsched.serving.execution.live.device_sensor import open_sensor
-from slimsched.serving.execution.live.executor_choice import make_executor, read_models
-from slimsched.serving.execution.live.messages import Drain
-from slimsched.serving.execution.live.power_meter import open_meter
-from slimsched.serving.execution.live.server import LiveServer
-from slimsched.serving.execution.live.server_spec import ServerSpec
-from slimsched.serving.execution.live.warm_up import touch, warm_up
 from slimsched.serving.execution.ray.charter import decode
 from slimsched.serving.execution.ray.door import Door
 from slimsched.serving.execution.ray.peers import TcpPeers
+from slimsched.serving.live.sensors import open_meter, open_sensor
+from slimsched.serving.live.server import LiveServer, make_executor, read_models, touch, warm_up
+from slimsched.serving.live.wire import Drain, ServerSpec
 
 LEAVE_LIMIT_S = 30.0
 LOOK_S, LAST_WORDS_S = 0.01, 0.05

@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from slimsched.serving.domain.request import Block
-from slimsched.serving.execution.live.messages import BatchDone
 from slimsched.serving.execution.ray.greeting import gateway_of
+from slimsched.serving.live.wire import BatchDone
 
 
 def split_by_gateway(done: BatchDone) -> list[tuple[int, BatchDone]]:

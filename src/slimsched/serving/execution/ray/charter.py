@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from slimsched.serving.execution.live.server_spec import ServerSpec
+from slimsched.serving.live.wire import ServerSpec
 from slimsched.serving.routers.autoscaler import AutoscaleOptions
 
 T = TypeVar("T")

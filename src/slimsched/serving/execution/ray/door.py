@@ -5,20 +5,21 @@ import hmac
 import os
 
 from slimsched.serving.domain.request import ids_of
-from slimsched.serving.execution.live.frame_connection import FRAME_LIMIT_BYTES, FrameConnection
-from slimsched.serving.execution.live.messages import (
+from slimsched.serving.execution.ray.batch_split import split_by_gateway
+from slimsched.serving.execution.ray.greeting import Hello, Leaving, ToDoor, gateway_of, pack
+from slimsched.serving.gateway.messages import BlockDropped, Forget, InputLost, TelemetryReceived
+from slimsched.serving.live.server import LiveServer
+from slimsched.serving.live.wire import (
+    FRAME_LIMIT_BYTES,
     BatchDone,
     Drain,
     Fetch,
+    FrameConnection,
     Ping,
     Pong,
     Ready,
     ToGateway,
 )
-from slimsched.serving.execution.live.server import LiveServer
-from slimsched.serving.execution.ray.batch_split import split_by_gateway
-from slimsched.serving.execution.ray.greeting import Hello, Leaving, ToDoor, gateway_of, pack
-from slimsched.serving.gateway.messages import BlockDropped, Forget, InputLost, TelemetryReceived
 
 LOOK_S = 0.005
 HELLO_LIMIT_BYTES = 4096

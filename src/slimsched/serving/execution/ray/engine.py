@@ -12,16 +12,13 @@ from typing import Any
 from uuid import uuid4
 
 from slimsched.core.config import SlimError
-from slimsched.serving.execution.live.engine import EngineListener
-from slimsched.serving.execution.live.frame_connection import FrameConnection
-from slimsched.serving.execution.live.heartbeat import BEAT_S, Heartbeat
-from slimsched.serving.execution.live.input_arena import InputArena
-from slimsched.serving.execution.live.messages import Drain, Ready, ToServer
-from slimsched.serving.execution.live.server_spec import ServerSpec
 from slimsched.serving.execution.ray.charter import Membership, encode, new_charter, server_name
 from slimsched.serving.execution.ray.connection import RayError, connect
 from slimsched.serving.execution.ray.greeting import GATEWAY_BITS, FromDoor, Hello, Leaving
 from slimsched.serving.execution.ray.placement import needs
+from slimsched.serving.live.memory import InputArena
+from slimsched.serving.live.processes import BEAT_S, EngineListener, Heartbeat
+from slimsched.serving.live.wire import Drain, FrameConnection, Ready, ServerSpec, ToServer
 from slimsched.serving.routers.autoscaler import AutoscaleOptions, Load
 
 START_LIMIT_S = 120.0

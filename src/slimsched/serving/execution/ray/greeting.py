@@ -5,10 +5,9 @@ from msgspec import Struct
 from torch import Tensor
 
 from slimsched.models.elastic import Tensors
-from slimsched.serving.execution.live.messages import Drain, Fetch, Ping, TakeBlock, ToGateway
-from slimsched.serving.execution.live.shared_tensor import dense, facts_of, view_of
-from slimsched.serving.execution.live.tensor_facts import TensorFacts
 from slimsched.serving.gateway.messages import Forget, RecallRequests
+from slimsched.serving.live.peers import dense, facts_of, view_of
+from slimsched.serving.live.wire import Drain, Fetch, Ping, TakeBlock, TensorFacts, ToGateway
 
 GATEWAY_BITS = 40
 """Gateway n numbers its requests and blocks from n · 2⁴⁰, so that servers can tell gateways apart."""

@@ -5,9 +5,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from slimsched.models.elastic import Tensors
-from slimsched.serving.execution.live.frame_connection import FrameConnection
-from slimsched.serving.execution.live.messages import Fetch
 from slimsched.serving.execution.ray.greeting import Handed, Hello, unpack
+from slimsched.serving.live.wire import Fetch, FrameConnection
 
 FETCH_LIMIT_S = 10.0
 """A server that has not handed over activations after this time counts as gone: requests start again."""

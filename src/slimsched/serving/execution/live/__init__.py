@@ -1,1 +1,0 @@
-"""The live driver: one process per server, executors on devices, sensors."""

@@ -1,0 +1,1 @@
+"""The serving cluster in real time: processes that run models on devices."""

@@ -1,0 +1,1 @@
+"""Measuring devices, models and the simulator itself, on real servers."""
