@@ -26,8 +26,6 @@ import torch
 from ray.cluster_utils import Cluster
 
 from slimsched.serving.domain.cluster import Host
-from slimsched.serving.execution.ray.engine import join
-from slimsched.serving.execution.ray.greeting import Handed, pack, unpack
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.observation import Observation, Route
 from slimsched.serving.live.calls import Call
@@ -35,6 +33,8 @@ from slimsched.serving.live.cluster import LiveCluster
 from slimsched.serving.live.processes import Engine, LocalEngine
 from slimsched.serving.live.wire import Fetch, FrameConnection, run
 from slimsched.serving.measure.live_runs import specs_of
+from slimsched.serving.ray.engine import join
+from slimsched.serving.ray.messages import Handed, pack, unpack
 from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.scenario.scenario import Scenario
 

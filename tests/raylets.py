@@ -7,11 +7,11 @@ from typing import Any
 from cluster import choice
 from served import CONFIG
 from slimsched.core.log import Observer
-from slimsched.serving.execution.ray.engine import RayEngine, join
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.observation import Observation, Route
 from slimsched.serving.live.cluster import LiveCluster
 from slimsched.serving.measure.live_runs import specs_of
+from slimsched.serving.ray.engine import RayEngine, join
 from slimsched.serving.routers.autoscaler import load_of
 from slimsched.serving.scenario.files import load_scenario
 

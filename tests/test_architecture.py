@@ -24,7 +24,7 @@ PARTS = {
         {"scenario"},
         {"simulated"},
         {"live"},
-        {"measure", "execution"},
+        {"measure", "ray"},
         {"learning"},
         {"api"},
     ],

@@ -7,10 +7,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from slimsched.serving.execution.ray import door as doors
-from slimsched.serving.execution.ray.door import Door
-from slimsched.serving.execution.ray.greeting import Hello
 from slimsched.serving.live.server import LiveServer
+from slimsched.serving.ray import door as doors
+from slimsched.serving.ray.door import Door
+from slimsched.serving.ray.messages import Hello
 
 NOBODY = cast(LiveServer, None)
 """No stranger gets through to the server behind the door."""

@@ -145,7 +145,7 @@ class PoolOptions(Struct, frozen=True, kw_only=True):
         _check(self.engine, self.address)
         if self.engine == "local":
             return None
-        from slimsched.serving.execution.ray.tasks import RayTasks
+        from slimsched.serving.ray.engine import RayTasks
 
         return RayTasks(self.address)
 
@@ -212,8 +212,8 @@ def open_engine(
 def _open_ray(
     choice: EngineOptions, scenario: Scenario, setting: RunSetting, folder: LogFolder | None
 ) -> OpenEngine:
-    from slimsched.serving.execution.ray.engine import join
     from slimsched.serving.measure.live_runs import specs_of
+    from slimsched.serving.ray.engine import join
 
     engine = join(
         specs_of(scenario, 0.0),

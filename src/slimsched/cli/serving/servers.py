@@ -57,13 +57,13 @@ def drain(name: Name, attach: Namespace, address: Where = "auto") -> None:
 
 def _ask(namespace: str, address: str, method: str, *names: str) -> Any:
     """Call the roster of a namespace."""
-    from slimsched.serving.execution.ray.connection import RayError, connect
+    from slimsched.serving.ray.engine import RayError, connect
 
     need("ray")
     connect(address, namespace)
     import ray
 
-    from slimsched.serving.execution.ray.roster import NAME
+    from slimsched.serving.ray.roster import NAME
 
     try:
         roster = ray.get_actor(NAME, namespace)

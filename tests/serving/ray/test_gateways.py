@@ -22,10 +22,10 @@ import ray
 
 from raylets import LATE, Raylets, start
 from served import Served, serve
-from serving.execution.ray.conftest import SHARED
-from slimsched.serving.execution.ray.connection import RayError, connect
-from slimsched.serving.execution.ray.greeting import Hello
+from serving.ray.conftest import SHARED
 from slimsched.serving.live.wire import Drain, Fetch
+from slimsched.serving.ray.engine import RayError, connect
+from slimsched.serving.ray.messages import Hello
 
 
 @pytest.fixture

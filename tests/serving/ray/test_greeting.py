@@ -4,7 +4,7 @@ import msgspec
 import pytest
 import torch
 
-from slimsched.serving.execution.ray.greeting import Handed, pack, unpack
+from slimsched.serving.ray.messages import Handed, pack, unpack
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -5,21 +5,107 @@ Several gateways can share the servers of one namespace. Each gateway detects by
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from time import monotonic, time
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from slimsched.core.config import SlimError
-from slimsched.serving.execution.ray.charter import Membership, encode, new_charter, server_name
-from slimsched.serving.execution.ray.connection import RayError, connect
-from slimsched.serving.execution.ray.greeting import GATEWAY_BITS, FromDoor, Hello, Leaving
-from slimsched.serving.execution.ray.placement import needs
 from slimsched.serving.live.memory import InputArena
 from slimsched.serving.live.processes import BEAT_S, EngineListener, Heartbeat
 from slimsched.serving.live.wire import Drain, FrameConnection, Ready, ServerSpec, ToServer
+from slimsched.serving.ray.messages import (
+    GATEWAY_BITS,
+    FromDoor,
+    Hello,
+    Leaving,
+    Membership,
+    encode,
+    needs,
+    new_charter,
+    server_name,
+)
 from slimsched.serving.routers.autoscaler import AutoscaleOptions, Load
+
+# -- Connects to a Ray cluster, or starts one.
+
+OBJECT_STORE_BYTES = 96 * 2**20
+"""Size for a Ray that we start; activations do not go through the object store."""
+
+
+ON_THIS_MACHINE_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Set to 0, Ray uses the loopback address on every system; by itself it does so on Windows and macOS only."""
+
+
+class RayError(SlimError):
+    """Ray is not installed, or not reachable at the given address."""
+
+
+def connect(address: str | None, namespace: str, *, cpus: int = 0) -> None:
+    """Join the Ray at an address ("auto": this machine's), or start one here with at least `cpus` CPUs.
+
+    A Ray that is started here listens on 127.0.0.1 only. One that is joined listens where its operator said.
+    """
+    address = address or os.environ.get("RAY_ADDRESS")
+    if not address:
+        os.environ.setdefault(ON_THIS_MACHINE_ONLY, "0")  # Ray reads it when it is imported
+    try:
+        import ray
+    except ImportError:
+        raise RayError(
+            "the engine 'ray' needs Ray; install it with pip install 'slim-scheduler[ray]'"
+        ) from None
+    if ray.is_initialized():
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    own = {
+        "num_cpus": max(cpus, os.cpu_count() or 1),
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "include_dashboard": False,
+    }
+    try:
+        ray.init(
+            address=address or "local",
+            namespace=namespace or None,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            **({} if address else own),
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        where = f"at '{address}'" if address else "on this machine"
+        raise RayError(
+            f"no Ray {where} ({str(error).splitlines()[0]}); start one with ray start --head, "
+            "or leave --address out to start one for this run"
+        ) from None
+
+
+# -- A standard-library executor that runs calls as Ray tasks, so that sweeps need no Ray code.
+
+T = TypeVar("T")
+
+
+class RayTasks(Executor):
+    """Runs each call as a one-CPU task on any free CPU of the cluster."""
+
+    def __init__(self, address: str | None = None) -> None:
+        connect(address, "")
+        import ray
+
+        self._call = ray.remote(_call)
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
+        """Run one call as a task."""
+        future: Future[T] = self._call.remote(fn, args, kwargs).future()
+        return future
+
+
+def _call(fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    return fn(*args, **kwargs)
+
 
 START_LIMIT_S = 120.0
 PATIENCE_S = 5.0
@@ -45,7 +131,7 @@ def join(
     connect(address, namespace, cpus=sum(spec.host.threads for spec in specs))
     import ray
 
-    from slimsched.serving.execution.ray.roster import NAME, Roster
+    from slimsched.serving.ray.roster import NAME, Roster
 
     charter = new_charter(specs, autoscale)
     roster = (

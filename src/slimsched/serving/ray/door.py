@@ -1,12 +1,18 @@
-"""A server's door: one TCP port where gateways send blocks and other servers fetch activations."""
+"""A server's door: one TCP port where gateways send blocks and other servers fetch activations.
+
+A batch may hold blocks of several gateways; each is told of its own.
+"""
 
 import asyncio
 import hmac
 import os
+from collections import deque
+from collections.abc import Sequence
 
-from slimsched.serving.domain.request import ids_of
-from slimsched.serving.execution.ray.batch_split import split_by_gateway
-from slimsched.serving.execution.ray.greeting import Hello, Leaving, ToDoor, gateway_of, pack
+from msgspec.structs import replace
+
+from slimsched.models.elastic import Tensors
+from slimsched.serving.domain.request import Block, ids_of
 from slimsched.serving.gateway.messages import BlockDropped, Forget, InputLost, TelemetryReceived
 from slimsched.serving.live.server import LiveServer
 from slimsched.serving.live.wire import (
@@ -20,6 +26,101 @@ from slimsched.serving.live.wire import (
     Ready,
     ToGateway,
 )
+from slimsched.serving.ray.messages import Handed, Hello, Leaving, ToDoor, gateway_of, pack, unpack
+
+# -- Moves activations from server to server over TCP, on the same node or between nodes.
+
+FETCH_LIMIT_S = 10.0
+"""A server that has not handed over activations after this time counts as gone: requests start again."""
+
+
+class TcpPeers:
+    """Fetches from other servers' doors ("host:port"), and keeps the connections open."""
+
+    def __init__(self, secret: str, device: str) -> None:
+        self._secret, self._device = secret, device
+        self._to: dict[str, FrameConnection] = {}
+        self._asked: dict[FrameConnection, deque[asyncio.Future[Handed]]] = {}
+
+    async def fetch(self, peer: str, requests: Sequence[int]) -> Tensors | None:
+        """Fetch activations from the server at `peer`; None if it is gone or does not have them."""
+        try:
+            connection = self._to.get(peer) or await self._connect(peer)
+        except OSError:
+            return None
+        answer: asyncio.Future[Handed] = asyncio.get_running_loop().create_future()
+        self._asked[connection].append(answer)  # answers come in the order of the requests
+        connection.send(Fetch(requests=list(requests)))
+        silent = asyncio.get_running_loop().call_later(FETCH_LIMIT_S, connection.abort)
+        rows = unpack(await answer)
+        silent.cancel()
+        return rows if rows is None else tuple(tensor.to(self._device) for tensor in rows)
+
+    async def _connect(self, peer: str) -> FrameConnection:
+        host, _, port = peer.rpartition(":")
+        async with asyncio.timeout(FETCH_LIMIT_S):
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: FrameConnection(Handed, self._answered, self._lost), host, int(port)
+            )
+        self._asked[connection] = deque()
+        connection.send(Hello(secret=self._secret))
+        return self._to.setdefault(peer, connection)
+
+    def _answered(self, connection: FrameConnection, handed: Handed) -> None:
+        self._asked[connection].popleft().set_result(handed)
+
+    def _lost(self, connection: FrameConnection) -> None:
+        """Answer all open requests with nothing, because the server is gone."""
+        self._to = {peer: one for peer, one in self._to.items() if one is not connection}
+        for answer in self._asked.pop(connection, ()):
+            answer.set_result(Handed())
+
+
+# -- Splits the result of a batch that holds blocks of several gateways.
+
+
+def split_by_gateway(done: BatchDone) -> list[tuple[int, BatchDone]]:
+    """Split a result by gateway: each gets its blocks, its output rows and its share of the energy."""
+    finished = done.finished
+    gateways = {gateway_of(block.id) for block in finished.blocks}
+    if len(gateways) == 1:
+        return [(gateways.pop(), done)]
+    examples = finished.examples
+    row_bytes = [len(raw) // examples for raw in done.outputs]
+    parts = {gateway: _Part(len(row_bytes)) for gateway in sorted(gateways)}
+    row = 0
+    for block, queue_s in zip(finished.blocks, finished.queue_s, strict=True):
+        part, count = parts[gateway_of(block.id)], block.examples
+        part.blocks.append(block)
+        part.queue_s.append(queue_s)
+        for rows, raw, size in zip(part.outputs, done.outputs, row_bytes, strict=True):
+            rows.append(raw[row * size : (row + count) * size])
+        part.examples += count
+        row += count
+    return [
+        (
+            gateway,
+            BatchDone(
+                finished=replace(
+                    finished,
+                    blocks=tuple(part.blocks),
+                    queue_s=tuple(part.queue_s),
+                    energy_j=finished.energy_j * part.examples / examples,
+                ),
+                outputs=[b"".join(rows) for rows in part.outputs],
+            ),
+        )
+        for gateway, part in parts.items()
+    ]
+
+
+class _Part:
+    def __init__(self, outputs: int) -> None:
+        self.blocks: list[Block] = []
+        self.queue_s: list[float] = []
+        self.outputs: list[list[bytes]] = [[] for _ in range(outputs)]
+        self.examples = 0
+
 
 LOOK_S = 0.005
 HELLO_LIMIT_BYTES = 4096

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("ray")
 
 from raylets import Raylets
-from slimsched.serving.execution.ray.tasks import RayTasks
 from slimsched.serving.learning.tune import GoalTraining, train_goal
+from slimsched.serving.ray.engine import RayTasks
 from slimsched.serving.scenario.files import load_scenario
 
 

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from raylets import Raylets
-from serving.execution.ray.test_membership import Answers, Flow, on_ray, until
-from slimsched.serving.execution.ray.engine import RayEngine
+from serving.ray.test_membership import Answers, Flow, on_ray, until
 from slimsched.serving.live.cluster import LiveCluster
+from slimsched.serving.ray.engine import RayEngine
 
 
 def test_every_request_is_answered_once_though_connections_break_all_the_time(

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 CODE = """
-from slimsched.serving.execution.ray.connection import connect
+from slimsched.serving.ray.engine import connect
 connect(None, "")
 import ray
 print(ray.util.get_node_ip_address(), *[node["NodeManagerAddress"] for node in ray.nodes()])

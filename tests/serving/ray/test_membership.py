@@ -17,11 +17,11 @@ import ray
 
 from raylets import LATE, Raylets, start
 from slimsched.serving.domain.request import ids_of
-from slimsched.serving.execution.ray.engine import RayEngine
-from slimsched.serving.execution.ray.greeting import GATEWAY_BITS
 from slimsched.serving.gateway.messages import Answer, Drop
 from slimsched.serving.live.calls import Answered, Call
 from slimsched.serving.live.cluster import LiveCluster
+from slimsched.serving.ray.engine import RayEngine
+from slimsched.serving.ray.messages import GATEWAY_BITS
 
 IMAGE = np.zeros((3, 32, 32), np.uint8).tobytes()
 

@@ -1,1 +1,0 @@
-"""Who carries out commands: the simulated cluster, live servers, servers on Ray."""

@@ -1,0 +1,1 @@
+"""Servers on several machines, placed and restarted by Ray."""
