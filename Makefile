@@ -10,7 +10,7 @@ CODE   := src tests examples benchmarks
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-EXPRESS := src/slimsched/serving/api
+EXPRESS := src/slimsched/serving/api/express
 
 $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py $(wildcard $(EXPRESS)/express*.[ch]pp)
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Slim Scheduler needs Python 3.11 or newer: set PYTHON=python3.11")'

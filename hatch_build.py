@@ -24,7 +24,7 @@ except ImportError:  # run by hand
         """Stands in where nothing is packed."""
 
 
-FOLDER = Path("src/slimsched/serving/api")
+FOLDER = Path("src/slimsched/serving/api/express")
 FLAGS = ["-O2", "-std=c++20", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"]
 SANITIZED = ["-O1", "-g", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
 LIBRARIES = {"express": [], "express_grpc": ["-lnghttp2"]}

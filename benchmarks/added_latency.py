@@ -17,7 +17,7 @@ import numpy as np
 from data_plane import PATH
 from running import running, serve_command
 
-from slimsched.serving.api.client_message import write_request
+from slimsched.serving.api.client.client import write_request
 
 SCRIPT = """
 local ffi = require("ffi")

@@ -20,7 +20,7 @@ import numpy as np
 from running import SLIM, running
 from wrk import run_wrk
 
-from slimsched.serving.api.client_message import write_request
+from slimsched.serving.api.client.client import write_request
 
 
 @contextmanager

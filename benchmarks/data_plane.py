@@ -27,7 +27,7 @@ from running import running, serve_command
 from wrk import run_wrk
 
 from models import Utilization
-from slimsched.serving.api.client_message import write_request
+from slimsched.serving.api.client.client import write_request
 
 HERE = Path(__file__).parent
 PATH = "/v2/models/slimresnet/infer"

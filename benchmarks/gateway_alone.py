@@ -127,7 +127,7 @@ class Front:
 
     def answers(self) -> int:
         """Read the answers; return how many calls are done."""
-        from slimsched.serving.api.front_message import Answers, ToFront
+        from slimsched.serving.api.fronts.bundles import Answers, ToFront
 
         done = 0
         for raw in self.wire.take():
@@ -147,7 +147,7 @@ class Front:
 
     def calls(self, now_s: float) -> bytes | None:
         """Return the message with all calls that can be sent now."""
-        from slimsched.serving.api.front_message import Calls, FrontCalls
+        from slimsched.serving.api.fronts.bundles import Calls, FrontCalls
         from slimsched.serving.domain.request import Terms
         from slimsched.serving.live.wire import InputPiece
 
@@ -170,9 +170,8 @@ class Rig:
 
     def __init__(self, config: str, images: int, calls: int, plan: str) -> None:
         from slimsched.cli.serving.scenario import LiveScenarioOptions
-        from slimsched.serving.api import structured_log
-        from slimsched.serving.api.front_desk import FrontDesk
-        from slimsched.serving.api.front_message import FromFront
+        from slimsched.serving.api import metrics
+        from slimsched.serving.api.fronts.bundles import FromFront, FrontDesk
         from slimsched.serving.api.limits import Limits
         from slimsched.serving.api.metrics import Metrics
         from slimsched.serving.api.service import InferenceService, Phase
@@ -193,7 +192,7 @@ class Rig:
         view = LiveView(scenario.cluster, SERVING)
         view.ask(gateway.census)
         observers += [Metrics(gateway, service.tally, cluster.power_source, SERVING), view]
-        observers += [structured_log.ClusterLog(scenario.cluster.names)]
+        observers += [metrics.ClusterLog(scenario.cluster.names)]
         self.cluster, self.view, self.service = cluster, view, service
         self.servers, self.fronts = [], []
         for index in range(len(scenario.cluster)):

@@ -34,7 +34,7 @@ START_S, WARM_S = 60.0, 1.5
 def serve() -> None:
     """Run `slim serve` with servers and fronts that stand in for the real ones."""
     from slimsched.cli.app import main
-    from slimsched.serving.api import fronts
+    from slimsched.serving.api.fronts import fronts
     from slimsched.serving.live import processes
 
     processes.SERVER, fronts.FRONT = "stand_in_server", "stand_in_front"

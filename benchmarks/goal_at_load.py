@@ -21,7 +21,7 @@ from open_clients import run_clients, write_http
 from open_loop import Seen
 from running import running, serve_command
 
-from slimsched.serving.api.client_message import write_request
+from slimsched.serving.api.client.client import write_request
 
 COUNTS = re.compile(r"^(slim_images_[a-z_]+)(?:\{([^}]*)\})? ([\d.e+]+)$", re.MULTILINE)
 THROTTLED = Path("/sys/fs/cgroup/cpu.stat")

@@ -27,7 +27,7 @@ from running import SLIM, running
 from wrk import run_wrk
 
 from slimsched.models.spec import Path as Plan
-from slimsched.serving.api.client_message import write_request
+from slimsched.serving.api.client.client import write_request
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.live.executor import CpuExecutor

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from open_loop import OpenLoop, Seen, poisson
 
-from slimsched.serving.api.client_message import write_request
+from slimsched.serving.api.client.client import write_request
 
 
 def write_http(path: str, pixels: NDArray[np.uint8], parameters: dict[str, Any]) -> bytes:

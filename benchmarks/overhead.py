@@ -18,8 +18,8 @@ import urllib.request
 import numpy as np
 from numpy.typing import NDArray
 
-from slimsched.serving.api.client_message import read_answer
-from slimsched.serving.api.load_generator import LoadGenerator, Target, due_times, load_of
+from slimsched.serving.api.client.client import read_answer
+from slimsched.serving.api.client.load import LoadGenerator, Target, due_times, load_of
 from slimsched.serving.live.wire import run
 
 PARTS = ("queue", "compute", "hops", "http", "overhead", "latency")

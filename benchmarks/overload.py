@@ -32,7 +32,7 @@ from run import offline_rates, our_config, setting_for  # noqa: E402
 from setting import Setting  # noqa: E402
 
 from slimsched.cli.serving.scenario import test_examples  # noqa: E402
-from slimsched.serving.api.load_generator import Target  # noqa: E402
+from slimsched.serving.api.client.load import Target  # noqa: E402
 from slimsched.serving.scenario.files import shipped_model  # noqa: E402
 
 NAMES = ("ours", "mosec")

@@ -23,8 +23,15 @@ from numpy.typing import NDArray
 from running import resident_mib
 
 from slimsched.cli.serving.scenario import test_examples
-from slimsched.serving.api.load_generator import Inputs, LoadGenerator, Target, due_times, load_of
-from slimsched.serving.api.load_report import LoadReport, report
+from slimsched.serving.api.client.load import (
+    Inputs,
+    LoadGenerator,
+    LoadReport,
+    Target,
+    due_times,
+    load_of,
+    report,
+)
 from slimsched.serving.live.wire import run
 from slimsched.serving.scenario.files import shipped_model
 

@@ -8,12 +8,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from slimsched.serving.api.call import Call
-from slimsched.serving.api.front_link import FrontLink
-from slimsched.serving.api.front_message import FrontListens, FrontReady, ToFront
-from slimsched.serving.api.front_spec import FrontSpec
-from slimsched.serving.api.model_face import ModelFace
-from slimsched.serving.api.refusal import RefusalError
+from slimsched.serving.api.calls import Call, ModelFace
+from slimsched.serving.api.fronts.bundles import FrontListens, FrontReady, ToFront
+from slimsched.serving.api.fronts.front import FrontLink
+from slimsched.serving.api.fronts.fronts import FrontSpec
+from slimsched.serving.api.limits import RefusalError
 from slimsched.serving.domain.request import Terms
 from slimsched.serving.live.memory import InputArena
 from slimsched.serving.live.wire import FrameConnection, run

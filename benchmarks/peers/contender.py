@@ -15,10 +15,8 @@ import numpy as np
 from msgspec import Struct
 from setting import Setting
 
-from slimsched.serving.api.client_message import Answer
-from slimsched.serving.api.http_exchange import Reply
-from slimsched.serving.api.load_generator import Inputs, RequestPrefix, Target
-from slimsched.serving.api.load_report import read_reply
+from slimsched.serving.api.client.client import Answer
+from slimsched.serving.api.client.load import Inputs, Reply, RequestPrefix, Target, read_reply
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

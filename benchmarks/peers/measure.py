@@ -9,8 +9,14 @@ from contender import Contender
 from numpy.typing import NDArray
 from setting import Setting
 
-from slimsched.serving.api.load_generator import LoadGenerator, SentRequest, due_times, load_of
-from slimsched.serving.api.load_report import LoadReport, report
+from slimsched.serving.api.client.load import (
+    LoadGenerator,
+    LoadReport,
+    SentRequest,
+    due_times,
+    load_of,
+    report,
+)
 from slimsched.serving.live.wire import run
 
 Labels = NDArray[np.int64]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slimsched.models.loading import load_model
     from slimsched.models.slimresnet.elastic import trained_model
     from slimsched.models.spec import ModelSpec, TensorSpec
-    from slimsched.serving.api.client import Client
+    from slimsched.serving.api.client.client import Client
     from slimsched.serving.domain.cluster import Cluster, Fault
     from slimsched.serving.gateway.goal import Goal, parse_goal
     from slimsched.serving.gateway.observation import Observation, Route, Router
@@ -82,7 +82,7 @@ __all__ = [
 
 _HOMES = {
     "BoundCurve": "serving.telemetry.run_folder",
-    "Client": "serving.api.client",
+    "Client": "serving.api.client.client",
     "Cluster": "serving.domain.cluster",
     "ElasticModel": "models.elastic",
     "Exits": "models.adapters",

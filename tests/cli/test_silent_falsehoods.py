@@ -9,7 +9,7 @@ import pytest
 
 from command_line import refusal, slim
 from served import Served
-from slimsched.serving.api.client import Client, ServerRefusedError
+from slimsched.serving.api.client.client import Client, ServerRefusedError
 
 
 def out(*words: str) -> str:

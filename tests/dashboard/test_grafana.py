@@ -20,7 +20,7 @@ METRIC = re.compile(r"\bslim_[a-z_]+")
 @pytest.fixture(scope="module")
 def exported(served: Served) -> dict[str, set[str]]:
     """Return the labels of every exported sample, after requests were served."""
-    from slimsched.serving.api.client import Client
+    from slimsched.serving.api.client.client import Client
 
     with Client(f"http://{served.http}") as client:
         import numpy as np

@@ -12,7 +12,7 @@ import pytest
 
 import raw_http2 as h2
 from served import Served
-from slimsched.serving.api.express_grpc import is_available
+from slimsched.serving.api.grpc_server import is_available
 from slimsched.serving.api.proto import inference_pb2
 from vitals import Vitals
 

@@ -11,9 +11,9 @@ import pytest
 
 from served import Served
 from slimsched.core.config import ConfigError, read_small_file
-from slimsched.serving.api.client import Client
-from slimsched.serving.api.goal_control import GoalState
-from slimsched.serving.api.token import read_token
+from slimsched.serving.api.client.client import Client
+from slimsched.serving.api.limits import read_token
+from slimsched.serving.api.pages import GoalState
 
 
 def test_a_token_in_a_file_does_not_show_among_the_processes(

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 
 from slimsched.dashboard.page import SCRIPTS, asset
-from slimsched.serving.api.http_response import HttpResponse
+from slimsched.serving.api.http_requests import HttpResponse
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.telemetry.live_view import LiveView
 from slimsched.serving.telemetry.run_folder import BoundCurve

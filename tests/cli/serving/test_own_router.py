@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from served import Served
-from slimsched.serving.api.client import Client
+from slimsched.serving.api.client.client import Client
 
 SLIM = [sys.executable, "-c", "from slimsched.cli.app import main; main()"]
 ROUTER = '''

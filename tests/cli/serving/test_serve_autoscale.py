@@ -14,7 +14,7 @@ import served as serving
 from logs import entries
 from served import Served
 from slimsched.cli.app import app
-from slimsched.serving.api.client import Client
+from slimsched.serving.api.client.client import Client
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (32, 3, 32, 32), dtype=np.uint8)
 AUTOSCALE = """

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from logs import entries
 from served import Served
 from slimsched.cli.app import app
-from slimsched.serving.api.client import Client, ServerRefusedError
+from slimsched.serving.api.client.client import Client, ServerRefusedError
 from slimsched.serving.gateway.messages import Drop, GoalChanged, RequestsCancelled, RequestsRefused
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (8, 3, 32, 32), dtype=np.uint8)

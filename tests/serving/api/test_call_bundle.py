@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimsched.serving.api.call import Call
-from slimsched.serving.api.call_bundle import AskedCall, bundled
-from slimsched.serving.api.model_face import ModelFace
+from slimsched.serving.api.calls import Call, ModelFace
+from slimsched.serving.api.fronts.bundles import AskedCall, bundled
 from slimsched.serving.domain.bundling import LONGEST_S, MOST_EXAMPLES
 from slimsched.serving.domain.request import Terms
 from slimsched.serving.live.calls import Receipt

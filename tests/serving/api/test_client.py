@@ -13,8 +13,13 @@ from typer.testing import CliRunner
 from served import Served
 from slimsched.cli.app import app
 from slimsched.core.config import ConfigError
-from slimsched.serving.api.client import Client, ServerRefusedError, UnreachableError
-from slimsched.serving.api.client_message import AnswerError, read_answer
+from slimsched.serving.api.client.client import (
+    AnswerError,
+    Client,
+    ServerRefusedError,
+    UnreachableError,
+    read_answer,
+)
 
 Images = NDArray[np.uint8]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from served import Served, serve
-from slimsched.serving.api.compiled_lines import unused_lines
+from slimsched.serving.api.express.line import unused_lines
 
 
 def without(*missing: str, error: type[ImportError] = ModuleNotFoundError) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 from raw_http import INFER, Reply, connect, infer, read_reply
 from served import Served, serve
 from slimsched.core.config import ConfigError
-from slimsched.serving.api.cors import read_cors
+from slimsched.serving.api.http import read_cors
 
 PAGE, STRANGER = "https://app.example.org", "https://evil.example.org"
 TOKEN = "Authorization: Bearer s3cret"

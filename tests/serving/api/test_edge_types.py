@@ -8,13 +8,11 @@ import pytest
 from msgspec import Struct, inspect
 
 from slimsched.core.config import ConfigError
-from slimsched.serving.api import http_message
-from slimsched.serving.api.goal_control import GoalRequest
-from slimsched.serving.api.limits import Limits, read_limits
-from slimsched.serving.api.refusal import BadRequest
-from slimsched.serving.api.request_parameters import RequestParameters, read_parameters
-from slimsched.serving.api.shared_memory_control import Registration
-from slimsched.serving.api.shared_region import Place
+from slimsched.serving.api import http
+from slimsched.serving.api.calls import RequestParameters, read_parameters
+from slimsched.serving.api.limits import BadRequest, Limits, read_limits
+from slimsched.serving.api.pages import GoalRequest
+from slimsched.serving.api.shared_memory import Place, Registration
 
 EDGE: list[type[Struct]] = [
     RequestParameters,
@@ -22,7 +20,7 @@ EDGE: list[type[Struct]] = [
     GoalRequest,
     Place,
     Registration,
-    http_message._Infer,
+    http._Infer,
 ]
 
 

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from served import Served, serve
-from slimsched.serving.api.express import is_available
+from slimsched.serving.api.http import is_available
 
 pytestmark = pytest.mark.skipif(
     not is_available and not os.environ.get("SLIM_REQUIRE_EXPRESS"),

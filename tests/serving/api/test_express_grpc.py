@@ -19,12 +19,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from served import CONFIG, Served, serve
-from slimsched.serving.api.call import Call, RequestedOutput
-from slimsched.serving.api.express_grpc import is_available
-from slimsched.serving.api.grpc_answer import before_raw, write_answer, write_around
-from slimsched.serving.api.grpc_message import pb
-from slimsched.serving.api.model_face import ModelFace
-from slimsched.serving.api.receipt import InferenceResult
+from slimsched.serving.api.calls import Call, InferenceResult, ModelFace, RequestedOutput
+from slimsched.serving.api.grpc_codec import before_raw, pb, write_answer, write_around
+from slimsched.serving.api.grpc_server import is_available
 from slimsched.serving.domain.request import Terms
 from slimsched.serving.scenario.files import load_scenario
 from stamped import stamped_folder

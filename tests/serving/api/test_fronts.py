@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from served import Served, serve
-from slimsched.serving.api.client_message import write_request
+from slimsched.serving.api.client.client import write_request
 
 Images = NDArray[np.uint8]
 PATH = "/v2/models/slimresnet/infer"

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from served import Served
 from slimsched.core.config import ConfigError
-from slimsched.serving.api.client import Client
-from slimsched.serving.api.goal_control import GoalState
+from slimsched.serving.api.client.client import Client
+from slimsched.serving.api.pages import GoalState
 
 
 def ask(served: Served, method: str, body: object = None, token: str = "") -> tuple[int, dict[str, object]]:

@@ -6,12 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimsched.serving.api.call import Call, RequestedOutput
-from slimsched.serving.api.grpc_answer import write_answer
-from slimsched.serving.api.grpc_head import LONGEST_HEAD_BYTES, MOST_TENSORS, split
-from slimsched.serving.api.grpc_message import pb
-from slimsched.serving.api.model_face import ModelFace
-from slimsched.serving.api.receipt import InferenceResult
+from slimsched.serving.api.calls import Call, InferenceResult, ModelFace, RequestedOutput
+from slimsched.serving.api.grpc_codec import LONGEST_HEAD_BYTES, MOST_TENSORS, pb, split, write_answer
 from slimsched.serving.domain.request import Terms
 from slimsched.serving.scenario.files import load_scenario
 

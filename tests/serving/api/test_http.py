@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from served import Served
-from slimsched.serving.api.client import Client, UnreachableError
+from slimsched.serving.api.client.client import Client, UnreachableError
 from slimsched.serving.api.proto import inference_pb2
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from slimsched.serving.api.http_requests import RequestReader, Stage
 from slimsched.serving.api.limits import Limits
-from slimsched.serving.api.request_reader import RequestReader, Stage
 from slimsched.serving.live.memory import LEAST_BYTES, InputArena, open_arena
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="no shared memory here")

@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from slimsched.serving.api.limits import Limits, fitted, shared
-from slimsched.serving.api.refusal import TooMany, Unavailable
+from slimsched.serving.api.limits import Limits, TooMany, Unavailable, fitted, shared
 from slimsched.serving.api.service import InferenceService, Phase
 from slimsched.serving.domain.request import DropReason, Terms
 from slimsched.serving.live.memory import memory_bytes

@@ -12,9 +12,15 @@ from typer.testing import CliRunner
 from served import Served
 from slimsched.cli.app import app
 from slimsched.core.config import ConfigError, SlimError
-from slimsched.serving.api.http_exchange import Reply
-from slimsched.serving.api.load_generator import LoadGenerator, SentRequest, Target, due_times, load_of
-from slimsched.serving.api.load_report import report
+from slimsched.serving.api.client.load import (
+    LoadGenerator,
+    Reply,
+    SentRequest,
+    Target,
+    due_times,
+    load_of,
+    report,
+)
 
 Images = NDArray[np.uint8]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
 from served import Served
-from slimsched.serving.api.client import Client, ServerRefusedError
-from slimsched.serving.api.exposition import Histogram, histogram, sample
+from slimsched.serving.api.client.client import Client, ServerRefusedError
+from slimsched.serving.api.service import Histogram, histogram, sample
 
 Images = NDArray[np.uint8]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

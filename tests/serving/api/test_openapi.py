@@ -4,7 +4,7 @@ import http.client
 import json
 
 from served import Served
-from slimsched.serving.api.http_response import REASONS
+from slimsched.serving.api.http_requests import REASONS
 
 
 def test_every_documented_path_answers_with_a_documented_code(served: Served) -> None:

@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 
 from served import CONFIG, Served
 from slimsched.core.config import ConfigError
-from slimsched.serving.api.client import Client
+from slimsched.serving.api.client.client import Client
 from stamped import stamped_folder
 
 ROWS = 3

@@ -2,10 +2,14 @@
 
 import pytest
 
-from slimsched.serving.api.http_response import HttpResponse, date_field, written
+from slimsched.serving.api.http_requests import (
+    HttpResponse,
+    RequestReader,
+    UnreadableError,
+    date_field,
+    written,
+)
 from slimsched.serving.api.limits import Limits
-from slimsched.serving.api.request_reader import RequestReader
-from slimsched.serving.api.request_target import UnreadableError
 
 NEXT = b"GET /next HTTP/1.1\r\nhost: x\r\n\r\n"
 UPGRADE = b"connection: upgrade\r\nupgrade: h2c\r\n"

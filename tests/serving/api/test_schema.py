@@ -6,7 +6,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from cluster import small_cluster
 from served import Served
-from slimsched.serving.api.openapi import document
+from slimsched.serving.api.pages import document
 from slimsched.serving.api.service import InferenceService, Limits
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import GatewayOptions

@@ -9,12 +9,17 @@ from uuid import uuid4
 import pytest
 from msgspec.structs import replace
 
-from slimsched.serving.api.ledger import Ledger
-from slimsched.serving.api.limits import Limits
-from slimsched.serving.api.refusal import BadRequest, Unavailable
-from slimsched.serving.api.shared_memory import Loan, SharedMemory
-from slimsched.serving.api.shared_memory_control import Registration, SharedMemoryControl
-from slimsched.serving.api.shared_region import Place, RegionPart, open_shared, write_parts
+from slimsched.serving.api.limits import BadRequest, Ledger, Limits, Unavailable
+from slimsched.serving.api.shared_memory import (
+    Loan,
+    Place,
+    RegionPart,
+    Registration,
+    SharedMemory,
+    SharedMemoryControl,
+    open_shared,
+    write_parts,
+)
 from slimsched.serving.live.memory import InputArena, open_arena
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from served import CONFIG
-from slimsched.serving.api.client import Client
-from slimsched.serving.api.structured_log import JsonLines
+from slimsched.serving.api.client.client import Client
+from slimsched.serving.api.metrics import JsonLines
 
 
 def test_a_record_is_one_object_with_its_own_fields() -> None:

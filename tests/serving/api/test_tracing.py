@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import pytest
 
-from slimsched.serving.api.tracing import SegmentSpans
+from slimsched.serving.api.metrics import SegmentSpans
 from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.simulated.run import simulate
 

@@ -21,8 +21,8 @@ from slimsched.core.config import ConfigError
 from slimsched.core.log import Header, Observer
 from slimsched.models.slimresnet.elastic import load
 from slimsched.models.slimresnet.shape import widths_of
-from slimsched.serving.api.call import Call
-from slimsched.serving.api.refusal import TooLate
+from slimsched.serving.api.calls import Call
+from slimsched.serving.api.limits import TooLate
 from slimsched.serving.api.service import InferenceService, Limits, Phase
 from slimsched.serving.domain.cluster import Host
 from slimsched.serving.domain.profile import record_of

@@ -28,9 +28,8 @@ from slimsched.serving.measure.examples import ExampleSet
 from slimsched.serving.workload.load import Load
 
 if TYPE_CHECKING:
-    from slimsched.serving.api.client import Client
-    from slimsched.serving.api.load_generator import Target
-    from slimsched.serving.api.load_report import Latency, LoadReport
+    from slimsched.serving.api.client.client import Client
+    from slimsched.serving.api.client.load import Latency, LoadReport, Target
 
 # -- Options that say how to reach a running server, and what to ask of it for each request.
 
@@ -112,7 +111,7 @@ def client_command(
     """
     from slimsched.models.data.image_folder import load_square
     from slimsched.models.package import read_spec
-    from slimsched.serving.api.client import Client
+    from slimsched.serving.api.client.client import Client
 
     rows: list[dict[str, Any]] = []
     name = read_spec(Path(model)).name if model and Path(model).is_dir() else model
@@ -222,8 +221,8 @@ def load_command(
 
       slim load --model my-model --data my-examples.npz
     """
-    from slimsched.serving.api.load_generator import load_of
-    from slimsched.serving.api.load_report import as_json as to_json
+    from slimsched.serving.api.client.load import as_json as to_json
+    from slimsched.serving.api.client.load import load_of
 
     spec = _ask_spec(server, model)
     examples = _examples(spec, sent.data)
@@ -247,8 +246,7 @@ def _send(
     examples: ExampleSet,
     plot: Path | None,
 ) -> "LoadReport":
-    from slimsched.serving.api.load_generator import LoadGenerator, due_times
-    from slimsched.serving.api.load_report import plot_load, report
+    from slimsched.serving.api.client.load import LoadGenerator, due_times, plot_load, report
     from slimsched.serving.live.wire import run
 
     due_s, numbers = due_times(load, sent.seed, len(examples), sent.per_request)
@@ -276,7 +274,7 @@ def _send(
 
 def _ask_spec(server: ServerOptions, model: ModelOptions) -> ModelSpec:
     """Ask the server what the model takes and gives; its plans stay unknown here."""
-    from slimsched.serving.api.client import Client
+    from slimsched.serving.api.client.client import Client
 
     name = read_spec(Path(model.model)).name if model.model and Path(model.model).is_dir() else model.model
     with Client(server.url, token=server.token, model=name, ca_file=server.ca_path) as client:
@@ -307,7 +305,7 @@ def _examples(spec: ModelSpec, data: Path | None) -> ExampleSet:
 
 
 def _target(server: ServerOptions, model: ModelOptions, spec: ModelSpec) -> "Target":
-    from slimsched.serving.api.load_generator import Target
+    from slimsched.serving.api.client.load import Target
 
     names = [tensor.name for tensor in spec.outputs]
     output = model.output or ("classes" if "classes" in names else names[0])

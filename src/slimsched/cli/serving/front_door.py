@@ -15,26 +15,17 @@ from slimsched.cli.serving.scenario import Choice
 from slimsched.core.config import SlimError
 from slimsched.core.log import LogFolder, Observer
 from slimsched.dashboard.live import Dashboard
-from slimsched.serving.api import structured_log
-from slimsched.serving.api.compiled_lines import unused_lines
-from slimsched.serving.api.cors import read_cors
-from slimsched.serving.api.front_spec import FrontSpec
-from slimsched.serving.api.fronts import Fronts, fitting_fronts
-from slimsched.serving.api.goal_control import GoalControl, GoalState
-from slimsched.serving.api.grpc_pages import GrpcPages
-from slimsched.serving.api.grpc_server import GrpcServer
-from slimsched.serving.api.http_response import json_page
-from slimsched.serving.api.http_server import HttpServer
-from slimsched.serving.api.limits import read_limits
-from slimsched.serving.api.local_link import local_link
-from slimsched.serving.api.metrics import Metrics
-from slimsched.serving.api.openapi import document
-from slimsched.serving.api.pages import Pages
-from slimsched.serving.api.repository import RepositoryControl
+from slimsched.serving.api import metrics
+from slimsched.serving.api.express.line import unused_lines
+from slimsched.serving.api.fronts.bundles import local_link
+from slimsched.serving.api.fronts.fronts import Fronts, FrontSpec, fitting_fronts
+from slimsched.serving.api.grpc_server import GrpcServer, read_tls
+from slimsched.serving.api.http import HttpServer, read_cors
+from slimsched.serving.api.http_requests import json_page
+from slimsched.serving.api.limits import read_limits, read_token
+from slimsched.serving.api.metrics import Metrics, otlp_traces
+from slimsched.serving.api.pages import GoalControl, GoalState, GrpcPages, Pages, RepositoryControl, document
 from slimsched.serving.api.service import InferenceService
-from slimsched.serving.api.tls import read_tls
-from slimsched.serving.api.token import read_token
-from slimsched.serving.api.tracing import otlp_traces
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.goal import format_goal, format_goals
 from slimsched.serving.live.cluster import LiveCluster
@@ -151,7 +142,7 @@ class FrontDoor:
         self._fronts = self._open_fronts(fronts) if fronts else None
         self._log = self._metrics.log = opened.log
         observers += [opened.log] if opened.log is not None else []
-        observers += [self._metrics, self._dashboard.view, structured_log.ClusterLog(self._names)]
+        observers += [self._metrics, self._dashboard.view, metrics.ClusterLog(self._names)]
         observers += [self._traces.spans] if self._traces is not None else []
 
     async def run(self) -> bool:

@@ -50,7 +50,7 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
 
       curl localhost:8000/v2/models/slimresnet
     """
-    from slimsched.serving.api import structured_log
+    from slimsched.serving.api import metrics
     from slimsched.serving.api.ciphers import CIPHERS
     from slimsched.serving.live.wire import run
 
@@ -64,9 +64,9 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
         raise ConfigError("--model-repository works with --engine local only; leave one of them out")
     if served.shared_memory:
         _check_shared_memory(served)
-    if served.log_format not in structured_log.FORMATS:
+    if served.log_format not in metrics.FORMATS:
         raise ConfigError(f"--log-format '{served.log_format}' is unknown; use text or json")
-    structured_log.set_up(served.log_format, os.environ.get("SLIM_LOG", "INFO"))
+    metrics.set_up(served.log_format, os.environ.get("SLIM_LOG", "INFO"))
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # servers are started afresh, never forked
     os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", CIPHERS)  # gRPC reads both when it is imported
     console = Console(stderr=True, quiet=served.log_format == "json")

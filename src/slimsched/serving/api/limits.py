@@ -1,19 +1,259 @@
-"""The limits at the door: how much one request, one client and all clients together may ask for.
+"""What clients may ask for, and how they are refused: limits, refusals, tokens and a ledger of what they
+hold.
+
+The limits at the door: how much one request, one client and all clients together may ask for.
 
 Each limit is a field with a range, so a new one is checked and can be set with `--limit` without more code.
 """
 
+import hmac
 from collections.abc import Sequence
-from ipaddress import ip_address
-from typing import Annotated
+from ipaddress import IPv6Address, IPv6Network, ip_address
+from pathlib import Path
+from typing import Annotated, ClassVar, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from slimsched.core.config import ConfigError
-from slimsched.serving.api.ledger import network_of
+from slimsched.core.config import ConfigError, SlimError, read_small_file
 from slimsched.serving.gateway.messages import SERVED_QUEUE_S
+
+# -- Refusals: errors that tell the client what went wrong and what to do, with HTTP status and gRPC code.
+
+LONGEST_MESSAGE = 1000
+"""Messages are cut here: they may repeat what the client sent, and gRPC drops long ones."""
+
+
+class RefusalError(SlimError):
+    """A request that the server does not carry out. Each class has its HTTP status and gRPC code."""
+
+    status: ClassVar[int] = 500
+    grpc_code: ClassVar[str] = "INTERNAL"
+    retry_after_s: float | None = None
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}…")
+
+
+class BadRequest(RefusalError):  # noqa: N818
+    """The request itself is wrong; sending it again will not help."""
+
+    status = 400
+    grpc_code = "INVALID_ARGUMENT"
+
+
+class NotOffered(RefusalError):  # noqa: N818
+    """This server does not have what the request asks for, and will not get it."""
+
+    status = 400
+    grpc_code = "UNIMPLEMENTED"
+
+
+class Unauthenticated(RefusalError):  # noqa: N818
+    """No token, or the wrong one."""
+
+    status = 401
+    grpc_code = "UNAUTHENTICATED"
+
+
+class Forbidden(RefusalError):  # noqa: N818
+    """The operator does not allow it."""
+
+    status = 403
+    grpc_code = "PERMISSION_DENIED"
+
+
+class NotFound(RefusalError):  # noqa: N818
+    """No such path, model or version."""
+
+    status = 404
+    grpc_code = "NOT_FOUND"
+
+
+class MethodNotAllowed(RefusalError):  # noqa: N818
+    """The path exists, but not for this method."""
+
+    status = 405
+    grpc_code = "UNIMPLEMENTED"
+
+    def __init__(self, message: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class TooMany(RefusalError):  # noqa: N818
+    """Too much work is under way; try again a little later."""
+
+    status = 429
+    grpc_code = "RESOURCE_EXHAUSTED"
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class TooLarge(RefusalError):  # noqa: N818
+    """A message above the limit; send fewer examples per request."""
+
+    status = 413
+    grpc_code = "RESOURCE_EXHAUSTED"
+
+
+class UnsupportedCoding(RefusalError):  # noqa: N818
+    """The body is compressed in a way that is not read here."""
+
+    status = 415
+    grpc_code = "INVALID_ARGUMENT"
+
+
+class Unavailable(RefusalError):  # noqa: N818
+    """The server is not ready, or is shutting down; try again, perhaps at another server."""
+
+    status = 503
+    grpc_code = "UNAVAILABLE"
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class TooLate(RefusalError):  # noqa: N818
+    """The deadline passed or can no longer be met."""
+
+    status = 504
+    grpc_code = "DEADLINE_EXCEEDED"
+
+
+class ExecutionFailed(RefusalError):  # noqa: N818
+    """The model could not run on this input."""
+
+    status = 422
+    grpc_code = "FAILED_PRECONDITION"
+
+
+def retry_of(refusal: RefusalError) -> tuple[tuple[str, str], ...]:
+    """Return when to try again, as a header or as trailing metadata; nothing if the refusal does not say."""
+    if refusal.retry_after_s is None:
+        return ()
+    return (("retry-after", f"{max(1, round(refusal.retry_after_s))}"),)
+
+
+# -- What clients make the gateway keep: bytes and connections, by client address and in total.
+
+
+def network_of(address: str) -> str:
+    """Return the address that a client counts as: one client may have a whole /64 network of IP version 6."""
+    if ":" not in address:
+        return address  # of version 4, or of no network
+    given = IPv6Address(address.partition("%")[0])
+    if given.is_loopback:
+        return address
+    return str(IPv6Network((int(given) >> 64 << 64, 64)).network_address)
+
+
+class Account:
+    """What one client address has here."""
+
+    __slots__ = ("address", "connections", "held_bytes")
+
+    def __init__(self, address: str) -> None:
+        self.address, self.connections, self.held_bytes = address, 0, 0
+
+
+class Ledger:
+    """Counts the bytes of requests that are here, from their first byte until they are answered."""
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+        self.proxies: frozenset[str] = frozenset()
+        """Addresses that many clients share: they may have all that there is."""
+        self._accounts: dict[str, Account] = {}
+
+    def open(self, address: str) -> Account:
+        """Count one more connection of an address."""
+        address = network_of(address)
+        account = self._accounts.get(address)
+        if account is None:
+            account = self._accounts[address] = Account(address)
+        account.connections += 1
+        return account
+
+    def close(self, account: Account) -> None:
+        """Count one connection less; forget an address that has none."""
+        account.connections -= 1
+        if not account.connections:
+            self._accounts.pop(account.address, None)
+
+    def hold(self, account: Account, size: int) -> None:
+        """Count bytes that came, or with a negative size bytes that went."""
+        account.held_bytes += size
+        self.held_bytes += size
+
+    def is_full(self, account: Account, limit_bytes: int) -> bool:
+        """Whether all clients hold more than the limit, or this address alone more than half of it."""
+        share = 1 if account.address in self.proxies else 2
+        return self.held_bytes > limit_bytes or share * account.held_bytes > limit_bytes
+
+
+# -- The one place where JSON from clients is decoded: whatever is wrong with it is the client's error.
+
+T = TypeVar("T")
+
+
+def read_body(decoder: "msgspec.json.Decoder[T]", body: bytes | bytearray | memoryview, what: str) -> T:
+    """Decode a body by its type, which has the ranges of all numbers; refuse what does not fit."""
+    try:
+        return decoder.decode(body)
+    except RecursionError:
+        raise BadRequest(f"the body is not {what}: it is nested too deeply") from None
+    except (msgspec.DecodeError, ValueError) as error:  # UnicodeDecodeError is a ValueError
+        raise BadRequest(f"the body is not {what}: {error}") from None
+
+
+# -- The bearer token that clients must send, the same for both protocols.
+
+LONGEST_TOKEN = 4096
+
+
+class Token:
+    """A token to compare with; an empty one lets everybody in."""
+
+    def __init__(self, text: str) -> None:
+        self._wanted = f"Bearer {checked(text)}".encode() if text else b""
+
+    def is_in(self, authorization: str) -> bool:
+        """Whether a header or metadata `authorization` holds the token."""
+        return not self._wanted or hmac.compare_digest(authorization.encode(), self._wanted)
+
+    def check(self, authorization: str, place: str = "header Authorization") -> None:
+        """Refuse a request that does not hold the token in this place."""
+        if self._wanted and not self.is_in(authorization):
+            raise Unauthenticated(f"a token is required; send the {place}: Bearer TOKEN")
+
+
+def checked(text: str) -> str:
+    """Return the token; refuse one that cannot be sent in a header of HTTP and gRPC alike."""
+    if len(text) > LONGEST_TOKEN or not all("!" <= character <= "~" for character in text):
+        raise ConfigError(
+            f"the token must be at most {LONGEST_TOKEN} visible ASCII characters, without spaces: "
+            "others cannot be "
+            "sent in headers; make one with: openssl rand -hex 32"
+        )
+    return text
+
+
+def read_token(text: str, path: Path | None) -> str:
+    """Return the token that is given, or the one in a file, without the end of its line."""
+    if path is None:
+        return checked(text)
+    if text:
+        raise ConfigError("a token and a file with a token are given; leave one of them out")
+    found = read_small_file(path, 2 * LONGEST_TOKEN).decode("utf-8", "replace").strip()
+    if not found:
+        raise ConfigError(f"{path} is empty; write the token into it")
+    return checked(found)
+
 
 Count = Annotated[int, Meta(ge=1, le=10**6)]
 Size = Annotated[int, Meta(ge=1, le=2**40)]

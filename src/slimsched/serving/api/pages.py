@@ -1,19 +1,724 @@
-"""What the gateway answers over HTTP besides inference: health, models, goal, repository, shared memory."""
+"""What the gateway answers besides inference, over HTTP and gRPC: health, models, goal, repository,
+OpenAPI.
+"""
 
-from collections.abc import Callable
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
-from slimsched.serving.api.goal_control import GoalControl
-from slimsched.serving.api.http_response import HttpResponse, json_page, require_method
-from slimsched.serving.api.json_body import read_body
-from slimsched.serving.api.refusal import NotFound, Unavailable
-from slimsched.serving.api.repository import RepositoryControl, switched_off
-from slimsched.serving.api.repository_request import RepositoryRequest
-from slimsched.serving.api.request_reader import HttpRequest
+from slimsched import __version__
+from slimsched.core.config import ConfigError, SlimError, read_small_file
+from slimsched.models.spec import TensorSpec
+from slimsched.serving.api.calls import ModelFace, accepted_types
+from slimsched.serving.api.grpc_codec import parse, pb, value_of
+from slimsched.serving.api.http_requests import HttpRequest, HttpResponse, json_page, require_method
+from slimsched.serving.api.limits import (
+    BadRequest,
+    Forbidden,
+    Limits,
+    NotFound,
+    Token,
+    Unavailable,
+    read_body,
+)
 from slimsched.serving.api.service import InferenceService
-from slimsched.serving.api.shared_memory_pages import CUDA, SYSTEM, SharedMemoryPages
-from slimsched.serving.api.token import Token
+from slimsched.serving.api.shared_memory import Registration, SharedMemoryControl, read_registration
+from slimsched.serving.domain.model import ModelEntry, ModelsChanged
+from slimsched.serving.domain.profile import record_of
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.gateway.goal import Goal, check_affordable, format_goal, parse_goal, reachable_goal
+from slimsched.serving.live.cluster import LiveCluster
+from slimsched.serving.live.processes import Engine, ModelChanger
+from slimsched.serving.live.wire import HostModel
+from slimsched.serving.routers.guard import goal_of, yielding_of
+from slimsched.serving.scenario.catalogue import Catalogue, ModelRepository, StoredModel, UnknownModelError
+
+# -- The goal of a running cluster: show it, change it without a restart, and keep it across restarts.
+
+Text = Annotated[str, Meta(max_length=1000)]
+
+
+class GoalRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of PUT /v2/goal: the goal of one model, or of all that have none of their own.
+
+    With a model, null as the goal means that the model has no goal of its own any more.
+    """
+
+    goal: Text | None
+    model: Text | None = None
+
+
+LARGEST_BYTES = 2**20
+"""How large the file with the saved goal may be."""
+
+
+class _SavedGoal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The saved goal, and the router with which the server had been started."""
+
+    started_with: str
+    goal: str
+    models: dict[str, str] = {}
+
+
+_request = msgspec.json.Decoder(GoalRequest)
+
+
+class GoalState:
+    """Keeps the goal in a file.
+
+    The saved goal applies only if the server starts with the same router and goal again; otherwise the new
+    command line wins.
+    """
+
+    def __init__(self, path: Path, started_with: str) -> None:
+        self._path, self._started_with = path, started_with
+
+    def read(self) -> Goal | None:
+        """Return the saved goal, or None if there is none for this command line."""
+        try:
+            kept = msgspec.json.decode(read_small_file(self._path, LARGEST_BYTES), type=_SavedGoal)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError, ConfigError) as error:
+            raise ConfigError(
+                f"{self._path} does not hold a saved goal ({error}); remove it, or name another with --state"
+            ) from None
+        if kept.started_with != self._started_with:
+            return None
+        own = {model: parse_goal(text) for model, text in kept.models.items()}
+        return replace(parse_goal(kept.goal), by_model=own)
+
+    def write(self, goal: Goal) -> None:
+        """Save a goal. The file is replaced in one step, so a reader never sees half of it."""
+        own = {model: format_goal(one) for model, one in goal.by_model.items()}
+        kept = _SavedGoal(started_with=self._started_with, goal=format_goal(goal), models=own)
+        beside = self._path.with_name(f"{self._path.name}.new")
+        if self._path.exists() and not self._path.is_file():
+            raise ConfigError(f"{self._path} is not a regular file; name another with --state")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_bytes(msgspec.json.encode(kept))
+            os.replace(beside, self._path)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write {self._path} ({error}); choose a file that can be written"
+            ) from None
+
+
+class GoalControl:
+    """Shows and changes the goal. Requests under way meet the new goal at their next segment.
+
+    `set_goal` tells the gateway of a change, so that the change is an event in the log like any other.
+    """
+
+    def __init__(
+        self, gateway: Gateway, set_goal: Callable[[Goal], None], state: GoalState | None = None
+    ) -> None:
+        self._gateway, self._set, self._state = gateway, set_goal, state
+
+    def resume(self) -> str | None:
+        """Apply the goal that was saved before a restart and return it; None if none was saved."""
+        kept = None if self._state is None else self._state.read()
+        if kept is not None and self.goal is not None:
+            self._check_reach(kept)
+            self._set(kept)
+            return format_goal(kept)
+        return None
+
+    @property
+    def goal(self) -> Goal | None:
+        """The current goal, or None if the router does not follow one."""
+        return goal_of(self._gateway.router)
+
+    def show(self) -> dict[str, object]:
+        """Return the goal as text and as numbers, and the limits that are not kept now."""
+        if (goal := self.goal) is None:
+            return {"goal": None, "reason": "this server's router follows no goal; start it with --goal"}
+        own = {"models": {name: _shown(one) for name, one in goal.by_model.items()}} if goal.by_model else {}
+        return {**_shown(goal), **own, "yielding": list(yielding_of(self._gateway.router))}
+
+    def change(self, body: bytes | bytearray) -> dict[str, object]:
+        """Set the goal that a request's body holds, and return it."""
+        if self.goal is None:
+            raise BadRequest("this server's router follows no goal; start it with --goal or --router goal")
+        asked = read_body(_request, body, 'such as {"goal": "accuracy>=75"}')
+        try:
+            goal = self._changed(self.goal, asked)
+            check_affordable(goal, self._gateway.cluster)
+        except ConfigError as error:
+            raise BadRequest(str(error)) from None
+        if self._state is not None:
+            try:
+                self._state.write(goal)
+            except ConfigError as error:
+                raise Unavailable(f"the goal was not changed: {error}") from None
+        self._set(goal)
+        return self.show()
+
+    def _changed(self, goal: Goal, asked: GoalRequest) -> Goal:
+        """The goal as a request wants it; a general goal leaves those of single models as they are."""
+        models = self._gateway.cluster.active
+        if asked.model is None:
+            if asked.goal is None:
+                raise BadRequest('null is no goal; send {"goal": "max accuracy"} to ask for nothing else')
+            others = [model for model in models if model.name not in goal.by_model]
+            return replace(reachable_goal(asked.goal, others), by_model=goal.by_model)
+        named = [model for model in models if model.name == asked.model]
+        if not named:
+            known = ", ".join(f"'{model.name}'" for model in models)
+            raise NotFound(f"unknown model '{asked.model}'; this server has {known}")
+        own = {name: one for name, one in goal.by_model.items() if name != asked.model}
+        if asked.goal is not None:
+            own[asked.model] = reachable_goal(asked.goal, named)
+        return replace(goal, by_model=own)
+
+    def _check_reach(self, goal: Goal) -> None:
+        for model in self._gateway.cluster.active:
+            reachable_goal(format_goal(goal.of(model.name)), [model])
+        check_affordable(goal, self._gateway.cluster)
+
+
+def _shown(goal: Goal) -> dict[str, object]:
+    return {
+        "goal": format_goal(goal),
+        "objective": goal.objective,
+        "min_accuracy": goal.min_accuracy or None,
+        "p99_ms": 1e3 * goal.p99_s or None,
+        "p95_ms": 1e3 * goal.p95_s or None,
+        "mean_ms": 1e3 * goal.mean_s or None,
+        "energy_mj": 1e3 * goal.energy_j or None,
+        "power_w": goal.power_w or None,
+    }
+
+
+# -- The model repository of a running server, as Triton's extension has it: list, load and unload.
+#
+# A model is loaded and warm on every server before it takes over. A version that it replaces takes no new
+# requests from then on and goes once those under way are answered.
+
+log = logging.getLogger("slim.models")
+
+
+class RepositoryControl:
+    """Carries out what clients ask of the repository, one change at a time."""
+
+    def __init__(
+        self,
+        repository: ModelRepository,
+        service: InferenceService,
+        cluster: LiveCluster,
+        gateway: Gateway,
+        catalogue: Catalogue,
+        engine: Engine,
+    ) -> None:
+        if not isinstance(engine, ModelChanger):
+            raise SlimError("--model-repository works with --engine local only; leave one of them out")
+        self._repository, self._service, self._cluster = repository, service, cluster
+        self._gateway, self._catalogue, self._engine = gateway, catalogue, engine
+        self._one_at_a_time = asyncio.Lock()
+        self._next = len(gateway.cluster.models)
+        self._entries = {model.number: model.entry for model in gateway.cluster.models}
+        self._draining: set[asyncio.Task[None]] = set()
+        self._trouble: dict[tuple[str, str], str] = {}
+        self._unloaded: set[str] = set()
+
+    def index(self, *, ready: bool = False) -> list[dict[str, str]]:
+        """List the models of the repository, and those served that are not in it, with their states."""
+        serving = {(face.name, face.version) for face in self._service.faces}
+        rows = [_row(name, version, "READY") for name, version in sorted(serving)]
+        if not ready:
+            rows += [
+                _row(model.name, model.version, "UNAVAILABLE", self._reason(model))
+                for model in self._repository.models()
+                if (model.name, model.version) not in serving
+            ]
+        return sorted(rows, key=lambda row: (row["name"], row["version"]))
+
+    async def load(self, name: str, version: str = "") -> None:
+        """Load a model, or a version of it, and let it take over; raise a refusal that says what is wrong."""
+        async with self._one_at_a_time:
+            stored = await asyncio.to_thread(self._find, name, version)
+            if not self._service.is_ready:
+                raise Unavailable("no server is up at the moment; try again shortly")
+            try:
+                await self._load(stored)
+            except SlimError as error:
+                self._trouble[stored.name, stored.version] = str(error)
+                raise BadRequest(f"cannot load model '{name}': {error}") from None
+            self._trouble.pop((stored.name, stored.version), None)
+
+    async def unload(self, name: str) -> None:
+        """Take no new requests to a model; it goes once those under way are answered."""
+        async with self._one_at_a_time:
+            numbers = self._served(name)
+            if not numbers:
+                raise NotFound(f"model '{name}' is not loaded")
+            await asyncio.to_thread(self._find, name, "")
+            change = ModelsChanged(retired=tuple(numbers))
+            await asyncio.to_thread(
+                self._catalogue.prepare, self._gateway.cluster, change, self._gateway.goal
+            )
+            self._cluster.retire_models(numbers)
+            self._unloaded.add(name)
+            self._changed(numbers)
+            log.info("model '%s' is unloaded", name)
+
+    async def _load(self, stored: StoredModel) -> None:
+        if stored.problem:
+            raise SlimError(stored.problem)
+        replaced = self._served(stored.name)
+        weight = self._entries[replaced[0]].weight if replaced else 1.0
+        entry = ModelEntry(number=self._next, source=stored.folder, weight=weight)
+        self._next += 1  # also if it fails: some server may have begun with this number
+        change = ModelsChanged(added=(entry,), retired=tuple(replaced))
+        try:
+            gateway = self._gateway
+            after = await asyncio.to_thread(self._catalogue.prepare, gateway.cluster, change, gateway.goal)
+            model = after.models[entry.number]
+            messages = [HostModel(entry=entry, profile=record_of(one, model)) for one in after.profiles]
+            await self._cluster.add_model(entry, messages, replacing=replaced)
+        except BaseException:
+            self._catalogue.forget(entry.number)
+            raise
+        self._entries[entry.number] = entry
+        self._unloaded.discard(stored.name)
+        self._changed(replaced)
+        log.info("model '%s', version %s, is loaded", stored.name, stored.version)
+
+    def _changed(self, retired: Sequence[int]) -> None:
+        """Let clients see the models as they are now, and let those that went finish their requests."""
+        self._service.use_models()
+        self._tell_engine()
+        for number in retired:
+            task = asyncio.create_task(self._drain(number))
+            self._draining.add(task)
+            task.add_done_callback(self._draining.discard)
+
+    async def _drain(self, number: int) -> None:
+        await self._cluster.drain_model(number)
+        del self._entries[number]
+        self._tell_engine()
+
+    def _tell_engine(self) -> None:
+        self._engine.set_models(list(self._entries.values()), self._gateway.cluster)
+
+    def _served(self, name: str) -> list[int]:
+        return [model.number for model in self._gateway.cluster.active if model.name == name]
+
+    def _find(self, name: str, version: str) -> StoredModel:
+        try:
+            return self._repository.find(name, version)
+        except UnknownModelError as error:
+            raise NotFound(str(error)) from None
+
+    def _reason(self, model: StoredModel) -> str:
+        trouble = model.problem or self._trouble.get((model.name, model.version), "")
+        return trouble or ("unloaded" if model.name in self._unloaded else "not loaded")
+
+
+def switched_off() -> Forbidden:
+    """What a server without a repository answers."""
+    return Forbidden(
+        "this server does not load models on request; start it with --model-repository FOLDER to allow that"
+    )
+
+
+def _row(name: str, version: str, state: str, reason: str = "") -> dict[str, str]:
+    return {"name": name, "version": version, "state": state, "reason": reason}
+
+
+# -- What clients send to the model repository.
+
+Value = str | int | bool
+
+
+class RepositoryRequest(Struct, frozen=True, kw_only=True):
+    """The body of a request to the repository; Triton's clients send it, others may leave it out."""
+
+    ready: bool = False
+    parameters: dict[str, Value] = field(default_factory=dict)
+
+    def version(self) -> str:
+        """The version to load; empty: the newest."""
+        return version_of(self.parameters)
+
+
+def version_of(parameters: dict[str, Value]) -> str:
+    """Read the parameters of a load. Configurations and files are the operator's: they are not taken."""
+    for name in parameters:
+        if name != "version":
+            raise BadRequest(
+                f"parameter '{name}' is not accepted: models are loaded as they lie in the repository; "
+                "only 'version' may be given"
+            )
+    return str(parameters.get("version", ""))
+
+
+# -- The HTTP API as an OpenAPI 3.1 document.
+
+_WHY = {
+    "400": "The request is wrong; the message says where.",
+    "401": "A token is required.",
+    "403": "The operator does not allow it.",
+    "404": "No such path, model or version.",
+    "405": "The path exists, but not for this method.",
+    "413": "The body is too large.",
+    "422": "The model could not run on this input.",
+    "429": "Too much work is under way; see Retry-After.",
+    "503": "Starting, draining, or no server is up; see Retry-After.",
+    "504": "The deadline passed or cannot be met.",
+}
+
+
+def document(service: InferenceService) -> dict[str, Any]:
+    """Return the OpenAPI document of the models that are served."""
+    limits = service.limits
+    paths: dict[str, Any] = {
+        "/v2": {"get": _get("Name and version of the server, and its models")},
+        "/v2/health/live": {"get": _get("Whether the process is alive", "405")},
+        "/v2/health/ready": {"get": _get("Whether requests are accepted", "405", "503")},
+        "/v2/goal": {"get": _get("The current goal"), "put": _put_goal()},
+        **(_repository() if "model_repository" in service.extensions else {}),
+        **(_shared_memory() if "system_shared_memory" in service.extensions else {}),
+        "/metrics": {"get": _get("Metrics in the Prometheus text format", kind="text/plain")},
+    }
+    for face in service.faces:
+        model = f"/v2/models/{face.name}"
+        for path in (model, f"{model}/versions/{face.version}"):
+            paths[path] = {"get": _get("The model's inputs and outputs")}
+            paths[f"{path}/ready"] = {"get": _get("Whether the model is ready", "401", "503")}
+            paths[f"{path}/infer"] = {"post": _infer(limits, face)}
+    schemas = {"Error": _object({"error": {"type": "string"}}, "error"), "Tensor": _tensor()}
+    token = {"type": "http", "scheme": "bearer"}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Slim Scheduler", "version": __version__, "license": {"name": "Apache-2.0"}},
+        "paths": paths,
+        "components": {"schemas": schemas, "securitySchemes": {"token": token}},
+        "security": [{}, {"token": []}],
+    }
+
+
+def _repository() -> dict[str, Any]:
+    """The model repository, where the operator allows it."""
+    version = {"version": {"type": "string", "description": "the newest one if left out"}}
+    name = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+    listed = {"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}}
+    done = {"application/json": {"schema": {"type": "object"}}}
+    ready, loaded = {"ready": {"type": "boolean"}}, {"parameters": {"type": "object", "properties": version}}
+
+    def post(about: str, body: dict[str, Any], answer: dict[str, Any], *codes: str) -> dict[str, Any]:
+        content = {"application/json": {"schema": {"type": "object", "properties": body}}}
+        refusals = _responses(answer, "400", "401", "403", *codes)
+        return {"summary": about, "requestBody": {"content": content}, "responses": refusals}
+
+    path = "/v2/repository/models/{model}"
+    load = post("Load a model, or a new version of it", loaded, done, "404", "503")
+    unload = post("Unload a model", {"parameters": {"type": "object"}}, done, "404")
+    return {
+        "/v2/repository/index": {"post": post("List the models of the repository", ready, listed)},
+        f"{path}/load": {"post": {**load, "parameters": name}},
+        f"{path}/unload": {"post": {**unload, "parameters": name}},
+    }
+
+
+def _registration_schema() -> dict[str, Any]:
+    """What is registered of shared memory."""
+    size = {"type": "integer", "minimum": 0, "maximum": 2**40}
+    length = {"byte_size": {**size, "minimum": 1}}
+    return _object({"key": {"type": "string"}, "offset": size, **length}, "key", "byte_size")
+
+
+def _shared_memory() -> dict[str, Any]:
+    """The registration of shared memory, where the operator allows it."""
+    listed = {"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}}
+    done = {"application/json": {"schema": {"type": "object"}}}
+    name = [{"name": "region", "in": "path", "required": True, "schema": {"type": "string"}}]
+    body = {"required": True, "content": {"application/json": {"schema": _registration_schema()}}}
+    register = {
+        "summary": "Register a region",
+        "requestBody": body,
+        "responses": _responses(done, "400", "401"),
+    }
+    root, path = "/v2/systemsharedmemory", "/v2/systemsharedmemory/region/{region}"
+    status = {"summary": "Describe a region", "responses": _responses(listed, "401", "404")}
+    forget = {"summary": "Forget a region", "responses": _responses(done, "401")}
+    return {
+        f"{root}/status": {"get": {"summary": "List the regions", "responses": _responses(listed, "401")}},
+        f"{root}/unregister": {"post": {"summary": "Forget all", "responses": _responses(done, "401")}},
+        f"{path}/register": {"post": {**register, "parameters": name}},
+        f"{path}/status": {"get": {**status, "parameters": name}},
+        f"{path}/unregister": {"post": {**forget, "parameters": name}},
+    }
+
+
+def _get(about: str, *codes: str, kind: str = "application/json") -> dict[str, Any]:
+    schema = {"type": "string"} if kind == "text/plain" else {"type": "object"}
+    return {"summary": about, "responses": _responses({kind: {"schema": schema}}, *(codes or ("401",)))}
+
+
+def _put_goal() -> dict[str, Any]:
+    goal = {"type": "string", "examples": ["accuracy>=75, p99<=60ms, min energy"]}
+    model = {"type": "string", "description": "the model whose goal it is; left out: all without their own"}
+    schema = _object({"goal": {"anyOf": [goal, {"type": "null"}]}, "model": model}, "goal")
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    answer = {"application/json": {"schema": {"type": "object", "required": ["goal"]}}}
+    return {
+        "summary": "Change the goal",
+        "requestBody": body,
+        "responses": _responses(answer, "400", "401", "404", "413"),
+    }
+
+
+def _infer(limits: Limits, face: ModelFace) -> dict[str, Any]:
+    inputs = [_input(tensor, limits.examples_per_request) for tensor in face.spec.inputs]
+    items = inputs[0] if len(inputs) == 1 else {"oneOf": inputs}
+    output = _object({"name": {"enum": list(face.outputs)}}, "name")
+    body = _object(
+        {
+            "id": {"type": "string"},
+            "inputs": {"type": "array", "items": items, "minItems": len(inputs), "maxItems": len(inputs)},
+            "outputs": {"type": "array", "items": output, "uniqueItems": True},
+            "parameters": {"type": "object", "properties": _terms(face)},
+        },
+        "inputs",
+    )
+    answer = _object(
+        {
+            "model_name": {"type": "string"},
+            "model_version": {"type": "string"},
+            "outputs": {"type": "array", "items": {"$ref": "#/components/schemas/Tensor"}},
+            "parameters": {"type": "object"},
+        },
+        "model_name",
+        "outputs",
+        "parameters",
+    )
+    codes = ("400", "401", "413", "422", "429", "503", "504")
+    return {
+        "summary": f"Run {face.name}",
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "responses": _responses({"application/json": {"schema": answer}}, *codes),
+    }
+
+
+def _input(tensor: TensorSpec, most: int) -> dict[str, Any]:
+    """One input tensor with its data in the JSON."""
+    sizes = [{"type": "integer", "minimum": 1, "maximum": most}, *({"const": size} for size in tensor.shape)]
+    return {
+        "type": "object",
+        "required": ["name", "shape", "datatype", "data"],
+        "properties": {
+            "name": {"const": tensor.name},
+            "shape": {
+                "type": "array",
+                "prefixItems": sizes,
+                "minItems": len(sizes),
+                "maxItems": len(sizes),
+            },
+            "datatype": {"enum": list(accepted_types(tensor))},
+            "data": {"type": "array", "items": {"type": "number"}},
+        },
+    }
+
+
+def _terms(face: ModelFace) -> dict[str, Any]:
+    return {
+        "deadline_ms": {"type": "number", "exclusiveMinimum": 0},
+        "timeout": {
+            "type": "number",
+            "exclusiveMinimum": 0,
+            "description": "deadline in microseconds, Triton's name for it",
+        },
+        "priority": {"type": "integer", "minimum": -1000, "maximum": 1000},
+        "min_accuracy": {"type": "number", "minimum": 0, "maximum": 100},
+        "max_energy_mj": {"type": "number", "minimum": 0},
+        "plan": {"enum": [face.spec.text(plan) for plan in face.spec.plans]},
+    }
+
+
+def _tensor() -> dict[str, Any]:
+    return _object(
+        {
+            "name": {"type": "string"},
+            "datatype": {"type": "string"},
+            "shape": {"type": "array", "items": {"type": "integer"}},
+            "data": {"type": "array"},
+        },
+        "name",
+        "datatype",
+        "shape",
+    )
+
+
+def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+def _responses(content: dict[str, Any], *codes: str) -> dict[str, Any]:
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    refusals = {code: {"description": _WHY[code], "content": error} for code in codes}
+    return {"200": {"description": "Done.", "content": content}, **refusals}
+
+
+# -- The paths of Triton's shared memory extensions over HTTP.
+
+SYSTEM, CUDA = "systemsharedmemory", "cudasharedmemory"
+
+_registration = msgspec.json.Decoder(Registration)
+
+
+class SharedMemoryPages:
+    """Answers `/v2/systemsharedmemory/…` and `/v2/cudasharedmemory/…`, where nothing is offered."""
+
+    def __init__(self, control: SharedMemoryControl) -> None:
+        self._control = control
+
+    async def answer(self, request: HttpRequest, parts: list[str]) -> HttpResponse:
+        """Answer a request for a path that begins with one of the two kinds."""
+        match parts:
+            case [kind, "status" | "unregister" as step]:
+                name = ""
+            case [kind, "region", _, *_, "status" | "unregister" | "register" as step]:
+                name = "/".join(parts[2:-1])  # Triton's clients leave slashes as they are
+            case _:
+                raise NotFound(f"no path {request.path}; see /v2/{parts[0]}/status")
+        if step == "status":
+            require_method(request, "GET", "HEAD")
+        else:
+            require_method(request, "POST")
+        if kind == CUDA:
+            self._control.refuse_cuda(step, name)
+            return json_page([] if step == "status" else {})
+        if step == "status":
+            return json_page(self._control.status(name))
+        if step == "register":
+            given = read_body(_registration, request.body, "a registration of shared memory")
+            await self._control.register(name, given)
+        else:
+            await self._control.unregister(name)
+        return json_page({})
+
+
+# -- What the gateway answers over gRPC besides inference: health, models, the repository and shared memory.
+
+Headers = tuple[tuple[str, str], ...]
+"""The metadata of a call."""
+RawMethod = Callable[[bytes, Headers], Awaitable[bytes]]
+"""A method that takes and gives messages as bytes; it may raise refusals."""
+
+METHODS = (
+    "ServerLive",
+    "ServerReady",
+    "ModelReady",
+    "ServerMetadata",
+    "ModelMetadata",
+    "RepositoryIndex",
+    "RepositoryModelLoad",
+    "RepositoryModelUnload",
+    "SystemSharedMemoryStatus",
+    "SystemSharedMemoryRegister",
+    "SystemSharedMemoryUnregister",
+    "CudaSharedMemoryStatus",
+    "CudaSharedMemoryRegister",
+    "CudaSharedMemoryUnregister",
+)
+"""All methods of the protocol but inference."""
+
+
+class GrpcPages:
+    """Answers these methods from what the service knows."""
+
+    def __init__(self, service: InferenceService, repository: RepositoryControl | None = None) -> None:
+        self._service, self._repository = service, repository
+
+    @property
+    def methods(self) -> dict[str, RawMethod]:
+        """Each method by its name."""
+        return {name: self._method(name) for name in METHODS}
+
+    def _method(self, name: str) -> RawMethod:
+        method = getattr(self, f"_{name}")
+        kind = getattr(pb, f"{name}Request")
+
+        async def answer(raw: bytes, _: Headers) -> bytes:
+            return bytes((await method(parse(raw, kind))).SerializeToString())
+
+        return answer
+
+    async def _ServerLive(self, request: Any) -> Any:  # noqa: N802
+        return pb.ServerLiveResponse(live=True)
+
+    async def _ServerReady(self, request: Any) -> Any:  # noqa: N802
+        return pb.ServerReadyResponse(ready=self._service.is_ready)
+
+    async def _ModelReady(self, request: Any) -> Any:  # noqa: N802
+        try:
+            self._service.face(request.name, request.version)
+        except NotFound:  # as Triton answers: a model that is not there is not ready
+            return pb.ModelReadyResponse(ready=False)
+        return pb.ModelReadyResponse(ready=self._service.is_ready)
+
+    async def _ServerMetadata(self, request: Any) -> Any:  # noqa: N802
+        return pb.ServerMetadataResponse(**self._service.server_metadata())
+
+    async def _ModelMetadata(self, request: Any) -> Any:  # noqa: N802
+        face = self._service.face(request.name, request.version)
+        return pb.ModelMetadataResponse(**face.metadata())
+
+    async def _RepositoryIndex(self, request: Any) -> Any:  # noqa: N802
+        models = self._opened().index(ready=request.ready)
+        return pb.RepositoryIndexResponse(models=models)
+
+    async def _RepositoryModelLoad(self, request: Any) -> Any:  # noqa: N802
+        control = self._opened()
+        parameters: dict[str, Any] = {name: value_of(one) for name, one in request.parameters.items()}
+        await control.load(request.model_name, version_of(parameters))
+        return pb.RepositoryModelLoadResponse()
+
+    async def _RepositoryModelUnload(self, request: Any) -> Any:  # noqa: N802
+        await self._opened().unload(request.model_name)
+        return pb.RepositoryModelUnloadResponse()
+
+    async def _SystemSharedMemoryStatus(self, request: Any) -> Any:  # noqa: N802
+        regions = {one["name"]: one for one in self._service.regions.status(request.name)}
+        return pb.SystemSharedMemoryStatusResponse(regions=regions)
+
+    async def _SystemSharedMemoryRegister(self, request: Any) -> Any:  # noqa: N802
+        given = {"key": request.key, "offset": request.offset, "byte_size": request.byte_size}
+        await self._service.regions.register(request.name, read_registration(given))
+        return pb.SystemSharedMemoryRegisterResponse()
+
+    async def _SystemSharedMemoryUnregister(self, request: Any) -> Any:  # noqa: N802
+        await self._service.regions.unregister(request.name)
+        return pb.SystemSharedMemoryUnregisterResponse()
+
+    async def _CudaSharedMemoryStatus(self, request: Any) -> Any:  # noqa: N802
+        self._service.regions.refuse_cuda("status", request.name)
+        return pb.CudaSharedMemoryStatusResponse()
+
+    async def _CudaSharedMemoryRegister(self, request: Any) -> Any:  # noqa: N802
+        self._service.regions.refuse_cuda("register", request.name)
+        return pb.CudaSharedMemoryRegisterResponse()
+
+    async def _CudaSharedMemoryUnregister(self, request: Any) -> Any:  # noqa: N802
+        self._service.regions.refuse_cuda("unregister", request.name)
+        return pb.CudaSharedMemoryUnregisterResponse()
+
+    def _opened(self) -> RepositoryControl:
+        if self._repository is None:
+            raise switched_off()
+        return self._repository
+
+
+# -- What the gateway answers over HTTP besides inference: health, models, goal, repository, shared memory.
 
 PageHandler = Callable[[], HttpResponse]
 

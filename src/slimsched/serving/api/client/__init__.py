@@ -1,0 +1,1 @@
+"""Clients of a running server: one in Python, and a load generator."""

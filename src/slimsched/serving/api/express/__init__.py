@@ -1,0 +1,1 @@
+"""The compiled line: calls whose heads are known are read without Python."""

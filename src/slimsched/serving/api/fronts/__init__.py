@@ -1,0 +1,1 @@
+"""Front processes, which read requests and write answers for the gateway."""
