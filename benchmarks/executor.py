@@ -27,7 +27,7 @@ from slimsched.serving.domain.request import Batch, Request, Terms, block_of
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import GatewayOptions
 from slimsched.serving.live.batches import ActivationStore, run_batch
-from slimsched.serving.live.calls import Call
+from slimsched.serving.live.calls import Example
 from slimsched.serving.live.cluster import LiveCluster
 from slimsched.serving.live.executor import CpuExecutor, HostedModel
 from slimsched.serving.live.processes import LocalEngine
@@ -117,7 +117,7 @@ async def server(width: float, batch: int, core: int) -> float:
     await live.start()
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (batch, 3, 32, 32), dtype=np.uint8)
-    calls = [Call([image.tobytes()]) for image in images]
+    calls = [Example([image.tobytes()]) for image in images]
     terms = Terms(plan=MODEL.tree.index[MODEL.spec.path(str(width))])
     await asyncio.gather(*live.submit_each(calls, terms))
     began_s, waiters = perf_counter(), []

@@ -28,7 +28,7 @@ from ray.cluster_utils import Cluster
 from slimsched.serving.domain.cluster import Host
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.observation import Observation, Route
-from slimsched.serving.live.calls import Call
+from slimsched.serving.live.calls import Example
 from slimsched.serving.live.cluster import LiveCluster
 from slimsched.serving.live.processes import Engine, LocalEngine
 from slimsched.serving.live.wire import Fetch, FrameConnection, run
@@ -241,7 +241,7 @@ async def membership(cluster: Cluster) -> list[tuple[str, float]]:
 
     async def load() -> None:
         while True:
-            answers = await asyncio.gather(*live.submit_each([Call([IMAGE])] * 16))
+            answers = await asyncio.gather(*live.submit_each([Example([IMAGE])] * 16))
             if any(name in one.receipts[0].servers for one in answers):
                 seen.set()
 

@@ -26,7 +26,7 @@ from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.goal import Goal
 from slimsched.serving.gateway.messages import SegmentFinished, TelemetryReceived
 from slimsched.serving.gateway.observation import Observation, Route, Router
-from slimsched.serving.live.calls import Call
+from slimsched.serving.live.calls import Example
 from slimsched.serving.live.cluster import LiveCluster
 from slimsched.serving.live.processes import EngineListener
 from slimsched.serving.live.wire import BatchDone, TakeBlock, ToGateway, ToServer, run
@@ -46,7 +46,7 @@ ROUTERS = (
     "sharded:32:goal",
 )
 SIMULATED = ("sed", "goal", "sharded:32:goal")
-IMAGE = Call([bytes(3 * 32 * 32)])
+IMAGE = Example([bytes(3 * 32 * 32)])
 
 
 def fleet(servers: int, requests: int) -> Scenario:

@@ -17,7 +17,7 @@ from slimsched.jobs.domain import fabric_named
 from slimsched.jobs.setting import SchedulerSetting
 from slimsched.jobs.slurm import controller
 from slimsched.jobs.slurm.controller import Clock, DryRunClient, SlurmController, observe
-from slimsched.jobs.slurm.wire import Request
+from slimsched.jobs.slurm.wire import JobRequest
 from slimsched.jobs.traces.models import TRAINING_MODELS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -37,7 +37,7 @@ def main() -> None:
         racks = controller.check(client).racks
         begin_s = time.perf_counter()
         for i in range(jobs):
-            client.submit((), gpus=1 + i % 16, request=Request(model="bert"), options=["--wrap=true"])
+            client.submit((), gpus=1 + i % 16, request=JobRequest(model="bert"), options=["--wrap=true"])
         submit_s = (time.perf_counter() - begin_s) / jobs
         dry = SlurmController(
             client=DryRunClient(client),

@@ -171,7 +171,7 @@ def _type_argument(call: ast.Call) -> ast.expr | None:
 KNOWN_NAMES = {
     ("models/package.py", "shape_kind(self.shape)"): ["Shape"],
     ("serving/workload/arrivals.py", "ARRIVALS[kind][1]"): ["BurstShape", "DayShape", "NoShape", "StepShape"],
-    ("jobs/slurm/wire.py", "kind"): ["Request", "Memory"],
+    ("jobs/slurm/wire.py", "kind"): ["JobRequest", "Memory"],
 }
 """A type that the source computes: which it can be."""
 

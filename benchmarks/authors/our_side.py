@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from slimsched.jobs.domain import Job, Topology
-from slimsched.jobs.policies.baselines import Fifo, FitFirst, MaxMin, Srsf, Srtf, Tiresias
+from slimsched.jobs.policies.baselines import FifoPolicy, FitFirst, MaxMin, Srsf, Srtf, Tiresias
 from slimsched.jobs.scheduler.policy import Policy
 from slimsched.jobs.simulated.cluster import Checkpoint
 from slimsched.jobs.simulated.comparison import JobSetting, build
@@ -49,7 +49,7 @@ class InstantTiresias(Tiresias):
 
 
 INSTANT: dict[str, type[Policy]] = {
-    "fifo": Fifo,
+    "fifo": FifoPolicy,
     "fit-first": FitFirst,
     "srtf": InstantSrtf,
     "srsf": InstantSrsf,

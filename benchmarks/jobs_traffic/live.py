@@ -14,7 +14,7 @@ from typing import NamedTuple
 from racks import MACHINES_PER_RACK, Racks
 from workload import COMPUTE_S, GRADIENT_BYTES, LIMIT_S, Gang, model_file
 
-from slimsched.jobs.slurm.wire import Request, Status
+from slimsched.jobs.slurm.wire import JobRequest, Status
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -76,7 +76,7 @@ class Site:
         limit = str(round(LIMIT_S / 60))
         common = ["--output=/dev/null", "--chdir=/", *options]
         if not self._own:
-            request = Request(model=gang.model)
+            request = JobRequest(model=gang.model)
             return self.slurm.client.submit(
                 script, gpus=gang.gpus, request=request, limit=limit, options=common
             )

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from setting import Setting
 
-from slimsched.serving.api.client.client import Answer
+from slimsched.serving.api.client.client import ServerAnswer
 from slimsched.serving.api.client.load import Inputs, Reply, RequestPrefix, Target, read_reply
 
 HERE = Path(__file__).parent
@@ -33,7 +33,7 @@ class Contender(Struct, frozen=True, kw_only=True):
     command: Callable[[Path, Setting], list[str]]
     ready: str
     path: str
-    read: Callable[[Reply], Answer]
+    read: Callable[[Reply], ServerAnswer]
 
     def prefix(self, terms: dict[str, float | str]) -> RequestPrefix:
         """Return a writer of request prefixes: our protocol with terms for ours, raw bytes for the others."""
@@ -106,14 +106,14 @@ class Running:
         raise SystemExit(f"{url} was not ready; see {log}:\n{log.read_text()[-2000:]}")
 
 
-def read_raw(reply: Reply) -> Answer:
+def read_raw(reply: Reply) -> ServerAnswer:
     """Read classes that are raw int64."""
-    return Answer(outputs={"classes": np.frombuffer(reply.body, np.int64)}, receipt={})
+    return ServerAnswer(outputs={"classes": np.frombuffer(reply.body, np.int64)}, receipt={})
 
 
-def read_json(reply: Reply) -> Answer:
+def read_json(reply: Reply) -> ServerAnswer:
     """Read classes that are a JSON list."""
-    return Answer(outputs={"classes": np.array(json.loads(reply.body), np.int64)}, receipt={})
+    return ServerAnswer(outputs={"classes": np.array(json.loads(reply.body), np.int64)}, receipt={})
 
 
 def _script(name: str) -> Callable[[Path, Setting], list[str]]:

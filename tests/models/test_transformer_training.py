@@ -23,7 +23,7 @@ def vit_recipe(**training: object) -> Recipe:
     )
 
 
-def run(folder: Path, recipe: Recipe, **more: object) -> tuple[dict[str, torch.Tensor], loop.Progress]:
+def run(folder: Path, recipe: Recipe, **more: object) -> tuple[dict[str, torch.Tensor], loop.EpochProgress]:
     net, progress = train(recipe, DATA, colours=DATA.colours(), folder=folder, device=CPU, **more)  # type: ignore[arg-type]
     return net.state_dict(), progress
 

@@ -153,7 +153,7 @@ ENDINGS = {
 }
 
 
-class Compared(Struct, frozen=True, kw_only=True):
+class ReplayedLog(Struct, frozen=True, kw_only=True):
     """One log: what was compared, and how it ended."""
 
     log: str
@@ -177,7 +177,7 @@ def replay_command(
 
       slim jobs simulate --jobs 200 --out runs/jobs && slim replay runs/jobs
     """
-    logs: list[Compared] = []
+    logs: list[ReplayedLog] = []
     for one in find_logs(path):
         logs.append(_compare(one, one.name if one == path else str(one.relative_to(path))))
         if logs[-1].replayed.difference is not None:
@@ -191,7 +191,7 @@ def replay_command(
         raise typer.Exit(1)
 
 
-def _compare(path: Path, name: str) -> Compared:
+def _compare(path: Path, name: str) -> ReplayedLog:
     log = Log(path)
     make = MACHINES.get(log.header.kind)
     if make is None:
@@ -199,10 +199,10 @@ def _compare(path: Path, name: str) -> Compared:
         raise DataError(f"{name} is the log of a run of kind '{log.header.kind}'; slim replay knows {known}")
     replayed = replay(log.entries(), make(log.header))
     ended = log.ending.ended if log.ending is not None else "killed"
-    return Compared(log=name, ended="cut" if replayed.difference else ended, replayed=replayed)
+    return ReplayedLog(log=name, ended="cut" if replayed.difference else ended, replayed=replayed)
 
 
-def _row(logs: list[Compared]) -> dict[str, object]:
+def _row(logs: list[ReplayedLog]) -> dict[str, object]:
     entries, commands, machines = _totals(logs)
     difference = logs[-1].replayed.difference
     return {
@@ -216,7 +216,7 @@ def _row(logs: list[Compared]) -> dict[str, object]:
     }
 
 
-def _totals(logs: list[Compared]) -> tuple[int, int, int]:
+def _totals(logs: list[ReplayedLog]) -> tuple[int, int, int]:
     replayed = [one.replayed for one in logs]
     return (
         sum(one.entries for one in replayed),
@@ -225,7 +225,7 @@ def _totals(logs: list[Compared]) -> tuple[int, int, int]:
     )
 
 
-def _show(console: Console, logs: list[Compared]) -> None:
+def _show(console: Console, logs: list[ReplayedLog]) -> None:
     entries, commands, machines = _totals(logs)
     difference = logs[-1].replayed.difference
     for one in logs:

@@ -287,7 +287,7 @@ def _size_bytes(folder: Path) -> int:
 # -- Replay: gives a log's events to fresh state machines and compares their commands with the log's.
 
 
-class Machine(Protocol):
+class StateMachine(Protocol):
     """A pure state machine: an event and a time go in, commands come out."""
 
     def handle(self, event: Any, *, now_s: float) -> Sequence[Struct]:
@@ -298,7 +298,7 @@ class Machine(Protocol):
 class Replayable(NamedTuple):
     """A fresh state machine, and the types of its events and commands."""
 
-    machine: Machine
+    machine: StateMachine
     event: Any
     command: Any = Any
 
@@ -325,7 +325,7 @@ class Replayed(Struct, frozen=True, kw_only=True):
 
 def replay(entries: Iterable[Entry], make: Callable[[str], Replayable]) -> Replayed:
     """Give every entry to its machine, which `make` makes by name, until commands differ."""
-    machines: dict[str, tuple[Machine, msgspec.json.Decoder[Any], Any]] = {}
+    machines: dict[str, tuple[StateMachine, msgspec.json.Decoder[Any], Any]] = {}
     encoder = msgspec.json.Encoder()
     count = commands = 0
     difference = None

@@ -9,7 +9,7 @@ from slimsched.dashboard.page import asset
 from slimsched.dashboard.pictures import COLOURS, INK, Picture, draw
 from slimsched.dashboard.report import text_table
 from slimsched.jobs.setting import POLICIES
-from slimsched.jobs.whatif import CLOSE, Gain, Outcome, WhatIf
+from slimsched.jobs.whatif import CLOSE, Gain, PolicyOutcome, WhatIf
 
 SHOWN_GROUPS = 20
 FIGURES = {
@@ -133,7 +133,7 @@ def _worlds(found: WhatIf) -> str:
     return text_table(("racks and network: policy", *HEADS[1:]), rows, "Racks and networks")
 
 
-def _row(found: WhatIf, one: Outcome, name: str) -> tuple[str, ...]:
+def _row(found: WhatIf, one: PolicyOutcome, name: str) -> tuple[str, ...]:
     figures, now = one.row.summary, found.outcomes[0].row.summary
     spread = one.row.ci95["jct_mean_s"]
     return (
@@ -222,11 +222,11 @@ def _assumptions(found: WhatIf) -> str:
     return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
 
 
-def _of(found: WhatIf, policy: str) -> Outcome:
+def _of(found: WhatIf, policy: str) -> PolicyOutcome:
     return next(one for one in found.outcomes if one.policy == policy and one.world == "as it is")
 
 
-def _label(found: WhatIf, one: Outcome) -> str:
+def _label(found: WhatIf, one: PolicyOutcome) -> str:
     return f"{one.policy} (now)" if one.policy == found.present else one.policy
 
 

@@ -18,7 +18,7 @@ from slimsched.jobs.domain import Fabric, Machine, Topology, TrainingModel
 from slimsched.jobs.policies.baselines import (
     ASrpt,
     Backfill,
-    Fifo,
+    FifoPolicy,
     FitFirst,
     Gandiva,
     Lwf,
@@ -75,7 +75,7 @@ POLICIES: PluginTable[Policy] = PluginTable(
     group="slimsched.job_policies",
     result=Policy,
     builtin={
-        "fifo": Fifo,
+        "fifo": FifoPolicy,
         "backfill": Backfill,
         "fit-first": FitFirst,
         "srtf": Srtf,

@@ -264,7 +264,7 @@ class World(Struct, frozen=True, kw_only=True):
     network: str
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class PolicyOutcome(Struct, frozen=True, kw_only=True):
     """A policy in a world: means over seeds."""
 
     policy: str
@@ -295,7 +295,7 @@ class WhatIf(Struct, frozen=True, kw_only=True):
     recorded: Figures
     simulated: Figures
     modelled: Figures
-    outcomes: list[Outcome]
+    outcomes: list[PolicyOutcome]
     compared: str
     by_user: list[Gain]
     by_size: list[Gain]
@@ -443,10 +443,10 @@ class _Study:
         names = Figures.__struct_fields__
         return Figures(**{name: fmean(getattr(one, name) for one in self._presents) for name in names})
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[PolicyOutcome]:
         """Means over the seeds so far."""
         return [
-            Outcome(
+            PolicyOutcome(
                 policy=policy,
                 world=world.name,
                 row=average(summaries, network=world.network, arrivals="recorded"),

@@ -14,7 +14,7 @@ from slimsched.models.data.dataset import Inputs
 from slimsched.models.data.images import Colours, ImageSet
 from slimsched.models.elastic import ElasticModel, PlanRun, Tensors, margin
 from slimsched.models.network import SlimNetwork
-from slimsched.models.quality import Measured
+from slimsched.models.quality import MeasuredAnswers
 from slimsched.models.spec import ModelSpec
 from slimsched.models.training.recipe import normalize
 from slimsched.models.width import tuple_index
@@ -32,7 +32,7 @@ def measure_accuracy(
     batch: int = 64,
     device: str = "cpu",
     advance: Advance = lambda n: None,
-) -> Measured:
+) -> MeasuredAnswers:
     """Measure for each plan (row) and example (column) whether the answer is the label."""
     assert data.labels is not None
     classes = _classes(model.spec)
@@ -51,7 +51,7 @@ def measure_agreement(
     batch: int = 64,
     device: str = "cpu",
     advance: Advance = lambda n: None,
-) -> Measured:
+) -> MeasuredAnswers:
     """Measure for each plan (row) and example (column) whether the answer equals the widest plan's."""
     _classes(model.spec)
     return _compare(model, data, None, batch=batch, device=device, advance=advance)
@@ -72,7 +72,7 @@ def _compare(
     batch: int,
     device: str,
     advance: Advance,
-) -> Measured:
+) -> MeasuredAnswers:
     spec = model.spec
     model.place(torch.device(device))
     run = PlanRun(model)
@@ -95,7 +95,7 @@ def _compare(
             correct[rows[plan], some] = (answer == wanted).numpy()
             answered[rows[plan], some] = answer.numpy()
         advance(len(raw[0]))
-    return Measured(correct=correct, answers=answered, confidence=sure)
+    return MeasuredAnswers(correct=correct, answers=answered, confidence=sure)
 
 
 def _answer(outputs: Tensors) -> Tensor:
@@ -153,7 +153,7 @@ class Evaluator:
         *,
         batch: int = 250,
         advance: Callable[[int], None] = lambda images: None,
-    ) -> Measured:
+    ) -> MeasuredAnswers:
         """Measure the answer of each tuple (row) to each image (column), and how sure it is of it."""
         if len(data.classes) != self.net.shape.classes:
             raise DataError(
@@ -172,7 +172,7 @@ class Evaluator:
             answers[:, some] = named.cpu().numpy()
             sure[:, some] = torch.stack([margin(logits[widths]) for widths in tuples]).cpu().numpy()
             advance(len(labels))
-        return Measured(correct=correct, answers=answers, confidence=sure)
+        return MeasuredAnswers(correct=correct, answers=answers, confidence=sure)
 
     def _descend(
         self, x: Tensor, prefix: Widths, tuples: frozenset[Widths], logits: dict[Widths, Tensor]

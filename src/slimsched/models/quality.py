@@ -471,7 +471,7 @@ def _additive(tree: PlanTree, known: Mapping[int, float]) -> NDArray[np.float64]
 # -- What an evaluation measures: which answers are right, what they are, and how sure the model is of them.
 
 
-class Measured(Struct, frozen=True, kw_only=True):
+class MeasuredAnswers(Struct, frozen=True, kw_only=True):
     """One row per plan, one column per example.
 
     `answers` are the classes that were named. `confidence` is None if the model does not say how sure it is.

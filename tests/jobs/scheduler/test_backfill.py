@@ -6,7 +6,7 @@ import pytest
 
 from jobs.workloads import SMALL, job, news, simulation
 from slimsched.jobs.policies.baselines import Backfill
-from slimsched.jobs.scheduler.gpus import FreeGpus, Plan, Slot
+from slimsched.jobs.scheduler.gpus import FreeGpus, Slot, StartPlan
 from slimsched.jobs.scheduler.messages import StartJob
 
 
@@ -51,12 +51,12 @@ def test_a_job_passes_on_gpus_that_the_one_before_it_will_not_need() -> None:
     assert found["next"] == 100.0
 
 
-def plan(*ends: tuple[float, int, int]) -> Plan:
+def plan(*ends: tuple[float, int, int]) -> StartPlan:
     """A plan at 10 s on the small cluster, whose machines are full but for what `ends` leaves."""
     free = FreeGpus(SMALL)
     for machine in SMALL.machines:
         free.take(((machine.name, machine.gpus),))
-    return Plan(10.0, free, ends, 60.0)
+    return StartPlan(10.0, free, ends, 60.0)
 
 
 def test_jobs_that_end_close_together_count_as_ending_at_the_last_of_them() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from jobs.workloads import data_folder, needs_data, simulation
 from slimsched.jobs.domain import Fabric, Topology
-from slimsched.jobs.policies.baselines import Fifo
+from slimsched.jobs.policies.baselines import FifoPolicy
 from slimsched.jobs.scheduler.network import Shape, comm_times
 from slimsched.jobs.telemetry import histories
 from slimsched.jobs.traces.jobs import locate_trace, read_job_trace
@@ -16,7 +16,7 @@ GB, MB = 1e9, 1e6
 @needs_data
 def test_tiresias_60_job_trace_under_strict_fifo_gives_its_published_figures() -> None:
     jobs = read_job_trace(locate_trace("tiresias", data_folder()))
-    found = histories(simulation(Fifo(), jobs, Topology.pool(16)).run()).values()
+    found = histories(simulation(FifoPolicy(), jobs, Topology.pool(16)).run()).values()
     assert len(found) == 60
     assert round(sum(one.jct_s for one in found) / 60, 2) == 200.82
     assert max(one.finished_s for one in found) == 3335

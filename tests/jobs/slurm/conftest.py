@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slimsched.core.log import EVENTS, Log, find_logs
-from slimsched.jobs.slurm.wire import Memory, Request, SlurmJob, Status, memory_in
+from slimsched.jobs.slurm.wire import JobRequest, Memory, SlurmJob, Status, memory_in
 from slimsched.jobs.telemetry import JobEntry, decode_entries
 from throw_away_slurm import ThrowAwaySlurm, missing_daemons, wait_until
 
@@ -49,7 +49,7 @@ class Site:
         """Submit a checkpointing gang."""
         script = [str(GANG), str(self.folder), f"--steps={steps}", f"--step-s={step_s}"]
         options = [f"--output={self.folder}/%j.out"]
-        gang = self.client.submit(script, gpus=gpus, request=Request(model=model), options=options)
+        gang = self.client.submit(script, gpus=gpus, request=JobRequest(model=model), options=options)
         self.gangs.append(gang)
         return gang
 

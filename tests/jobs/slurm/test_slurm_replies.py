@@ -3,10 +3,10 @@
 import pytest
 
 from slimsched.jobs.domain import gpu_count
-from slimsched.jobs.slurm.controller import STEPS, Stage
+from slimsched.jobs.slurm.controller import STEPS, JobStage
 from slimsched.jobs.slurm.wire import (
+    JobRequest,
     Memory,
-    Request,
     SlurmJob,
     SlurmNode,
     Status,
@@ -82,15 +82,15 @@ def test_a_machine_is_usable_unless_slurm_says_otherwise(state: object, flags: o
 
 
 def test_what_a_job_carries_is_read_back() -> None:
-    request = Request(model="bert", tenant="vision, and more")
+    request = JobRequest(model="bert", tenant="vision, and more")
     memory = Memory(arrival_s=3.0, served_s=1.5, declined_since_s=7.25, placement=(("n1", 3), ("n2", 1)))
     assert request_in(written(request)) == request
     assert memory_in(written(memory)) == memory
 
 
 def test_the_bare_word_makes_a_job_ours_and_other_comments_do_not() -> None:
-    assert request_in("slim") == Request()
-    assert request_in("slim {broken") == Request()
+    assert request_in("slim") == JobRequest()
+    assert request_in("slim {broken") == JobRequest()
     assert request_in("slimmer") is None
     assert request_in("") is None
     assert memory_in("somebody's note") == Memory()
@@ -98,5 +98,5 @@ def test_the_bare_word_makes_a_job_ours_and_other_comments_do_not() -> None:
 
 def test_every_stage_knows_what_to_do_about_every_status() -> None:
     assert STEPS.keys() == {
-        (stage, status) for stage in Stage for status in Status if status is not Status.GONE
+        (stage, status) for stage in JobStage for status in Status if status is not Status.GONE
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slimsched.jobs.slurm.wire import Request, SlurmError, Status
+from slimsched.jobs.slurm.wire import JobRequest, SlurmError, Status
 from throw_away_slurm import ThrowAwaySlurm, wait_until
 
 STUBBORN = "--wrap=trap '' TERM; sleep 600 & sleep 600"
@@ -39,7 +39,7 @@ def test_stopping_ends_daemons_and_stubborn_jobs_and_spares_everybody_else(site)
     bystander = subprocess.Popen(["sleep", "600"], env=dict(os.environ) | {"SLURM_CONF": str(small.conf)})
     try:
         options = ["--output=/dev/null", STUBBORN]
-        small.client.release(small.client.submit((), gpus=1, request=Request(), options=options))
+        small.client.release(small.client.submit((), gpus=1, request=JobRequest(), options=options))
         wait_until(
             lambda: any(job.status is Status.RUNNING for job in small.client.jobs()),
             "the stubborn job runs",

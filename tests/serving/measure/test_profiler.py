@@ -11,7 +11,7 @@ from hosting import cpu_executor
 from slimsched.models.slimresnet.elastic import SlimResNetModel, trained_model
 from slimsched.models.spec import START
 from slimsched.serving.live.sensors import Modelled, Reading
-from slimsched.serving.measure.profile import ActivePower, Plan, Profiler, mean_power_w
+from slimsched.serving.measure.profile import ActivePower, MeasuringPlan, Profiler, mean_power_w
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_watts_between_measured_points_are_interpolated() -> None:
 def test_a_measured_device_becomes_a_profile_and_an_interrupted_run_goes_on(
     model: SlimResNetModel, tmp_path: Path
 ) -> None:
-    plan = Plan(batches=(1,), concurrency=(1,), repeats=3, warm=0, window_s=0.02)
+    plan = MeasuringPlan(batches=(1,), concurrency=(1,), repeats=3, warm=0, window_s=0.02)
     part, seen = tmp_path / "part", []
     profiler = Profiler(cpu_executor(model), MODEL, Ticking(), plan, part, 40.0, share=0.5)
 
@@ -72,7 +72,7 @@ def test_a_measured_device_becomes_a_profile_and_an_interrupted_run_goes_on(
 def test_where_no_meter_can_read_energy_is_the_power_given_times_latency(
     model: SlimResNetModel, tmp_path: Path
 ) -> None:
-    plan = Plan(batches=(1,), concurrency=(1,), repeats=3, warm=0, active_w=7.0)
+    plan = MeasuringPlan(batches=(1,), concurrency=(1,), repeats=3, warm=0, active_w=7.0)
     profiler = Profiler(cpu_executor(model), MODEL, Modelled(5.0), plan, tmp_path / "part", 5.0)
     profiler.measure(lambda cell: None)
     record = profiler.record("mine", "measured: here", {})

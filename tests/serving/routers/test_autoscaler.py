@@ -8,19 +8,26 @@ from cluster import requests, small_cluster, toy_model
 from slimsched.core.config import ConfigError
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import GatewayOptions, RequestsArrived
-from slimsched.serving.routers.autoscaler import AutoscaleOptions, Autoscaler, Load, Scale, load_of, together
+from slimsched.serving.routers.autoscaler import (
+    AutoscaleOptions,
+    Autoscaler,
+    ReportedLoad,
+    Scale,
+    load_of,
+    together,
+)
 from slimsched.serving.routers.guard import GuardedRouter
 from slimsched.serving.routers.registry import make_router
 
 OPTIONS = AutoscaleOptions(
     min=1, max=4, up_backlog_s=0.5, up_after_s=1.0, down_idle_s=10.0, cooldown_s=5.0
 ).limited_to(4)
-CROWDED = Load(backlog_s=3.0, utilization=1.0)
-EASY = Load(backlog_s=0.0, utilization=0.1)
+CROWDED = ReportedLoad(backlog_s=3.0, utilization=1.0)
+EASY = ReportedLoad(backlog_s=0.0, utilization=0.1)
 
 
 def steps(
-    load: Load, *, until_s: float, wanted: int = 2, autoscaler: Autoscaler | None = None
+    load: ReportedLoad, *, until_s: float, wanted: int = 2, autoscaler: Autoscaler | None = None
 ) -> list[Scale]:
     """Every step taken when a load stays, each server up at once."""
     machine, found, now_s = autoscaler or Autoscaler(OPTIONS), [], 0.0
@@ -45,7 +52,7 @@ def test_a_backlog_that_passes_brings_none() -> None:
 
 
 def test_a_missed_goal_counts_as_much_as_a_backlog_and_is_the_reason() -> None:
-    (step, *_) = steps(Load(utilization=0.9, missed="p99 80 ms, goal 60 ms"), until_s=2.0)
+    (step, *_) = steps(ReportedLoad(utilization=0.9, missed="p99 80 ms, goal 60 ms"), until_s=2.0)
     assert step == Scale(servers=3, reason="p99 80 ms, goal 60 ms")
 
 
@@ -56,7 +63,7 @@ def test_idle_servers_leave_one_at_a_time_down_to_the_least() -> None:
 
 
 def test_nobody_leaves_when_the_others_could_not_carry_the_load_at_ease() -> None:
-    assert not steps(Load(utilization=0.5), until_s=100.0, wanted=2)
+    assert not steps(ReportedLoad(utilization=0.5), until_s=100.0, wanted=2)
 
 
 def test_no_step_is_taken_while_a_server_is_still_coming_up() -> None:
@@ -80,8 +87,13 @@ def test_fewer_than_the_least_is_mended_at_once() -> None:
 
 
 def test_several_gateways_are_one_load() -> None:
-    load = together([Load(backlog_s=0.2, utilization=0.5), Load(backlog_s=0.3, utilization=0.5, missed="x")])
-    assert load == Load(backlog_s=0.5, utilization=0.5, missed="x")
+    load = together(
+        [
+            ReportedLoad(backlog_s=0.2, utilization=0.5),
+            ReportedLoad(backlog_s=0.3, utilization=0.5, missed="x"),
+        ]
+    )
+    assert load == ReportedLoad(backlog_s=0.5, utilization=0.5, missed="x")
 
 
 @pytest.mark.parametrize(("least", "most"), [(0, 2), (3, 2), (1, 5)])

@@ -2,14 +2,14 @@
 
 from cluster import MEGABYTE, MODEL, choice, flat_profile
 from slimsched.serving.scheduler.messages import TelemetrySampled
-from slimsched.serving.scheduler.scheduler import Fleet, Room, SchedulerOptions
+from slimsched.serving.scheduler.scheduler import Instances, Room, SchedulerOptions
 
 PLACE = (0, 0, choice(0.5))
 
 
-def room(cap: int = 4 * MEGABYTE, block: float = 0.95) -> tuple[Room, Fleet]:
+def room(cap: int = 4 * MEGABYTE, block: float = 0.95) -> tuple[Room, Instances]:
     """A room, and a fleet with one instance of a megabyte that is loaded."""
-    fleet = Fleet([MODEL])
+    fleet = Instances([MODEL])
     assert flat_profile().instance_bytes[PLACE] == MEGABYTE
     fleet.step(fleet.add(PLACE, MEGABYTE, 0.0).id, "loaded", 0.0)
     return Room(SchedulerOptions(vram_cap_bytes=cap, utilization_block=block)), fleet

@@ -20,7 +20,7 @@ from slimsched.serving.domain.profile import record_of
 from slimsched.serving.domain.request import Block, DropReason, Key, Terms
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import GatewayOptions, SegmentFinished
-from slimsched.serving.live.calls import Call
+from slimsched.serving.live.calls import Example
 from slimsched.serving.live.cluster import LiveCluster
 from slimsched.serving.live.processes import EngineListener
 from slimsched.serving.live.sensors import Reading
@@ -183,7 +183,7 @@ def live_entries(cluster: Cluster) -> list[Any]:
         running = LiveCluster(gateway_of(cluster), InProcess(cluster, [entries]), [entries], clock_zero_s=0.0)
         await running.start()
         for _ in range(COUNT):
-            await running.submit_each([Call([IMAGE], example=0)], Terms())[0]
+            await running.submit_each([Example([IMAGE], example=0)], Terms())[0]
         await running.stop()
 
     asyncio.run(main())

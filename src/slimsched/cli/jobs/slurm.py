@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from slimsched.cli.jobs.slurm_site import SlurmSite
 
 
-class RunOptions(Struct, frozen=True, kw_only=True):
+class SlurmRunOptions(Struct, frozen=True, kw_only=True):
     """How long the controller runs, how often it looks, and where it leaves its log."""
 
     until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left.")] = False
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
 @with_options
 def run(
     slurm: SlurmOptions,
-    options: RunOptions,
+    options: SlurmRunOptions,
     engine: Annotated[str, typer.Option(help="Who runs the jobs: slurm.")] = "slurm",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done now; touch nothing.")
@@ -77,8 +77,8 @@ def run(
         _drive(site, options, as_json=as_json)
 
 
-def _drive(site: "SlurmSite", options: RunOptions, *, as_json: bool) -> None:
-    from slimsched.cli.jobs.slurm_site import LiveView
+def _drive(site: "SlurmSite", options: SlurmRunOptions, *, as_json: bool) -> None:
+    from slimsched.cli.jobs.slurm_site import SlurmView as LiveView
     from slimsched.core.log import LogWriter
     from slimsched.jobs.slurm import controller
 
@@ -140,7 +140,8 @@ def submit(
 
       slim jobs submit --gpus 8 --sbatch=--cpus-per-gpu=4 train.sh
     """
-    from slimsched.jobs.slurm.wire import Request, SlurmClient
+    from slimsched.jobs.slurm.wire import JobRequest as Request
+    from slimsched.jobs.slurm.wire import SlurmClient
 
     known = read_models(model_file)
     if model and model not in known:

@@ -34,22 +34,15 @@ from slimsched.jobs.scheduler.messages import (
 )
 from slimsched.jobs.setting import POLICIES, SchedulerSetting
 from slimsched.jobs.slurm import controller
-from slimsched.jobs.slurm.controller import (
-    Clock,
-    Observation,
-    Outlook,
-    Patience,
-    Plan,
-    Preflight,
-    SlurmController,
-    observe,
-)
+from slimsched.jobs.slurm.controller import Clock, Outlook, Patience, Preflight, SlurmController, observe
+from slimsched.jobs.slurm.controller import DryRun as Plan
+from slimsched.jobs.slurm.controller import SlurmSnapshot as Observation
 from slimsched.jobs.slurm.wire import SlurmClient
 
 # -- Shows what happens, or would happen, on Slurm: lines and tables for people, JSON for machines.
 
 
-class LiveView:
+class SlurmView:
     """An observer that tells of every event and command as it happens, and passes it on to the log."""
 
     def __init__(self, log: Observer, clock: Clock, *, as_json: bool) -> None:

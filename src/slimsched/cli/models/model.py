@@ -201,7 +201,7 @@ def root() -> None:
     """Make, check, train, evaluate and look at models."""
 
 
-class TrainOptions(Struct, frozen=True, kw_only=True):
+class NetworkTrainOptions(Struct, frozen=True, kw_only=True):
     """What to train on, by which recipe, and where to put the model."""
 
     data: DataOption
@@ -226,7 +226,7 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
 
 @app.command()
 @with_options
-def train(options: TrainOptions) -> None:
+def train(options: NetworkTrainOptions) -> None:
     """Train a slimmable network; run it again with the same --out to continue after an interruption.
 
     Example: slim model train --data photos/ --config configs/train-folder.toml --out runs/photos

@@ -268,10 +268,10 @@ def _open_cpu(
     from slimsched.serving.live.executor import CpuExecutor
     from slimsched.serving.live.sensors import open_meter
     from slimsched.serving.live.server import host_models
-    from slimsched.serving.measure.profile import Plan, Profiler
+    from slimsched.serving.measure.profile import MeasuringPlan, Profiler
 
     threads = device.threads
-    plan = Plan(batches=sizes, concurrency=(1,), repeats=repeats, active_w=device.active_w)
+    plan = MeasuringPlan(batches=sizes, concurrency=(1,), repeats=repeats, active_w=device.active_w)
     hosted = host_models([model], torch.device("cpu"))
     executor, meter = CpuExecutor(hosted, threads=threads), open_meter("cpu", device.idle_w)
     facts = {"kind": "cpu", "processor": _processor(), "threads": str(threads)}
@@ -292,12 +292,12 @@ def _open_cuda(
     from slimsched.serving.live.cuda import CudaExecutor, cuda_device
     from slimsched.serving.live.sensors import Modelled, open_nvml
     from slimsched.serving.live.server import host_models
-    from slimsched.serving.measure.profile import Plan, Profiler, mean_power_w
+    from slimsched.serving.measure.profile import MeasuringPlan, Profiler, mean_power_w
 
     mps = device.mps
     executor = CudaExecutor(host_models([model], cuda_device()), batch_limit=sizes[-1])
     meter = open_nvml(device.gpu) or Modelled(0.0)
-    plan = Plan(batches=sizes, concurrency=(1, 2, 4), repeats=repeats, cell_s=0.02)
+    plan = MeasuringPlan(batches=sizes, concurrency=(1, 2, 4), repeats=repeats, cell_s=0.02)
     idle_w = mean_power_w(meter, lambda: time.sleep(0.01), at_least_s=0.5)
     properties = torch.cuda.get_device_properties(0)
     facts = {

@@ -382,7 +382,7 @@ class Lwf(Policy):
 # -- FIFO and fit-first: jobs in order of arrival, with or without passing a job that does not fit.
 
 
-class Fifo(Policy):
+class FifoPolicy(Policy):
     """Strict arrival order: nobody passes the first in line."""
 
     blocking = True

@@ -342,7 +342,7 @@ class Slot(NamedTuple):
     machines: tuple[int, ...]
 
 
-class Plan:
+class StartPlan:
     """What will be free when, and what is reserved; built anew for every look."""
 
     def __init__(

@@ -28,7 +28,7 @@ from slimsched.core.clock import Wake, WakeAt
 from slimsched.core.config import UnknownNameError
 from slimsched.jobs.domain import Job, Placement, Scaling, Tier, Topology
 from slimsched.jobs.scheduler.eviction import Evictable
-from slimsched.jobs.scheduler.gpus import Claim, Claims, FreeGpus, Plan, Spots
+from slimsched.jobs.scheduler.gpus import Claim, Claims, FreeGpus, Spots, StartPlan
 from slimsched.jobs.scheduler.messages import (
     Command,
     Event,
@@ -344,7 +344,7 @@ def backfill(scheduler: "JobScheduler", now_s: float) -> None:
 def plan_ahead(scheduler: "JobScheduler", now_s: float) -> None:
     """Plan waiting jobs in order on the machines that will be free by all time limits; start those of now."""
     free = scheduler.free
-    plan = Plan(now_s, free, _ends(scheduler), scheduler.policy.resolution_s)
+    plan = StartPlan(now_s, free, _ends(scheduler), scheduler.policy.resolution_s)
     for job in scheduler.waiting.jobs()[:PLANNED_JOBS]:
         if not free.total:
             break

@@ -41,9 +41,9 @@ from slimsched.jobs.scheduler.messages import (
 )
 from slimsched.jobs.scheduler.scheduler import Explanation, JobScheduler
 from slimsched.jobs.setting import SchedulerSetting
+from slimsched.jobs.slurm.wire import JobRequest as Request
 from slimsched.jobs.slurm.wire import (
     Memory,
-    Request,
     SlurmClient,
     SlurmDeniedError,
     SlurmError,
@@ -60,7 +60,7 @@ from slimsched.jobs.telemetry import SCHEDULER_NAME
 # -- What a change seen in Slurm means, as a table: (where we think a job is, what Slurm says) → step.
 
 
-class Stage(Enum):
+class JobStage(Enum):
     """Where we think a job of ours is."""
 
     WAITING = "waiting"
@@ -80,23 +80,23 @@ class Step(Enum):
     REBUILD = "somebody else released it: start afresh from what Slurm says"
 
 
-STEPS: dict[tuple[Stage, Status], Step] = {
-    (Stage.WAITING, Status.HELD): Step.NOTHING,
-    (Stage.WAITING, Status.QUEUED): Step.REBUILD,
-    (Stage.WAITING, Status.RUNNING): Step.REBUILD,
-    (Stage.WAITING, Status.ENDING): Step.REBUILD,
-    (Stage.STARTING, Status.HELD): Step.START_FAILED,
-    (Stage.STARTING, Status.QUEUED): Step.LATE,
-    (Stage.STARTING, Status.RUNNING): Step.CHECK,
-    (Stage.STARTING, Status.ENDING): Step.NOTHING,
-    (Stage.RUNNING, Status.HELD): Step.PREEMPTED,
-    (Stage.RUNNING, Status.QUEUED): Step.PREEMPTED,
-    (Stage.RUNNING, Status.RUNNING): Step.CHECK,
-    (Stage.RUNNING, Status.ENDING): Step.NOTHING,
-    (Stage.STOPPING, Status.HELD): Step.PREEMPTED,
-    (Stage.STOPPING, Status.QUEUED): Step.PREEMPTED,
-    (Stage.STOPPING, Status.RUNNING): Step.NOTHING,
-    (Stage.STOPPING, Status.ENDING): Step.NOTHING,
+STEPS: dict[tuple[JobStage, Status], Step] = {
+    (JobStage.WAITING, Status.HELD): Step.NOTHING,
+    (JobStage.WAITING, Status.QUEUED): Step.REBUILD,
+    (JobStage.WAITING, Status.RUNNING): Step.REBUILD,
+    (JobStage.WAITING, Status.ENDING): Step.REBUILD,
+    (JobStage.STARTING, Status.HELD): Step.START_FAILED,
+    (JobStage.STARTING, Status.QUEUED): Step.LATE,
+    (JobStage.STARTING, Status.RUNNING): Step.CHECK,
+    (JobStage.STARTING, Status.ENDING): Step.NOTHING,
+    (JobStage.RUNNING, Status.HELD): Step.PREEMPTED,
+    (JobStage.RUNNING, Status.QUEUED): Step.PREEMPTED,
+    (JobStage.RUNNING, Status.RUNNING): Step.CHECK,
+    (JobStage.RUNNING, Status.ENDING): Step.NOTHING,
+    (JobStage.STOPPING, Status.HELD): Step.PREEMPTED,
+    (JobStage.STOPPING, Status.QUEUED): Step.PREEMPTED,
+    (JobStage.STOPPING, Status.RUNNING): Step.NOTHING,
+    (JobStage.STOPPING, Status.ENDING): Step.NOTHING,
 }
 """A job that is gone for good has no entry: it is finished from wherever it was."""
 
@@ -133,7 +133,7 @@ class ObservedJob(Struct, frozen=True, kw_only=True):
         return self.slurm.status in (Status.HELD, Status.QUEUED)
 
 
-class Observation(Struct, frozen=True, kw_only=True):
+class SlurmSnapshot(Struct, frozen=True, kw_only=True):
     """What Slurm said at one time, `unix_s` on the wall and `now_s` for the scheduler.
 
     `machines` are those we may use now, each with the GPUs that are not in strangers' hands; `refused`
@@ -149,7 +149,7 @@ class Observation(Struct, frozen=True, kw_only=True):
 
 def observe(
     client: SlurmClient, *, racks: Mapping[str, str], partition: str | None, unix_s: float, clock: Clock
-) -> Observation:
+) -> SlurmSnapshot:
     """Ask Slurm for its jobs and machines.
 
     On a machine that is draining or down we count just what our jobs still hold there.
@@ -175,7 +175,7 @@ def observe(
             left = node.gpus - strange.get(node.name, 0) if node.usable else held.get(node.name, 0)
             if left > 0:
                 machines.append(Machine(name=node.name, rack=racks.get(node.name, "rack"), gpus=left))
-    return Observation(
+    return SlurmSnapshot(
         unix_s=unix_s, now_s=clock.at(unix_s), jobs=ours, machines=tuple(machines), refused=refused
     )
 
@@ -229,7 +229,7 @@ class Tracked:
 
     __slots__ = ("failure", "failures", "memory", "placement", "released_unix_s", "restarts", "stage")
 
-    def __init__(self, stage: Stage, observed: ObservedJob) -> None:
+    def __init__(self, stage: JobStage, observed: ObservedJob) -> None:
         self.stage = stage
         self.memory = observed.memory
         self.placement = observed.placement
@@ -251,7 +251,7 @@ class SlurmWatch:
         self.tracked: dict[str, Tracked] = {}
         self.broken = "the controller starts"
 
-    def changes(self, seen: Observation, scheduler: JobScheduler) -> list[Event]:
+    def changes(self, seen: SlurmSnapshot, scheduler: JobScheduler) -> list[Event]:
         """What has happened since the last look: first what frees GPUs, then what wants them."""
         if seen.machines != scheduler.topology.machines:
             self.broken = "machines came, went or changed hands"
@@ -264,7 +264,7 @@ class SlurmWatch:
                 (wanted if isinstance(event, JobSubmitted) else freed).append(event)
         return [*freed, *wanted]
 
-    def everything(self, seen: Observation) -> list[Event]:
+    def everything(self, seen: SlurmSnapshot) -> list[Event]:
         """All there is, for a scheduler that knows nothing: first who runs, then who waits."""
         self.broken = ""
         self.tracked.clear()
@@ -295,7 +295,7 @@ class SlurmWatch:
             self._warned.add(text)
             self._warn(text)
 
-    def _change(self, job_id: str, seen: Observation, scheduler: JobScheduler) -> Event | None:
+    def _change(self, job_id: str, seen: SlurmSnapshot, scheduler: JobScheduler) -> Event | None:
         """What one job's change means."""
         tracked, observed = self.tracked.get(job_id), seen.jobs.get(job_id)
         if observed is None or observed.slurm.status is Status.GONE:
@@ -321,13 +321,13 @@ class SlurmWatch:
             case step:
                 assert_never(step)
 
-    def _meet(self, observed: ObservedJob, seen: Observation) -> Event | None:
+    def _meet(self, observed: ObservedJob, seen: SlurmSnapshot) -> Event | None:
         """Take up a job we did not know; one that Slurm might start on its own is held first."""
         job, memory, status = observed.job, observed.memory, observed.slurm.status
         if status is Status.ENDING:
             return None
         if status is Status.RUNNING:
-            self.tracked[job.id] = Tracked(Stage.RUNNING, observed)
+            self.tracked[job.id] = Tracked(JobStage.RUNNING, observed)
             return JobFoundRunning(
                 job=job, placement=observed.placement, served_s=memory.served_s, since_s=observed.since_s
             )
@@ -336,13 +336,13 @@ class SlurmWatch:
             return None
         if status is Status.QUEUED:
             self._hold(job.id)
-        self.tracked[job.id] = Tracked(Stage.WAITING, observed)
+        self.tracked[job.id] = Tracked(JobStage.WAITING, observed)
         return JobSubmitted(job=job, served_s=memory.served_s, declined_since_s=memory.declined_since_s)
 
     def _check(self, observed: ObservedJob, tracked: Tracked, scheduler: JobScheduler) -> Event | None:
         """See whether a job runs where it was told to; Slurm may have shared its GPUs out otherwise."""
         job_id, placement = observed.job.id, observed.placement
-        tracked.stage = Stage.RUNNING
+        tracked.stage = JobStage.RUNNING
         tracked.failures = 0
         if observed.slurm.restarts != tracked.restarts:
             self.broken = f"Slurm restarted job {job_id}"
@@ -357,7 +357,7 @@ class SlurmWatch:
             self.broken = f"job {job_id} runs on {_where(placement)}"
         return None
 
-    def _late(self, observed: ObservedJob, tracked: Tracked, seen: Observation) -> Event | None:
+    def _late(self, observed: ObservedJob, tracked: Tracked, seen: SlurmSnapshot) -> Event | None:
         """Take back a gang that Slurm does not start."""
         begun_s = max(tracked.released_unix_s, observed.slurm.eligible_s or 0.0)
         if seen.unix_s - begun_s < self._patience.start_s:
@@ -368,7 +368,7 @@ class SlurmWatch:
 
     def _start_failed(self, job_id: str, tracked: Tracked) -> Event:
         """A gang did not start; after a few times it is put aside so that it blocks nobody."""
-        tracked.stage = Stage.WAITING
+        tracked.stage = JobStage.WAITING
         tracked.failures += 1
         reason, tracked.failure = tracked.failure, ""
         if tracked.failures < self._patience.starts:
@@ -382,12 +382,12 @@ class SlurmWatch:
         job_id = observed.job.id
         if observed.slurm.status is Status.QUEUED:
             self._hold(job_id)
-        if tracked.stage is Stage.RUNNING:
+        if tracked.stage is JobStage.RUNNING:
             tracked.memory = Memory(
                 arrival_s=observed.job.arrival_s, served_s=round(served_s, 3), placement=tracked.placement
             )
             self.remember(job_id, tracked)
-        tracked.stage = Stage.WAITING
+        tracked.stage = JobStage.WAITING
         return JobPreempted(job_id=job_id, served_s=tracked.memory.served_s)
 
     def _hold(self, job_id: str) -> None:
@@ -490,7 +490,7 @@ class SlurmController:
         """Stop nobody until machines have had time to report who has ended meanwhile."""
         self._settled_unix_s = until_unix_s + self._patience.settle_s
 
-    def round(self, seen: Observation) -> None:
+    def round(self, seen: SlurmSnapshot) -> None:
         """Take one look at Slurm into account and act on it."""
         watch = self._watch
         for job_id, why in seen.refused.items():
@@ -504,7 +504,7 @@ class SlurmController:
             watch.broken = "Slurm went away while it was told what to do"
             raise
 
-    def _act(self, seen: Observation) -> None:
+    def _act(self, seen: SlurmSnapshot) -> None:
         watch, scheduler = self._watch, self.scheduler
         events = [] if scheduler is None or watch.broken else watch.changes(seen, scheduler)
         if scheduler is None or watch.broken:
@@ -524,7 +524,7 @@ class SlurmController:
         self._note_declines(scheduler)
         self._last_s = seen.now_s
 
-    def _feed(self, event: LiveEvent, seen: Observation, *, at_s: float) -> None:
+    def _feed(self, event: LiveEvent, seen: SlurmSnapshot, *, at_s: float) -> None:
         """Tell the scheduler, note what it asks for, and do it."""
         commands = self._live.handle(event, now_s=at_s)
         if self._observer is not None:
@@ -543,13 +543,13 @@ class SlurmController:
                 case _:
                     assert_never(command)
 
-    def _start(self, job_id: str, placement: Placement, seen: Observation) -> None:
+    def _start(self, job_id: str, placement: Placement, seen: SlurmSnapshot) -> None:
         """Bind a gang to its machines and release it."""
         tracked = self._watch.tracked.get(job_id)
         if tracked is None:
             return  # it has gone, and the scheduler is about to hear of it
         observed = seen.jobs[job_id]
-        tracked.stage = Stage.STARTING
+        tracked.stage = JobStage.STARTING
         tracked.placement = placement
         tracked.released_unix_s = seen.unix_s
         tracked.restarts = observed.slurm.restarts
@@ -564,27 +564,27 @@ class SlurmController:
         except SlurmError as error:
             tracked.failure = str(error)  # the job is still held: the next look says so
 
-    def _preempt(self, job_id: str, seen: Observation) -> None:
+    def _preempt(self, job_id: str, seen: SlurmSnapshot) -> None:
         """Stop a gang, now or once it is sure that it still runs."""
         tracked = self._watch.tracked.get(job_id)
-        if tracked is None or tracked.stage not in (Stage.STARTING, Stage.RUNNING):
+        if tracked is None or tracked.stage not in (JobStage.STARTING, JobStage.RUNNING):
             return  # it has stopped, and the scheduler is about to hear of it
         if seen.unix_s < self._settled_unix_s:
             self._stop_later.append(job_id)
         else:
             assert self.scheduler is not None
             self._stop(self.scheduler, job_id, tracked, seen)
-        tracked.stage = Stage.STOPPING
+        tracked.stage = JobStage.STOPPING
 
-    def _stop_those_left(self, scheduler: JobScheduler, seen: Observation) -> None:
+    def _stop_those_left(self, scheduler: JobScheduler, seen: SlurmSnapshot) -> None:
         """Stop the gangs whose stop was put off, unless they have ended by themselves."""
         jobs, self._stop_later = self._stop_later, []
         for job_id in jobs:
             tracked = self._watch.tracked.get(job_id)
-            if tracked is not None and tracked.stage is Stage.STOPPING:
+            if tracked is not None and tracked.stage is JobStage.STOPPING:
                 self._stop(scheduler, job_id, tracked, seen)
 
-    def _stop(self, scheduler: JobScheduler, job_id: str, tracked: Tracked, seen: Observation) -> None:
+    def _stop(self, scheduler: JobScheduler, job_id: str, tracked: Tracked, seen: SlurmSnapshot) -> None:
         """Stop a gang; its attained service is written down first, for it must outlive us."""
         observed = seen.jobs[job_id]
         tracked.memory = Memory(
@@ -610,7 +610,7 @@ class SlurmController:
         """Write down since when jobs decline offers: a delay timer must outlive us."""
         notes = 0
         for job_id, tracked in self._watch.tracked.items():
-            if tracked.stage is not Stage.WAITING or notes == self._patience.notes:
+            if tracked.stage is not JobStage.WAITING or notes == self._patience.notes:
                 continue
             state = scheduler.jobs[job_id]
             if state.clock_s is not None and state.clock_s != tracked.memory.declined_since_s:
@@ -630,7 +630,7 @@ class SlurmController:
 def run(
     controller: SlurmController,
     *,
-    look: Callable[[], Observation],
+    look: Callable[[], SlurmSnapshot],
     clock: Clock,
     poll_s: float,
     stop: StopSignal,
@@ -720,7 +720,7 @@ class _Commands:
         self.seen += commands
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class DryRun(Struct, frozen=True, kw_only=True):
     """What the controller would do now, and the calls it would make."""
 
     commands: tuple[StartJob | PreemptJob, ...]
@@ -736,16 +736,16 @@ class Outlook(Struct, frozen=True, kw_only=True):
     explanation: Explanation | None
 
 
-def plan(client: SlurmClient, make: Make, seen: Observation) -> Plan:
+def plan(client: SlurmClient, make: Make, seen: SlurmSnapshot) -> DryRun:
     """One round of a fresh controller that only says what it would do."""
     dry = DryRunClient(client)
     asked = _Commands()
     make(dry, asked).round(seen)
     commands = tuple(command for command in asked.seen if isinstance(command, StartJob | PreemptJob))
-    return Plan(commands=commands, calls=tuple(dry.calls))
+    return DryRun(commands=commands, calls=tuple(dry.calls))
 
 
-def explanation(client: SlurmClient, make: Make, seen: Observation, job_id: str) -> Explanation:
+def explanation(client: SlurmClient, make: Make, seen: SlurmSnapshot, job_id: str) -> Explanation:
     """Why a job waits, or where it runs, in the eyes of a fresh controller."""
     controller = make(DryRunClient(client), None)
     controller.round(seen)
@@ -753,7 +753,7 @@ def explanation(client: SlurmClient, make: Make, seen: Observation, job_id: str)
     return controller.scheduler.explain(job_id, now_s=seen.now_s)
 
 
-def outlook(client: SlurmClient, make: Make, seen: Observation, job: Job) -> Outlook:
+def outlook(client: SlurmClient, make: Make, seen: SlurmSnapshot, job: Job) -> Outlook:
     """What a gang would get if it came last now: a job that waits already, or one that is only thought of."""
     others = {job_id: observed for job_id, observed in seen.jobs.items() if job_id != job.id}
     controller = make(DryRunClient(client), None)

@@ -195,7 +195,7 @@ _MARK = "slim"
 Note = TypeVar("Note")
 
 
-class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the user tells the scheduler beyond the number of GPUs."""
 
     model: str = ""
@@ -212,15 +212,15 @@ class Memory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     placement: Placement = ()  # where the job was last told to run
 
 
-def written(note: Request | Memory) -> str:
+def written(note: JobRequest | Memory) -> str:
     """The note as it stands in a comment."""
     return f"{_MARK} {msgspec.json.encode(note).decode()}"
 
 
-def request_in(comment: str) -> Request | None:
+def request_in(comment: str) -> JobRequest | None:
     """The request in a comment (the bare word `slim` is one, with nothing to add); None: not our job."""
     mark, _, text = comment.partition(" ")
-    return (_read(text, Request) or Request()) if mark == _MARK else None
+    return (_read(text, JobRequest) or JobRequest()) if mark == _MARK else None
 
 
 def memory_in(admin_comment: str) -> Memory:
@@ -317,7 +317,7 @@ class SlurmClient:
         script: Sequence[str],
         *,
         gpus: int,
-        request: Request,
+        request: JobRequest,
         name: str | None = None,
         partition: str | None = None,
         limit: str | None = None,

@@ -255,7 +255,7 @@ def decays(name: str, parameter: Tensor) -> bool:
 NAME = "checkpoint.safetensors"
 
 
-class Progress(Struct, frozen=True, kw_only=True):
+class EpochProgress(Struct, frozen=True, kw_only=True):
     """Epochs done, total epochs (0: not decided yet) and seconds spent."""
 
     recipe: Recipe
@@ -266,7 +266,7 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 def save(
     folder: Path,
-    progress: Progress,
+    progress: EpochProgress,
     net: SlimNetwork,
     average: SlimNetwork,
     optimizer: torch.optim.Optimizer,
@@ -292,7 +292,7 @@ def exists(folder: Path) -> bool:
 
 def load(
     folder: Path, recipe: Recipe, net: SlimNetwork, average: SlimNetwork, optimizer: torch.optim.Optimizer
-) -> Progress:
+) -> EpochProgress:
     """Restore a checkpoint and return its progress; the recipe must not have changed."""
     path = folder / NAME
     try:
@@ -311,9 +311,9 @@ def load(
     return progress
 
 
-def _read(path: Path, recipe: Recipe) -> tuple[Progress, dict[str, Tensor]]:
+def _read(path: Path, recipe: Recipe) -> tuple[EpochProgress, dict[str, Tensor]]:
     with safe_open(path, framework="pt") as file:
-        progress = msgspec.json.decode(file.metadata()["progress"], type=Progress)
+        progress = msgspec.json.decode(file.metadata()["progress"], type=EpochProgress)
         if progress.recipe != recipe:
             raise DataError(
                 f"{path} is of a run with another recipe; resume with that one or name another folder"
@@ -370,7 +370,7 @@ def train(
     advance: Callable[[int, int], None] = lambda step, steps: None,
     stop_after: int | None = None,
     limit_s: float | None = None,
-) -> tuple[SlimNetwork, Progress]:
+) -> tuple[SlimNetwork, EpochProgress]:
     """Train, or resume the run in `folder`; return the averaged network and the progress.
 
     The run stops after epoch `stop_after`, or before an epoch that would end later than `limit_s` seconds
@@ -382,7 +382,7 @@ def train(
     trainer = Trainer(recipe, data, colours=colours, device=device, teacher=teacher)
     if start is not None and not exists(folder):
         trainer.begin_with(start)
-    progress = Progress(recipe=recipe, epochs=fixed_epochs(training, trainer.steps))
+    progress = EpochProgress(recipe=recipe, epochs=fixed_epochs(training, trainer.steps))
     if exists(folder):
         progress = load(folder, recipe, trainer.net, trainer.average, trainer.optimizer)
     began_s -= progress.seconds

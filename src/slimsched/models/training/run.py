@@ -18,14 +18,15 @@ from slimsched.models.data.images import ImageSet
 from slimsched.models.network import TRAINED, ModelCard, SlimNetwork, save
 from slimsched.models.package import Shape
 from slimsched.models.slimresnet.shape import UNIFORM
-from slimsched.models.training.loop import EpochReport, Progress, train, validate
+from slimsched.models.training.loop import EpochProgress as Progress
+from slimsched.models.training.loop import EpochReport, train, validate
 from slimsched.models.training.recipe import Recipe
 from slimsched.models.width import format_widths
 
 # -- The log of a training run: one JSON line per epoch, and TensorBoard scalars if TensorBoard is installed.
 
 
-class RunLog:
+class TrainingLog:
     """Appends every epoch's figures to `epochs.jsonl` and to TensorBoard event files in the run's folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -102,7 +103,7 @@ def run_training(
     if amount:
         images, held_out = hold_out(images, amount, seed=recipe.training.seed, run=out)
     colours = images.colours()
-    with RunLog(out) as log:
+    with TrainingLog(out) as log:
 
         def report_epoch(epoch: EpochReport) -> None:
             log.write(epoch)

@@ -139,7 +139,7 @@ class Connections:
 # -- A connection that was lent: another reader accepted it, and does not understand what its client sends.
 
 
-class Lender(Protocol):
+class ConnectionLender(Protocol):
     """Reads requests that it understands by itself, and lends the connections of others."""
 
     def knows(self, request: HttpRequest) -> bool:
@@ -156,7 +156,7 @@ class Lender(Protocol):
 class LentConnection:
     """A connection that was lent: what has arrived of its next request, and what is not yet sent."""
 
-    def __init__(self, lender: Lender, address: str, arrived: bytes, unsent: bytes) -> None:
+    def __init__(self, lender: ConnectionLender, address: str, arrived: bytes, unsent: bytes) -> None:
         self.lender, self.address, self.arrived, self.unsent = lender, address, arrived, unsent
         self.is_over = False
 

@@ -223,7 +223,7 @@ def _open_file(entry: RegionEntry) -> SharedRegion | None:
     return region if os.fstat(file).st_ino == entry.inode else None  # else it was unregistered meanwhile
 
 
-class Lender(Protocol):
+class InputMemory(Protocol):
     """What has memory for the inputs of calls: a desk."""
 
     memory: SharedMemory
@@ -241,7 +241,7 @@ class Loan:
 
     __slots__ = ("_desk", "_held_bytes", "_rooms")
 
-    def __init__(self, desk: Lender) -> None:
+    def __init__(self, desk: InputMemory) -> None:
         self._desk = desk
         self._rooms: list[memoryview] = []
         self._held_bytes = 0

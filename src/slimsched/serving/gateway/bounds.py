@@ -232,7 +232,7 @@ class SureOptimum(Struct, frozen=True, kw_only=True):
     further: float
 
 
-class Policy(Struct, frozen=True):
+class MixedPolicy(Struct, frozen=True):
     """A way to serve requests, and the share of requests for which a second plan runs."""
 
     way: Way
@@ -267,7 +267,7 @@ def sure_optimum(
         return None
     given = shares_of(cluster, shares)
     programme = FluidProgramme(cluster, rate_per_s, given, active_power_w)
-    policies = [Policy(way, 0.0) for way in plan_ways(cluster.models)]
+    policies = [MixedPolicy(way, 0.0) for way in plan_ways(cluster.models)]
     solved = programme.solve([policy.way for policy in policies])
     for _ in range(MOST_ROUNDS):
         found = [
@@ -295,7 +295,7 @@ def _gain(way: Way, key_prices: dict[Key, float], request_price: float) -> float
     return way.value - sum(share * key_prices[key] for key, share in way.uses.items()) - request_price
 
 
-def best_policies(model: ServedModel, key_prices: dict[Key, float]) -> list[Policy]:
+def best_policies(model: ServedModel, key_prices: dict[Key, float]) -> list[MixedPolicy]:
     """Return the policies that the table finds best at these prices, each with another first plan."""
     prices = {key: key_prices[key] / model.weight for key in model.keys.values()}
     cost_to_go = CostToGo(model, [prices], [dict.fromkeys(prices, 0.0)], sure=True)
@@ -308,7 +308,9 @@ def best_policies(model: ServedModel, key_prices: dict[Key, float]) -> list[Poli
     return [count_policy(model, table, further.plan[0], table.plans[row]) for row in rows]
 
 
-def count_policy(model: ServedModel, table: EscalationTable, after: NDArray[np.int64], first: int) -> Policy:
+def count_policy(
+    model: ServedModel, table: EscalationTable, after: NDArray[np.int64], first: int
+) -> MixedPolicy:
     """Count what a policy gives and runs on the scored examples; `after[row, level]` is what follows."""
     examples, levels = model.scored.among, table.confidences.levels
     plan = np.full(len(examples), first)
@@ -330,4 +332,4 @@ def count_policy(model: ServedModel, table: EscalationTable, after: NDArray[np.i
         plan = following
     hits = model.scored.hits(plan, examples)
     assert hits is not None
-    return Policy(Way(model=model.number, value=model.weight * float(hits.mean()), uses=uses), further)
+    return MixedPolicy(Way(model=model.number, value=model.weight * float(hits.mean()), uses=uses), further)

@@ -33,9 +33,9 @@ from slimsched.serving.routers.learned import (
     HEAD_V,
     POINT,
     SERVER,
-    Decision,
     HeadDecision,
     HeadPpoRouter,
+    PpoDecision,
     PpoRouter,
     choice_prior,
     most_choices,
@@ -93,17 +93,17 @@ class PaperPolicy:
         return PpoRouter(cluster, rng, self.weights(), EPSILON)
 
     def rewards(
-        self, router: PpoRouter, decisions: Sequence[Decision], outcomes: Sequence[Outcome]
+        self, router: PpoRouter, decisions: Sequence[PpoDecision], outcomes: Sequence[Outcome]
     ) -> Values:
         """Return the reward (7) of each block."""
         return np.array([outcome.reward(self._reward) for outcome in outcomes])
 
-    def look(self, decisions: Sequence[Decision]) -> None:
+    def look(self, decisions: Sequence[PpoDecision]) -> None:
         """Take the mean and the deviation of the inputs."""
         states = np.array([decision.state for decision in decisions])
         self._mean, self._deviation = states.mean(axis=0), np.maximum(states.std(axis=0), 1e-3)
 
-    def batch(self, decisions: Sequence[Decision]) -> tuple[Tensor, Forward]:
+    def batch(self, decisions: Sequence[PpoDecision]) -> tuple[Tensor, Forward]:
         """Return the actions of these decisions, and the function that computes their logits and values."""
         raw = np.array([decision.state for decision in decisions])
         scaled = np.clip((raw - self._mean) / self._deviation, -10.0, 10.0)

@@ -32,7 +32,7 @@ class DroppedError(SlimError):
         self.reason = reason
 
 
-class Call(NamedTuple):
+class Example(NamedTuple):
     """One example of a known set: its inputs, its position in the set, and the model to run."""
 
     inputs: Sequence[bytes]

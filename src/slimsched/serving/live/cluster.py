@@ -47,8 +47,8 @@ from slimsched.serving.gateway.messages import (
 from slimsched.serving.live.calls import (
     Bundle,
     BundleWaiter,
-    Call,
     DroppedError,
+    Example,
     OpenExamples,
     Parcel,
     Rows,
@@ -71,7 +71,7 @@ from slimsched.serving.live.wire import (
     UnhostModel,
     Wakefulness,
 )
-from slimsched.serving.routers.autoscaler import LOOK_S, AutoscaleOptions, Fleet, Scaling, load_of
+from slimsched.serving.routers.autoscaler import LOOK_S, AutoscaleOptions, Scaling, Servers, load_of
 
 # -- Arrivals: what came in during one round of the event loop, told to the gateway together.
 
@@ -467,7 +467,7 @@ class LiveCluster:
         self._arrivals.add(terms.request(bundle.first, arrived_s, model, count=count))
         return bundle
 
-    def submit_each(self, calls: Sequence[Call], terms: Terms = ANY_TERMS) -> list[Parcel]:
+    def submit_each(self, calls: Sequence[Example], terms: Terms = ANY_TERMS) -> list[Parcel]:
         """Accept several calls of one example each."""
         now_s, parcels = self.now_s, []
         for call in calls:
@@ -564,7 +564,7 @@ class LiveCluster:
         await self._engine.stop()
         self._lag.stop()
 
-    async def scale_forever(self, options: AutoscaleOptions, fleet: Fleet) -> None:
+    async def scale_forever(self, options: AutoscaleOptions, fleet: Servers) -> None:
         """Let an autoscaler check the load periodically, and start and stop servers as it decides."""
         scaling = Scaling(options, fleet, lambda: load_of(self._gateway), self._observers)
         while True:

@@ -39,7 +39,7 @@ from slimsched.serving.live.wire import (
     ToGateway,
     ToServer,
 )
-from slimsched.serving.routers.autoscaler import Load
+from slimsched.serving.routers.autoscaler import ReportedLoad
 from slimsched.serving.scenario.files import RunSetting
 
 # -- The interface of engines, which start servers for a live cluster and carry messages to them.
@@ -119,7 +119,7 @@ class ModelChanger(Protocol):
 class LoadWatcher(Protocol):
     """An engine that starts and stops servers by the load."""
 
-    def watch_load(self, load: Callable[[], Load]) -> None:
+    def watch_load(self, load: Callable[[], ReportedLoad]) -> None:
         """Set the function that returns the current load."""
         ...
 

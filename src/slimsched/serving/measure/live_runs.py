@@ -19,7 +19,7 @@ from slimsched.serving.domain.profile import record_of
 from slimsched.serving.domain.request import Request, Terms
 from slimsched.serving.gateway.bounds import fluid_optimum, judges, sure_accuracy_at
 from slimsched.serving.gateway.gateway import Gateway
-from slimsched.serving.live.calls import Answered, Call, DroppedError
+from slimsched.serving.live.calls import Answered, DroppedError, Example
 from slimsched.serving.live.cluster import LiveCluster
 from slimsched.serving.live.memory import InputArena
 from slimsched.serving.live.processes import Engine, EngineListener, LocalEngine, RunLog
@@ -204,7 +204,7 @@ async def run_live(
                 due = bisect_right(arrivals_s, passed_s, lo=sent)
                 late_s += [passed_s - arrival_s for arrival_s in arrivals_s[sent:due]]
                 calls = [
-                    Call(examples[one.model].row(one.example), one.example, one.model)
+                    Example(examples[one.model].row(one.example), one.example, one.model)
                     for one in requests[sent:due]
                 ]
                 parcels = live.submit_each(calls, Terms(deadline_s=load.deadline_s))

@@ -131,7 +131,7 @@ class Kept(Struct, kw_only=True):
     watts: dict[str, Amount] = {}
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class MeasuringPlan(Struct, frozen=True, kw_only=True):
     """What to measure, how often, and for how long at most; each cell gets at least three runs."""
 
     batches: tuple[int, ...]
@@ -165,7 +165,7 @@ class Profiler:
         executor: Executor,
         model: ServedModel,
         meter: PowerMeter,
-        plan: Plan,
+        plan: MeasuringPlan,
         keep: Path,
         idle_w: float,
         *,

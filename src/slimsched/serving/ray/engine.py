@@ -28,7 +28,7 @@ from slimsched.serving.ray.messages import (
     new_charter,
     server_name,
 )
-from slimsched.serving.routers.autoscaler import AutoscaleOptions, Load
+from slimsched.serving.routers.autoscaler import AutoscaleOptions, ReportedLoad
 
 # -- Connects to a Ray cluster, or starts one.
 
@@ -162,7 +162,7 @@ class RayEngine:
         self.arena: InputArena | None = None  # servers may be on other machines
         self.first_id = membership.number << GATEWAY_BITS
         self.clock_zero_s = monotonic() - (time() - membership.epoch_s)
-        self._load: Callable[[], Load] = Load  # the current load of this gateway
+        self._load: Callable[[], ReportedLoad] = ReportedLoad  # the current load of this gateway
         self._specs, self._roster, self._membership = specs, roster, membership
         self._wanted: set[int] = set()
         self._connections: dict[int, FrameConnection] = {}
@@ -175,7 +175,7 @@ class RayEngine:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
 
-    def watch_load(self, load: Callable[[], Load]) -> None:
+    def watch_load(self, load: Callable[[], ReportedLoad]) -> None:
         """Report this load to the roster, which decides how many servers run."""
         self._load = load
 

@@ -23,7 +23,7 @@ from slimsched.serving.live.server import LiveServer, make_executor, read_models
 from slimsched.serving.live.wire import Drain, ServerSpec
 from slimsched.serving.ray.door import Door, TcpPeers
 from slimsched.serving.ray.messages import Charter, Membership, actor_options, decode, encode, server_name
-from slimsched.serving.routers.autoscaler import Autoscaler, Load, together
+from slimsched.serving.routers.autoscaler import Autoscaler, ReportedLoad, together
 
 # -- A server as a Ray actor: the same live server as in the local engine, behind its own door.
 
@@ -129,7 +129,7 @@ class _Gateway:
 
     def __init__(self) -> None:
         self.heard_s = monotonic()
-        self.load = Load()
+        self.load = ReportedLoad()
         self.up: set[int] = set()
 
 
@@ -162,7 +162,7 @@ class Roster:
         return Membership(number=self._highest, epoch_s=charter.epoch_s, secret=charter.secret)
 
     async def report(
-        self, gateway: int, load: Load, up: list[int], ended: list[int], suspected: list[int]
+        self, gateway: int, load: ReportedLoad, up: list[int], ended: list[int], suspected: list[int]
     ) -> list[int]:
         """Take a gateway's report and return the servers that should run.
 

@@ -49,7 +49,7 @@ class AutoscaleOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return replace(self, max=most)
 
 
-class Load(Struct, frozen=True, kw_only=True):
+class ReportedLoad(Struct, frozen=True, kw_only=True):
     """The load on one gateway, or on all gateways together."""
 
     backlog_s: float = 0.0  # device time of all requests that are sent or wait
@@ -60,7 +60,7 @@ class Load(Struct, frozen=True, kw_only=True):
 class LoadReported(Struct, frozen=True, kw_only=True, tag=True):
     """Event: the current load; `wanted` servers were asked for and `up` of them serve."""
 
-    load: Load
+    load: ReportedLoad
     wanted: int
     up: int
 
@@ -86,7 +86,7 @@ class Autoscaler:
         step = self.decide(event.load, wanted=event.wanted, up=event.up, now_s=now_s)
         return [] if step is None else [step]
 
-    def decide(self, load: Load, *, wanted: int, up: int, now_s: float) -> Scale | None:
+    def decide(self, load: ReportedLoad, *, wanted: int, up: int, now_s: float) -> Scale | None:
         """Return the next step, if any; `wanted` servers were asked for and `up` of them serve."""
         options = self.options
         why = self._crowded(load, up)
@@ -102,13 +102,13 @@ class Autoscaler:
             return self._step(wanted - 1, f"idle for {options.down_idle_s:g} s", now_s)
         return None
 
-    def _crowded(self, load: Load, up: int) -> str:
+    def _crowded(self, load: ReportedLoad, up: int) -> str:
         each_s = load.backlog_s / max(1, up)
         if each_s > self.options.up_backlog_s:
             return f"backlog of {each_s:.2f} s a server"
         return load.missed
 
-    def _could_do_with_less(self, load: Load, up: int) -> bool:
+    def _could_do_with_less(self, load: ReportedLoad, up: int) -> bool:
         if up < 2:
             return False
         return (
@@ -121,22 +121,22 @@ class Autoscaler:
         return Scale(servers=servers, reason=reason)
 
 
-def load_of(gateway: Gateway) -> Load:
+def load_of(gateway: Gateway) -> ReportedLoad:
     """Return the current load of a gateway."""
     seen = gateway.seen
     sent, sent_s = float(seen.outstanding.sum()), float(seen.backlog_s.sum())
     waiting_s = seen.fifo * (sent_s / sent if sent else 0.0)
     alive = seen.alive_ids
-    return Load(
+    return ReportedLoad(
         backlog_s=sent_s + waiting_s,
         utilization=float(seen.utilization[alive].mean()) if alive else 0.0,
         missed=_missed(gateway),
     )
 
 
-def together(loads: Sequence[Load]) -> Load:
+def together(loads: Sequence[ReportedLoad]) -> ReportedLoad:
     """Add up the loads of several gateways that share their servers and hear the same telemetry."""
-    return Load(
+    return ReportedLoad(
         backlog_s=sum(load.backlog_s for load in loads),
         utilization=max((load.utilization for load in loads), default=0.0),
         missed=next((load.missed for load in loads if load.missed), ""),
@@ -176,7 +176,7 @@ LOOK_S = 0.25
 """Time between two looks at the load; the roster on Ray uses the same time."""
 
 
-class Fleet(Protocol):
+class Servers(Protocol):
     """The servers that can be started and stopped."""
 
     def is_up(self, server: int) -> bool:
@@ -198,8 +198,8 @@ class Scaling:
     def __init__(
         self,
         options: AutoscaleOptions,
-        fleet: Fleet,
-        load: Callable[[], Load],
+        fleet: Servers,
+        load: Callable[[], ReportedLoad],
         observers: Sequence[Observer],
     ) -> None:
         self._autoscaler = Autoscaler(options)

@@ -46,7 +46,7 @@ def most_choices(cluster: Cluster) -> int:
     return max(len(choices) for model in cluster.models for choices in model.spec.segments)
 
 
-class Decision(Struct, frozen=True):
+class PpoDecision(Struct, frozen=True):
     """One routing decision as PPO needs it: the state, the action, ε and the log-probability (6)."""
 
     state: Values
@@ -81,7 +81,7 @@ class PpoRouter:
         self._choices = most_choices(cluster)
         self._random = rng.random
         self.epsilon = epsilon
-        self.decisions: list[Decision] | None = None
+        self.decisions: list[PpoDecision] | None = None
         """If this is a list, every decision is appended to it."""
         self.use(weights)
 
@@ -122,7 +122,7 @@ class PpoRouter:
         if self.decisions is not None:
             chance = server_p[action[0]] * choice_p[action[1]] * group_p[action[2]]
             self.decisions.append(
-                Decision(state, seen.alive.copy(), action, self.epsilon, float(np.log(chance)))
+                PpoDecision(state, seen.alive.copy(), action, self.epsilon, float(np.log(chance)))
             )
         return Route(action[0], action[1], self._groups[action[2]], "sampled from the policy")
 

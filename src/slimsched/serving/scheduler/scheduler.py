@@ -186,7 +186,7 @@ class _Slot:
         self.last_used_s = now_s
 
 
-class Fleet:
+class Instances:
     """The list I of Algorithm 1, and the memory its instances use."""
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
@@ -372,26 +372,26 @@ class Room:
         self._covered_bytes = 0  # by profile, of the instances that the last reading covers
         self.refused: Counter[str] = Counter()
 
-    def note(self, sample: TelemetrySampled, fleet: Fleet) -> None:
+    def note(self, sample: TelemetrySampled, fleet: Instances) -> None:
         """Take a reading of the sensors into account."""
         self._sample = sample
         self._covered_bytes = fleet.loaded_bytes
 
-    def refusal(self, fleet: Fleet, memory_bytes: int) -> Refusal | None:
+    def refusal(self, fleet: Instances, memory_bytes: int) -> Refusal | None:
         """Say why an instance of this size may not be loaded now; None if it may."""
         refusal = self._is_full(fleet) or self._over_cap(fleet, memory_bytes) or self._at_block()
         if refusal is not None:
             self.refused[refusal.cause] += 1
         return refusal
 
-    def _is_full(self, fleet: Fleet) -> Refusal | None:
+    def _is_full(self, fleet: Instances) -> Refusal | None:
         """Not in the paper: a device may have a limit of its own, such as the number of CUDA streams."""
         limit = self._options.instance_limit
         if not limit or len(fleet) < limit:
             return None
         return Refusal("memory", "{} instances are loaded, the limit is {}", (len(fleet), limit))
 
-    def _over_cap(self, fleet: Fleet, memory_bytes: int) -> Refusal | None:
+    def _over_cap(self, fleet: Instances, memory_bytes: int) -> Refusal | None:
         """Line 15: VRAM_used + bytes ≤ M_max; where memory was asked, the device must have as much free."""
         used, cap = fleet.memory_bytes, self._options.vram_cap_bytes
         sample = self._sample
@@ -436,7 +436,7 @@ class GreedyScheduler:
             raise ConfigError("batch_limit is 0, which only a scenario file may say; give 1 or more")
         self.options = options
         self.models = {model.number: model for model in models}
-        self.fleet = Fleet(models)
+        self.fleet = Instances(models)
         self._find = find
         self.queue = KeyQueue(by_deadline=options.order == "deadline", by_priority=options.priorities)
         self._waiting: dict[Key, tuple[str, tuple[object, ...]]] = {}
@@ -670,7 +670,7 @@ class GreedyScheduler:
         """Serve these models instead of those that the cluster began with."""
         found = [self._found(entry) for entry in entries]
         self.models = {model.number: model for model, _ in found}
-        self.fleet = Fleet([model for model, _ in found])
+        self.fleet = Instances([model for model, _ in found])
         self.profile = Profile.joined([part for _, part in found])
 
     def _change_models(

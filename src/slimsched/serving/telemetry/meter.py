@@ -90,7 +90,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 # -- A trace: the results of a run, for tables and pictures.
 
 
-class Answers(Struct, frozen=True, kw_only=True):
+class AnswerArrays(Struct, frozen=True, kw_only=True):
     """For each answer: when it was given, how long it took, and by which plan of which model."""
 
     answered_s: NDArray[np.float64]
@@ -103,7 +103,7 @@ class Trace(Struct, frozen=True, kw_only=True):
     """The figures of a run and its answers."""
 
     summary: Summary
-    answers: Answers
+    answers: AnswerArrays
 
 
 # -- Whether a run kept a goal: each limit beside the figure that it reached.
@@ -263,9 +263,9 @@ class Meter:
         """Return the latency of every answered request, in the order of answers."""
         return np.subtract(self._answered_s, self._arrival_s, dtype=np.float64)
 
-    def answers(self) -> Answers:
+    def answers(self) -> AnswerArrays:
         """Return when each request was answered, how long it took, and by which plan of which model."""
-        return Answers(
+        return AnswerArrays(
             answered_s=np.array(self._answered_s),
             latency_s=self.latencies_s(),
             model=np.array(self._model, dtype=np.int64),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from slimsched.core.config import SlimError
 from slimsched.serving.domain.model import ModelOutline, ServedModel, outlines
 from slimsched.serving.telemetry.live_view import Stages
-from slimsched.serving.telemetry.meter import Answers, Trace
+from slimsched.serving.telemetry.meter import AnswerArrays, Trace
 
 # -- The colours of choices, from narrow to wide: the same in pictures and on the dashboard's light page.
 
@@ -135,7 +135,7 @@ def _choices(axes: Any, trace: Trace, models: Sequence[ModelOutline]) -> None:
 
 
 def choices_over_time(
-    answers: Answers, models: Sequence[ModelOutline], edges: NDArray[np.float64]
+    answers: AnswerArrays, models: Sequence[ModelOutline], edges: NDArray[np.float64]
 ) -> tuple[list[str], NDArray[np.float64]]:
     """Return the names of all choices, and how often each was served per interval (names, intervals)."""
     stages = Stages(models)

@@ -41,7 +41,7 @@ class _Answer(Struct, frozen=True, kw_only=True):
     parameters: dict[str, Any] = {}
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class ServerAnswer(Struct, frozen=True, kw_only=True):
     """The outputs by name, with BYTES as lists of strings, and the receipt from the response's parameters."""
 
     outputs: dict[str, NDArray[Any] | list[str]]
@@ -76,7 +76,7 @@ def write_request(
     return b"".join([head, *raws]), len(head)
 
 
-def read_answer(body: bytes, json_bytes: int | None) -> Answer:
+def read_answer(body: bytes, json_bytes: int | None) -> ServerAnswer:
     """Read the outputs from a response body; `json_bytes` is the length of its JSON if raw tensors follow."""
     try:
         answer = _decoder.decode(body if json_bytes is None else memoryview(body)[:json_bytes])
@@ -91,7 +91,7 @@ def read_answer(body: bytes, json_bytes: int | None) -> Answer:
                 at += size
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
         raise AnswerError(f"the server's answer is not Open Inference Protocol v2: {error}") from None
-    return Answer(outputs=outputs, receipt=answer.parameters)
+    return ServerAnswer(outputs=outputs, receipt=answer.parameters)
 
 
 def read_error(body: bytes) -> str:
@@ -102,7 +102,7 @@ def read_error(body: bytes) -> str:
         return body[:200].decode("utf-8", "replace") or "no reason given"
 
 
-def classes_of(answer: Answer) -> NDArray[np.int64]:
+def classes_of(answer: ServerAnswer) -> NDArray[np.int64]:
     """Return one class per example: an integer output as it is, or the largest score in each row."""
     for values in answer.outputs.values():
         if not isinstance(values, list):
@@ -273,7 +273,7 @@ class Client:
         deadline_ms: float | None = None,
         priority: int | None = None,
         max_energy_mj: float | None = None,
-    ) -> Answer:
+    ) -> ServerAnswer:
         """Run any model: its input tensors by name, each with one row per example; all outputs by default."""
         terms = {
             "plan": plan,

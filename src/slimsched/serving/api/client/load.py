@@ -25,7 +25,13 @@ from numpy.typing import NDArray
 
 from slimsched.core.config import ConfigError, SlimError
 from slimsched.models.spec import DEFAULT_MODEL
-from slimsched.serving.api.client.client import Answer, classes_of, read_answer, read_error, write_request
+from slimsched.serving.api.client.client import (
+    ServerAnswer,
+    classes_of,
+    read_answer,
+    read_error,
+    write_request,
+)
 from slimsched.serving.telemetry.pictures import COLOURS, pyplot
 from slimsched.serving.workload.load import Load
 
@@ -378,7 +384,7 @@ class LoadReport(Struct, frozen=True, kw_only=True):
     choices: dict[str, float]
 
 
-def read_reply(reply: Reply) -> Answer:
+def read_reply(reply: Reply) -> ServerAnswer:
     """Read a reply that follows the Open Inference Protocol."""
     return read_answer(reply.body, reply.json_bytes)
 
@@ -389,7 +395,7 @@ def report(
     *,
     seconds: float,
     deadline_s: float,
-    read: Callable[[Reply], Answer] = read_reply,
+    read: Callable[[Reply], ServerAnswer] = read_reply,
 ) -> LoadReport:
     """Compute the figures of a run from its requests."""
     answered = [one for one in sent if one.status == 200]
@@ -470,7 +476,7 @@ def plot_load(sent: Sequence[SentRequest], title: str, path: Path, *, deadline_s
 
 
 def _correct_counts(
-    answered: Sequence[SentRequest], answers: Sequence[Answer], labels: NDArray[np.int64]
+    answered: Sequence[SentRequest], answers: Sequence[ServerAnswer], labels: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return the number of correct examples in each answered request."""
     return np.array(
