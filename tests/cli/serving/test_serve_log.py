@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from typer.testing import CliRunner
 
+from attacks import RESET
 from logs import entries
 from served import Served
 from slimsched.cli.app import app
@@ -50,6 +52,7 @@ def give_up(served: Served, count: int) -> None:
             "data": IMAGES.ravel().tolist(),
         }
         connection.request("POST", "/v2/models/slimresnet/infer", json.dumps({"inputs": [tensor]}))
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         connection.close()
 
 

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 import torch
 
-from slimsched.serving.ray.messages import Handed, pack, unpack
+from slimsched.serving.ray.door import pack, unpack
+from slimsched.serving.ray.messages import Handed
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -9,11 +9,14 @@ import os
 from collections import deque
 from collections.abc import Sequence
 
+import torch
 from msgspec.structs import replace
+from torch import Tensor
 
 from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.request import Block, ids_of
 from slimsched.serving.gateway.messages import BlockDropped, Forget, InputLost, TelemetryReceived
+from slimsched.serving.live.peers import dense, facts_of, view_of
 from slimsched.serving.live.server import LiveServer
 from slimsched.serving.live.wire import (
     FRAME_LIMIT_BYTES,
@@ -26,7 +29,7 @@ from slimsched.serving.live.wire import (
     Ready,
     ToGateway,
 )
-from slimsched.serving.ray.messages import Handed, Hello, Leaving, ToDoor, gateway_of, pack, unpack
+from slimsched.serving.ray.messages import Handed, Hello, Leaving, ToDoor, gateway_of
 
 # -- Moves activations from server to server over TCP, on the same node or between nodes.
 
@@ -243,3 +246,24 @@ class Door:
     def _forget(self, gateway: int) -> None:
         left = [request for request in self._server.kept() if gateway_of(request) == gateway]
         self._server.receive(Forget(server=self._index, requests=tuple(left)))
+
+
+def pack(rows: Tensors | None) -> Handed:
+    """Turn activations into a message."""
+    tensors = [dense(tensor.detach().cpu()) for tensor in rows or ()]
+    return Handed(facts=[facts_of(tensor) for tensor in tensors], values=[_raw(tensor) for tensor in tensors])
+
+
+def unpack(handed: Handed) -> Tensors | None:
+    """Turn a message back into activations."""
+    if not handed.facts:
+        return None
+    return tuple(
+        view_of(facts, bytearray(values)) for facts, values in zip(handed.facts, handed.values, strict=True)
+    )
+
+
+def _raw(tensor: Tensor) -> memoryview:
+    """Return the bytes of a dense tensor in memory order."""
+    flat = tensor.as_strided((tensor.numel(),), (1,))
+    return memoryview(flat.view(torch.uint8).numpy().data)

@@ -9,14 +9,10 @@ from time import time
 from typing import Any, TypeVar
 
 import msgspec
-import torch
 from msgspec import Struct
-from torch import Tensor
 
-from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.cluster import Host
 from slimsched.serving.gateway.messages import Forget, RecallRequests
-from slimsched.serving.live.peers import dense, facts_of, view_of
 from slimsched.serving.live.wire import Drain, Fetch, Ping, ServerSpec, TakeBlock, TensorFacts, ToGateway
 from slimsched.serving.routers.autoscaler import AutoscaleOptions
 
@@ -129,24 +125,3 @@ class Handed(Struct, frozen=True, kw_only=True, tag=True):
 
 ToDoor = Hello | TakeBlock | Forget | RecallRequests | Drain | Fetch | Ping
 FromDoor = ToGateway | Leaving
-
-
-def pack(rows: Tensors | None) -> Handed:
-    """Turn activations into a message."""
-    tensors = [dense(tensor.detach().cpu()) for tensor in rows or ()]
-    return Handed(facts=[facts_of(tensor) for tensor in tensors], values=[_raw(tensor) for tensor in tensors])
-
-
-def unpack(handed: Handed) -> Tensors | None:
-    """Turn a message back into activations."""
-    if not handed.facts:
-        return None
-    return tuple(
-        view_of(facts, bytearray(values)) for facts, values in zip(handed.facts, handed.values, strict=True)
-    )
-
-
-def _raw(tensor: Tensor) -> memoryview:
-    """Return the bytes of a dense tensor in memory order."""
-    flat = tensor.as_strided((tensor.numel(),), (1,))
-    return memoryview(flat.view(torch.uint8).numpy().data)
