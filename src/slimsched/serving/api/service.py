@@ -131,6 +131,17 @@ LAG_GAIN = 0.05
 """How much the last message counts in the mean lag."""
 
 
+CUTS = {
+    "connections": "new connections: too many are open (--limit connections, connections_per_address)",
+    "resets": "connections whose clients took back too many calls (--limit resets_per_s)",
+    "frames": "connections that sent frames without a use, or no HTTP/2",
+    "unsent": "calls whose messages did not come, for others (--limit calls)",
+    "heads": "calls or connections with headers that are too long or repeated",
+    "bytes": "calls: too many bytes of requests are here (--limit held_bytes)",
+}
+"""Why a thread turns clients away unheard, in the order of `Cut` in `express_mailbox.hpp`."""
+
+
 class Counted(Struct, frozen=True, kw_only=True, tag=True):
     """The counts of a process since it was last asked, as a message."""
 
@@ -146,7 +157,7 @@ class Tally:
     def __init__(self) -> None:
         self.access_log = False
         self._responses: Counter[tuple[str, str, str]] = Counter()
-        self._cuts: Counter[tuple[str, str]] = Counter()
+        self._cuts = Counter({(protocol, reason): 0 for protocol in ("http", "grpc") for reason in CUTS})
         self._took_s = {"http": Histogram(SECONDS), "grpc": Histogram(SECONDS)}
         self.express = 0
         """Responses that were written without reading their requests in Python."""

@@ -35,7 +35,7 @@ from slimsched.serving.api.calls import (
 )
 from slimsched.serving.api.fronts.bundles import AskedCall, BundleLink, FrontCalls
 from slimsched.serving.api.limits import TooMany
-from slimsched.serving.api.service import Desk, ModelsChangedError
+from slimsched.serving.api.service import CUTS, Desk, ModelsChangedError
 from slimsched.serving.domain.bundling import MOST_EXAMPLES, later_s
 from slimsched.serving.live.calls import Answered, Receipt
 from slimsched.serving.live.memory import ALIGN_BYTES, InputArena
@@ -270,16 +270,6 @@ log = logging.getLogger("slim.line")
 
 CLOSED_SHARE, LEAST_CLOSED_S, MOST_CLOSED_S = 0.01, 0.0005, 0.005
 """After a refusal, the same call is refused without asking for this share of its deadline, within limits."""
-
-CUTS = {
-    "connections": "new connections: too many are open (--limit connections, connections_per_address)",
-    "resets": "connections whose clients took back too many calls (--limit resets_per_s)",
-    "frames": "connections that sent frames without a use, or no HTTP/2",
-    "unsent": "calls whose messages did not come, for others (--limit calls)",
-    "heads": "calls or connections with headers that are too long or repeated",
-    "bytes": "calls: too many bytes of requests are here (--limit held_bytes)",
-}
-"""Why a thread turns clients away unheard, in the order of `Cut` in `express_mailbox.hpp`."""
 
 REPORT_S = 1.0
 """How often what was turned away is counted and logged."""
