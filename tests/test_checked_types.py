@@ -26,11 +26,12 @@ SOURCE = Path(slimsched.__file__).parent
 
 NOT_INPUT = {
     "serving/api": "the protocols check what they are sent, with refusals of their own",
-    "serving/execution/ray": "messages between our own processes",
+    "serving/ray": "messages between our own processes",
     "serving/live/wire.py": "messages between our own processes",
     "serving/live/server_main.py": "what the gateway tells its own servers",
     "serving/live/cuda.py": "messages between our own processes",
     "jobs/telemetry.py": "events of a log, which replay checks one by one; JSON has no NaN",
+    "serving/telemetry/live_view.py": "entries of a log, which are only shown; JSON has no NaN",
     "serving/telemetry/stories.py": "entries of a log, which are only told; JSON has no NaN",
     "core/log.py": "events of a log, which it checks one by one; JSON has no NaN",
 }
