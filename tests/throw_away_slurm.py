@@ -311,7 +311,9 @@ def main(words: list[str] | None = None) -> int:
         if given.command == "up":
             _up(folder, given.racks, given.machines, given.gpus)
         elif (folder / "slurm.conf").exists():
-            ThrowAwaySlurm(folder).stop()
+            cluster = ThrowAwaySlurm(folder)
+            cluster.check_owner()
+            cluster.stop()
         else:
             raise SlurmError(f"no throw-away Slurm lives in {folder}; name its folder with --folder")
     except SlurmError as error:

@@ -57,12 +57,15 @@ def test_stopping_a_throw_away_slurm_that_is_not_there_is_one_line() -> None:
     )
 
 
-def test_a_folder_that_is_not_this_users_is_no_home_for_a_throw_away_slurm(tmp_path) -> None:
+def test_a_folder_that_is_not_this_users_is_no_home_for_a_throw_away_slurm(
+    tmp_path, capsys: pytest.CaptureFixture[str]
+) -> None:
     home, link = tmp_path / "home", tmp_path / "link"
     home.mkdir()
     (home / "slurm.conf").write_text("Prolog=/tmp/somebody-elses-program\n")
     link.symlink_to(home)
-    assert "is not a folder of this user" in str(failure("slurm-down", f"--folder={link}"))
+    assert throw_away_slurm.main(["down", "--folder", str(link)]) == 2
+    assert "is not a folder of this user" in capsys.readouterr().err
     assert (home / "slurm.conf").exists()
     (home / "slurm.conf").unlink()
     with pytest.raises(SlurmError, match="is not a folder of this user; name another one"):
