@@ -33,7 +33,7 @@ test: $(VENV)/.ready  ## run the tests
 
 ray: $(VENV)/.ready  ## install the extra 'ray' and run the tests that need it
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
-	SLIM_REQUIRE_RAY=1 $(BIN)/pytest tests/serving/execution/ray
+	SLIM_REQUIRE_RAY=1 $(BIN)/pytest tests/serving/ray
 
 FUZZ_S    ?= 60
 FUZZ_SEED ?= $(shell shuf -i 0-999999 -n 1)

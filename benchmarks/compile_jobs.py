@@ -13,31 +13,20 @@ import sys
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "slimsched"
-JOBS = (
-    "claims",
-    "collective",
-    "delay",
-    "evictable",
-    "free_gpus",
-    "job_state",
-    "occupancy",
-    "policies/dally",
-    "policy",
-    "preemption",
-    "reservation",
-    "ripening",
-    "scheduler",
-    "sensitivity",
-    "service_history",
-    "tuner",
-    "waiting",
-)
-MODULES = [f"slimsched/jobs/scheduling/{name}.py" for name in JOBS] + [
-    "slimsched/jobs/simulated/cluster.py",
+MODULES = [
+    *[
+        f"slimsched/jobs/scheduler/{name}.py"
+        for name in ("eviction", "gpus", "network", "policy", "scheduler", "waiting")
+    ],
+    "slimsched/jobs/policies/dally.py",
     "slimsched/jobs/simulated/cluster.py",
     "slimsched/core/clock.py",
 ]
-OPEN_CLASSES = {"policy.py": "Policy", "tuner.py": "Tuner", "policies/dally.py": "Dally"}
+OPEN_CLASSES = (
+    ("scheduler/policy.py", "Policy"),
+    ("policies/dally.py", "Tuner"),
+    ("policies/dally.py", "Dally"),
+)
 """Classes that have subclasses in modules we do not compile."""
 OPEN = "import mypy_extensions\n\n\n@mypy_extensions.mypyc_attr(allow_interpreted_subclasses=True)"
 SETUP = """\
@@ -56,8 +45,8 @@ def main(folder: Path) -> None:
         shutil.rmtree(folder)
     shutil.copytree(SOURCE, folder / "slimsched", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(SOURCE.parents[1] / "configs", folder / "slimsched" / "configs")
-    for module, name in OPEN_CLASSES.items():
-        path = folder / "slimsched" / "jobs" / "scheduling" / module
+    for module, name in OPEN_CLASSES:
+        path = folder / "slimsched" / "jobs" / module
         path.write_text(path.read_text().replace(f"\nclass {name}", f"\n{OPEN}\nclass {name}", 1))
     (folder / "setup.py").write_text(SETUP.format(modules=OPTIONS + MODULES))
     subprocess.run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=folder, check=True)

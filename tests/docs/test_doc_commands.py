@@ -66,8 +66,8 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim compare --live --config DIR/laptop.toml": Not(
         "needs what the lines before make", where="tests/serving/measure/test_live_comparison.py"
     ),
-    "slim compare --engine ray": Not("needs a Ray", where="tests/serving/execution/ray"),
-    "slim servers": Not("needs a Ray", where="tests/serving/execution/ray"),
+    "slim compare --engine ray": Not("needs a Ray", where="tests/serving/ray"),
+    "slim servers": Not("needs a Ray", where="tests/serving/ray"),
     "slim bound": Run(),
     "SLIM_DEATHS=50 pytest tests/hostile": Not("takes ten minutes", where="tests/hostile/test_servers.py"),
     "python tests/hostile/chaos.py": Not("takes its minutes", where="tests/hostile/test_chaos.py"),
@@ -111,8 +111,8 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim serve": Not("the server of these tests is `make serve`", where="tests/serving/api"),
     "slim client": Ask("--url http://{http}"),
     "slim load": Ask("--url http://{http} --seconds 1 --rate 10"),
-    "slim profile": Not("measures this machine for minutes", where="tests/serving/execution"),
-    "slim validate": Not("measures this machine for minutes", where="tests/serving/execution"),
+    "slim profile": Not("measures this machine for minutes", where="tests/serving/measure"),
+    "slim validate": Not("measures this machine for minutes", where="tests/serving/measure"),
     "slim demo": Not("takes a minute", where="tests/cli/serving/test_demo.py"),
     "curl": Ask(),
     "curl -N": Ask("--max-time 1"),
