@@ -1,7 +1,6 @@
 """How fast the job simulator is, with 20,000 jobs like those of the Helios trace on 512 GPUs.
 
     python benchmarks/jobs.py
-    python benchmarks/compile_jobs.py build/compiled && PYTHONPATH=build/compiled python benchmarks/jobs.py
 
 Events are those the scheduler handles: a submission, a finish, an acknowledged preemption, a wake-up.
 Finishes that were moved and skipped do not count. Time runs from the first event to the last, on one core, as
