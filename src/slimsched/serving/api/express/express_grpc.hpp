@@ -42,7 +42,7 @@ struct GrpcConnection : Socket {
     double blocked_s = 0.0, head_s = 0.0, ended_s = 0.0, leaves_s = 0.0;  // since when; 0: it is not
     double pinged_s = 0.0;                                                // when it last was
     int continuations = 0, frames = 0;
-    bool has_settings = false, has_said_goodbye = false, is_broken = false;
+    bool has_settings = false, has_said_goodbye = false, is_broken = false, sends_no_more = false;
     Cut broken_by = FRAMES;
     Allowance odd_frames{2000.0, 200.0};
 
@@ -170,6 +170,7 @@ class GrpcLine : public Line<GrpcConnection> {
     void react(GrpcConnection& one, uint32_t events) override {
         if (events & (EPOLLHUP | EPOLLERR)) return shut(one);
         if (events & (EPOLLIN | EPOLLRDHUP)) one.is_readable = true;
+        one.sends_no_more |= bool(events & EPOLLRDHUP);
         if (events & EPOLLOUT) one.blocked_s = 0.0;
         queue(one);
     }
@@ -279,7 +280,7 @@ class GrpcLine : public Line<GrpcConnection> {
                 shut(one);
                 return false;
             }
-            one.is_readable = size_t(count) == one.read_bytes;
+            one.is_readable = size_t(count) == one.read_bytes || one.sends_no_more;  // its end is reported once
             one.frames = 0;
             ssize_t taken = nghttp2_session_mem_recv(one.session, buffer_.get(), size_t(count));
             if (taken < 0 || one.is_broken) {  // it does not speak HTTP/2, or makes work for nothing

@@ -230,7 +230,7 @@ class HttpLine : public Line<HttpConnection> {
             if (count > 0) {
                 if (!one.in.size) one.since_s = now_s_;
                 one.in.size += size_t(count);
-                one.is_readable = size_t(count) == room;
+                one.is_readable = size_t(count) == room || one.ended_s;  // its end is reported once
             } else if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
                 one.is_readable = false;
                 if (!one.in.size) one.in = Bytes{};  // an idle connection keeps nothing
