@@ -144,7 +144,7 @@ def test_on_a_full_machine_answers_are_late_and_no_server_is_ended(
     assert " ended: " not in log
     assert {status for status, _ in calls} == {200}, "none is lost"
     waited_s = [waits_s(pid) - before for pid, before in zip(servers, before_s, strict=True)]
-    assert max(waited_s) > 0.3 * SECONDS, "they did wait for a core"
+    assert max(waited_s) > 0.2 * SECONDS, "they did wait for a core"
     if is_last:
         assert re.search(r"server \w+ has waited 5 s for a core: this machine is full \(load [\d.]+ on", log)
         assert re.search(r"server \w+ waits for a core no longer, after \d+ s", log)
