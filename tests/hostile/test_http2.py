@@ -7,26 +7,18 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import grpc
-import numpy as np
 import pytest
 
 import raw_http2 as h2
+from good_client import request
 from served import Served
 from slimsched.serving.api.grpc_server import is_available
-from slimsched.serving.api.proto import inference_pb2
 from vitals import Vitals
 
 pytestmark = pytest.mark.skipif(
     not is_available and not os.environ.get("SLIM_REQUIRE_EXPRESS_GRPC"),
     reason="the express line of gRPC was not compiled",
 )
-
-
-def request() -> bytes:
-    message = inference_pb2.ModelInferRequest(model_name="slimresnet")  # type: ignore[attr-defined]
-    message.inputs.add(name="images", datatype="UINT8", shape=[1, 3, 32, 32])
-    message.raw_input_contents.append(np.zeros(3072, np.uint8).tobytes())
-    return bytes(message.SerializeToString())
 
 
 def is_served(served: Served) -> bool:
